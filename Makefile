@@ -1,0 +1,32 @@
+# Everything sets itself up: a .venv beside this file, made with nothing but Python and pip.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test check clean
+
+demo: .venv/demo.stamp  ## a CLIP learns 25 traffic signs by four methods; a page shows what each forgot
+	$(BIN)/retouch demo --out runs/demo
+
+test: .venv/test.stamp  ## all tests, the checks of `make check` among them
+	$(BIN)/python -m pytest
+
+check: .venv/test.stamp  ## lint, format and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+.venv/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "retouch needs Python 3.11 or newer; this is $$($(PYTHON) --version). Try: make PYTHON=python3.11 …"; exit 1; }
+	$(PYTHON) -m venv .venv
+
+.venv/demo.stamp: pyproject.toml | .venv/bin/python
+	$(BIN)/pip install --quiet --editable .
+	touch $@
+
+.venv/test.stamp: pyproject.toml | .venv/bin/python
+	$(BIN)/pip install --quiet --editable '.[test]'
+	touch $@
+
+clean:
+	rm -rf .venv runs

@@ -1,0 +1,63 @@
+"""Teach CLIP new things without making it forget.
+
+import retouch
+
+clip = retouch.load("openai/clip-vit-base-patch16")
+stream = retouch.Stream.split(*retouch.read_folder("photos"), tasks=1)
+results = retouch.teach(clip, stream, "spu", out="runs/march")
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+# Where each name comes from. They are imported when they are used, so that `retouch --help` need
+# not wait for torch.
+_HOME = {
+    "Clip": "clip",
+    "Delta": "sparse",
+    "Pair": "clip",
+    "Pixels": "clip",
+    "RECIPES": "methods",
+    "Results": "learn",
+    "Selection": "sparse",
+    "Settings": "methods",
+    "SparseAdamW": "sparse",
+    "Snapshot": "sparse",
+    "Stream": "data",
+    "fingerprint": "sparse",
+    "load": "clip",
+    "locate": "sparse",
+    "read_classes": "data",
+    "read_folder": "data",
+    "recipe": "methods",
+    "select": "sparse",
+    "teach": "learn",
+}
+__all__ = sorted(_HOME)
+
+if TYPE_CHECKING:
+    from retouch.clip import Clip, Pair, Pixels, load
+    from retouch.data import Stream, read_classes, read_folder
+    from retouch.learn import Results, teach
+    from retouch.methods import RECIPES, Settings, recipe
+    from retouch.sparse import (
+        Delta,
+        Selection,
+        Snapshot,
+        SparseAdamW,
+        fingerprint,
+        locate,
+        select,
+    )
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"retouch has no {name!r}")
+    return getattr(import_module(f"retouch.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

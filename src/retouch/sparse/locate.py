@@ -1,0 +1,104 @@
+"""Find the weights that a method may move, by the names that transformer libraries give them.
+
+A block's parameter is called `<anything>.<number of the block>.<place inside the block>`; what
+tells a first MLP layer from an attention projection is the place. The table below is all that
+`retouch` knows about architectures.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+
+from torch import nn
+
+from retouch.errors import UserError
+
+# Inside a block, by kind: HF CLIP and timm's ViT (fc1), open_clip and GPT-2 (c_fc), BERT and ViT of
+# transformers (intermediate.dense), Llama (gate_proj, up_proj), EVA (fc1_g, fc1_x), DistilBERT.
+PLACES = {
+    "first-mlp": (
+        r"mlp\.(fc1|c_fc|gate_proj|up_proj|fc1_g|fc1_x)\.weight",
+        r"intermediate\.dense\.weight",
+        r"ffn\.lin1\.weight",
+    ),
+    "second-mlp": (
+        r"mlp\.(fc2|c_proj|down_proj)\.weight",
+        r"output\.dense\.weight",
+        r"ffn\.lin2\.weight",
+    ),
+    "attention": (
+        r"self_attn\.(q|k|v|o|out)_proj\.weight",
+        r"attn\.(qkv|q|k|v|q_proj|k_proj|v_proj|proj|out_proj|c_attn|c_proj)\.weight",
+        r"attn\.in_proj_weight",
+        r"attention\.(self|attention)\.(query|key|value)\.weight",
+        r"attention\.(output\.dense|(q|k|v|o|out)_(proj|lin))\.weight",
+    ),
+}
+PLACES["both-mlp"] = PLACES["first-mlp"] + PLACES["second-mlp"]
+KINDS = (*PLACES, "everything")
+
+
+def locate(model: nn.Module, where: str | Sequence[str] = "first-mlp") -> dict[str, nn.Parameter]:
+    """Name and return the parameters of one kind (see `KINDS`), or those that a pattern names.
+
+    A pattern is compared with the names of parameters and modules: `"*.mlp.fc1"`,
+    `["blocks.3.*", "head.weight"]`.
+    """
+    parameters = dict(model.named_parameters())
+    if where == "everything":
+        found = parameters
+    elif isinstance(where, str) and where in PLACES:
+        pattern = _in_block(where)
+        found = {name: p for name, p in parameters.items() if pattern.fullmatch(name)}
+    else:
+        found = _matching(parameters, [where] if isinstance(where, str) else where)
+    if not found:
+        raise UserError(_nothing_found(model, where))
+    return found
+
+
+def block_names(model: nn.Module) -> list[str]:
+    """The transformer blocks, in order: every module that holds a first MLP layer."""
+    pattern = _in_block("first-mlp")
+    matches = (pattern.fullmatch(name) for name, _ in model.named_parameters())
+    return list(dict.fromkeys(match["block"] for match in matches if match))
+
+
+def neuron_axis(model: nn.Module, name: str) -> int:
+    """The axis of a weight along which neurons lie: 0 as in `nn.Linear`, 1 in GPT-2's Conv1D."""
+    owner = model.get_submodule(name.rpartition(".")[0])
+    return 1 if type(owner).__name__ == "Conv1D" else 0
+
+
+def _in_block(kind: str) -> re.Pattern[str]:
+    return re.compile(rf"(?P<block>(?:.+\.)?\d+)\.(?:{'|'.join(PLACES[kind])})")
+
+
+def _matching(
+    parameters: dict[str, nn.Parameter], patterns: Sequence[str]
+) -> dict[str, nn.Parameter]:
+    def wanted(name: str) -> bool:
+        owner = name.rpartition(".")[0]
+        return any(fnmatchcase(name, p) or fnmatchcase(owner, p) for p in patterns)
+
+    return {name: p for name, p in parameters.items() if wanted(name)}
+
+
+def _nothing_found(model: nn.Module, where: str | Sequence[str]) -> str:
+    """What to say where nothing was found: the linear layers there are, and how to name one."""
+    linear = [
+        (re.sub(r"\b\d+\b", "*", name), tuple(module.weight.shape))
+        for name, module in model.named_modules()
+        if isinstance(getattr(module, "weight", None), nn.Parameter) and module.weight.ndim == 2
+    ]
+    counts = Counter(linear)
+    rows = [
+        f"  {name}  {shape[0]}×{shape[1]}  ({n} of them)" for (name, shape), n in counts.items()
+    ]
+    example = max(linear, key=lambda row: row[1][0] * row[1][1])[0] if linear else "blocks.*.fc1"
+    return (
+        f"{type(model).__name__} has no weights for where={where!r}. Known kinds are "
+        f"{', '.join(KINDS)}; any other architecture needs its layers named, for instance "
+        f"where={example!r}.\nWeight matrices in this model:\n" + "\n".join(rows or ["  none"])
+    )

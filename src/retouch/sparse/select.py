@@ -1,0 +1,152 @@
+"""Choose the top share of every weight matrix by its score.
+
+The choice is exact and always the same: ⌊rate·n⌋ entries a matrix, and of two equal scores the
+one that stands first wins, on every device.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from math import floor, prod
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from retouch.errors import UserError
+
+Unit = Literal["weight", "neuron"]
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The chosen entries of one tensor: flat positions in ascending order, or None for all."""
+
+    shape: tuple[int, ...]
+    index: Tensor | None = None
+
+    @property
+    def count(self) -> int:
+        return self.size if self.index is None else self.index.numel()
+
+    @property
+    def size(self) -> int:
+        return prod(self.shape)
+
+    def take(self, tensor: Tensor) -> Tensor:
+        """A copy of the chosen entries of `tensor`, flat."""
+        flat = tensor.detach().reshape(-1)
+        return flat.clone() if self.index is None else flat.index_select(0, self.index)
+
+    def put(self, tensor: Tensor, entries: Tensor) -> None:
+        """Write entries back to where `take` found them."""
+        flat = tensor.detach().view(-1)
+        if self.index is None:
+            flat.copy_(entries)
+        else:
+            flat.index_copy_(0, self.index, entries.to(flat.device))
+
+
+@dataclass(frozen=True)
+class Selection(Mapping[str, Chosen]):
+    """Which entries of which tensors may move. Printed, it is a table."""
+
+    chosen: dict[str, Chosen] = field(default_factory=dict)
+    model_size: int | None = None
+    """Parameters of the whole model, for the last line of the table."""
+
+    @classmethod
+    def whole(
+        cls, parameters: Mapping[str, nn.Parameter], model_size: int | None = None
+    ) -> "Selection":
+        """All entries of these tensors."""
+        return cls({name: Chosen(tuple(p.shape)) for name, p in parameters.items()}, model_size)
+
+    def __getitem__(self, name: str) -> Chosen:
+        return self.chosen[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.chosen)
+
+    def __len__(self) -> int:
+        return len(self.chosen)
+
+    @property
+    def count(self) -> int:
+        """How many entries are chosen in all."""
+        return sum(c.count for c in self.chosen.values())
+
+    def rows(self) -> list[tuple[str, str, str, str]]:
+        """The table: tensor, shape, chosen, share; the last rows are the totals."""
+        lines = [
+            (name, "×".join(map(str, c.shape)) or "1", f"{c.count:,}", _percent(c.count, c.size))
+            for name, c in self.chosen.items()
+        ]
+        size = sum(c.size for c in self.chosen.values())
+        lines.append(("these tensors", f"{size:,}", f"{self.count:,}", _percent(self.count, size)))
+        if self.model_size:
+            share = _percent(self.count, self.model_size)
+            lines.append(("the whole model", f"{self.model_size:,}", f"{self.count:,}", share))
+        return lines
+
+    def __str__(self) -> str:
+        table = [("tensor", "shape", "chosen", "share"), *self.rows()]
+        wide = [max(len(row[i]) for row in table) for i in range(4)]
+        return "\n".join(
+            f"{a:<{wide[0]}}  {b:>{wide[1]}}  {c:>{wide[2]}}  {d:>{wide[3]}}"
+            for a, b, c, d in table
+        )
+
+
+def select(
+    scores: Mapping[str, Tensor],
+    rate: float = 0.10,
+    unit: Unit = "weight",
+    *,
+    axes: Mapping[str, int] | None = None,
+    model_size: int | None = None,
+) -> Selection:
+    """The `rate` of each tensor with the largest scores.
+
+    By `"weight"` every entry competes; by `"neuron"` whole rows do, with the sum of their scores.
+    `axes` says along which axis the neurons of a tensor lie where it is not 0 (`neuron_axis`).
+    """
+    if not 0 < rate <= 1:
+        raise UserError(f"rate={rate} is not a share; choose one above 0 and up to 1, such as 0.10")
+    if unit not in ("weight", "neuron"):
+        raise UserError(f"unit={unit!r} is unknown; choose 'weight' or 'neuron'")
+    chosen = {}
+    for name, score in scores.items():
+        if torch.isnan(score).any():
+            raise UserError(f"the scores of {name} hold NaN; look at the loss they come from")
+        axis = (axes or {}).get(name, 0)
+        index = top(score, rate) if unit == "weight" else _neurons(score, rate, axis)
+        chosen[name] = Chosen(tuple(score.shape), index)
+    return Selection(chosen, model_size)
+
+
+def top(score: Tensor, rate: float) -> Tensor:
+    """Flat positions of the ⌊rate·n⌋ largest entries, ascending; of equals the first."""
+    flat = score.detach().flatten()
+    # Through the decimal that was written: 0.29 of 100 is 29, though 0.29 * 100 < 29 in floats.
+    count = floor(Fraction(repr(float(rate))) * flat.numel())
+    if count == 0:
+        return torch.empty(0, dtype=torch.int64, device=flat.device)
+    bar = flat.kthvalue(flat.numel() - count + 1).values
+    above = (flat > bar).nonzero().squeeze(1)
+    level = (flat == bar).nonzero().squeeze(1)[: count - above.numel()]
+    return torch.cat([above, level]).sort().values
+
+
+def _neurons(score: Tensor, rate: float, axis: int) -> Tensor:
+    """All entries of the neurons whose scores sum to the most."""
+    if score.ndim == 0:
+        return top(score, rate)
+    others = [d for d in range(score.ndim) if d != axis]
+    best = top(score.double().sum(dim=others) if others else score, rate)
+    positions = torch.arange(score.numel(), device=score.device).view(score.shape)
+    return positions.index_select(axis, best).flatten().sort().values
+
+
+def _percent(part: int, whole: int) -> str:
+    return f"{100 * part / whole:.2f} %" if whole else "–"

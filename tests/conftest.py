@@ -1,0 +1,43 @@
+"""Tiny models and pictures, so that every test runs on a CPU in seconds."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tiny import images, tiny_clip
+
+from retouch.clip import Clip
+from retouch.data import Stream
+
+SHARED = Path(__file__).resolve().parents[2] / "shared"
+
+
+@pytest.fixture
+def shared() -> Path:
+    """Real data and a real model, where they lie beside the project."""
+    if not SHARED.is_dir():
+        pytest.skip("there is no ../shared here")
+    return SHARED
+
+
+@pytest.fixture
+def make_clip() -> Callable[..., Clip]:
+    return tiny_clip
+
+
+@pytest.fixture
+def clip() -> Clip:
+    return tiny_clip()
+
+
+@pytest.fixture
+def stream() -> Stream:
+    return Stream.split(images("train", 6, 12), images("test", 6, 4), tasks=3, order=0)
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    torch.manual_seed(0)
+    np.random.seed(0)

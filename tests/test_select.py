@@ -1,0 +1,108 @@
+"""Scores and selections: exact, repeatable, printable."""
+
+import itertools
+from fractions import Fraction
+from math import floor
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from retouch.errors import UserError
+from retouch.sparse import SCORERS, select
+from retouch.sparse.score import gradient
+from retouch.sparse.select import top
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    values=st.lists(st.integers(0, 5), min_size=1, max_size=60),
+    rate=st.integers(1, 100).map(lambda r: r / 100),
+)
+def test_top_is_exact_and_the_first_of_equals_wins(values, rate):
+    scores = torch.tensor(values, dtype=torch.float32)
+    count = floor(Fraction(str(rate)) * len(values))
+    ranked = sorted(range(len(values)), key=lambda i: (-values[i], i))[:count]
+    assert top(scores, rate).tolist() == sorted(ranked)
+
+
+@pytest.mark.parametrize(("rate", "size", "count"), [(0.29, 100, 29), (0.1, 2359296, 235929)])
+def test_count_is_floored_in_decimals(rate, size, count):
+    assert top(torch.arange(size, dtype=torch.float32), rate).numel() == count
+
+
+def test_neurons_are_whole_rows_with_the_largest_sums():
+    scores = {"w": torch.tensor([[1.0, 1, 1], [0, 0, 2.5], [9, 0, 0], [1, 1, 0]])}
+    assert select(scores, 0.5, "neuron")["w"].index.tolist() == [0, 1, 2, 6, 7, 8]
+    columns = select(scores, 0.34, "neuron", axes={"w": 1})["w"].index.tolist()
+    assert columns == [0, 3, 6, 9]
+
+
+def test_prints_itself_as_a_table():
+    selection = select({"a.weight": torch.rand(10, 20), "b": torch.rand(7)}, 0.1, model_size=1000)
+    lines = str(selection).splitlines()
+    assert lines[0].split() == ["tensor", "shape", "chosen", "share"]
+    assert lines[1].split() == ["a.weight", "10×20", "20", "10.00", "%"]
+    assert lines[-1].split() == ["the", "whole", "model", "1,000", "20", "2.00", "%"]
+
+
+@pytest.mark.parametrize("rate", [0, -0.1, 1.5])
+def test_a_rate_that_is_no_share_is_refused(rate):
+    with pytest.raises(UserError, match=r"rate=.* is not a share"):
+        select({"w": torch.rand(4, 4)}, rate)
+
+
+def test_unknown_unit_and_nan_are_refused():
+    with pytest.raises(UserError, match="unit"):
+        select({"w": torch.rand(4, 4)}, 0.5, "layer")
+    with pytest.raises(UserError, match="NaN"):
+        select({"w": torch.tensor([float("nan"), 1])}, 0.5)
+
+
+def regression() -> tuple[dict[str, nn.Parameter], torch.Tensor, torch.Tensor, nn.Module]:
+    model = nn.Linear(6, 3, dtype=torch.float64)
+    x, y = torch.randn(40, 6, dtype=torch.float64), torch.randn(40, 3, dtype=torch.float64)
+    return {"weight": model.weight}, x, y, model
+
+
+@settings(max_examples=20, deadline=None)
+@given(cuts=st.lists(st.integers(1, 39), max_size=6, unique=True))
+def test_gradient_score_is_eq_2_for_any_split(cuts):
+    torch.manual_seed(0)
+    parameters, x, y, model = regression()
+
+    def losses():
+        edges = [0, *sorted(cuts), 40]
+        for a, b in itertools.pairwise(edges):
+            yield (model(x[a:b]) - y[a:b]).square().sum(1).mean() * (b - a) / 40
+
+    by_sample = [
+        torch.autograd.grad((model(x[i]) - y[i]).square().sum(), model.weight)[0] for i in range(40)
+    ]
+    expected = (sum(by_sample) / 40).abs()
+    torch.testing.assert_close(gradient(parameters, losses)["weight"], expected)
+
+
+def test_gradient_score_leaves_the_model_alone():
+    parameters, x, _, model = regression()
+    before = model.weight.detach().clone()
+    gradient(parameters, lambda: [model(x).square().mean()])
+    assert model.weight.grad is None
+    assert torch.equal(model.weight, before)
+
+
+def test_random_and_magnitude():
+    parameters, *_ = regression()
+    a, b, c = (SCORERS["random"](parameters, list, seed)["weight"] for seed in (1, 1, 2))
+    assert torch.equal(a, b)
+    assert not torch.equal(a, c)
+    size = SCORERS["magnitude"](parameters, list, 0)["weight"]
+    torch.testing.assert_close(size, parameters["weight"].abs().float())
+
+
+def test_no_loss_at_all_is_an_error():
+    parameters, *_ = regression()
+    with pytest.raises(UserError, match="no loss"):
+        gradient(parameters, list)

@@ -1,0 +1,73 @@
+"""What the fixtures are made of; importable, because the kill test runs it in another process."""
+
+import string
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import numpy as np
+import torch
+
+from retouch.clip.hf import HuggingFaceClip
+from retouch.clip.pixels import Pixels
+from retouch.clip.torchvision import mend_torchvision
+from retouch.data import ArrayImages
+
+mend_torchvision()
+
+import transformers  # noqa: E402
+from tokenizers import Tokenizer, models, pre_tokenizers, processors  # noqa: E402
+
+WORDS = ["red", "green", "blue", "dark", "bright", "pale", "a", "photo", "of", "the", "picture"]
+CLASSES = ["dark red", "bright red", "dark green", "bright green", "dark blue", "bright blue"]
+# The end is token 3: transformers reads a text at its largest token where a model says it is 2.
+TOWER = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
+
+
+def tiny_tokenizer() -> Any:
+    """Letters and a few words, with a beginning and an end, as CLIP's."""
+    letters = [*string.ascii_lowercase, *string.digits]
+    vocabulary = {
+        w: i for i, w in enumerate(["<pad>", "<start>", "<unk>", "<end>", *letters, *WORDS])
+    }
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<start> $A <end>", special_tokens=[("<start>", 1), ("<end>", 3)]
+    )
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="<pad>", bos_token="<start>", eos_token="<end>"
+    )
+
+
+def tiny_config(size: int = 16, context: int = 12) -> Any:
+    shape = {**TOWER, "num_attention_heads": 2, "projection_dim": 16}
+    text = {"vocab_size": 64, "max_position_embeddings": context, "eos_token_id": 3}
+    return transformers.CLIPConfig(
+        text_config={**shape, **text, "bos_token_id": 1, "pad_token_id": 0},
+        vision_config={**shape, "image_size": size, "patch_size": 8},
+        projection_dim=16,
+    )
+
+
+def tiny_clip(seed: int = 0, size: int = 16) -> HuggingFaceClip:
+    torch.manual_seed(seed)
+    model = transformers.CLIPModel(tiny_config(size))
+    return HuggingFaceClip(model, tiny_tokenizer(), Pixels(size=(size, size)), "tiny")
+
+
+def tiny_folder(folder: str | Path | None = None, seed: int = 0) -> Path:
+    """A model's folder as transformers writes it."""
+    folder = Path(folder or mkdtemp())
+    tiny_clip(seed).save(folder)
+    return folder
+
+
+def images(name: str, classes: int, each: int, size: int = 16) -> ArrayImages:
+    """Flat pictures of a class's colour with noise: easy to tell apart."""
+    dice = np.random.default_rng([len(name), classes, each])
+    labels = np.repeat(np.arange(classes), each)
+    channel, level = labels // 2 % 3, np.where(labels % 2, 220, 90)
+    arrays = dice.integers(0, 60, (len(labels), size, size, 3)).astype(np.uint8)
+    arrays[np.arange(len(labels)), :, :, channel] = level[:, None, None].astype(np.uint8)
+    return ArrayImages(name, CLASSES[:classes], labels, arrays)
