@@ -1,0 +1,216 @@
+"""CLIPs of the transformers library: `CLIPModel` and `VisionTextDualEncoderModel`."""
+
+import json
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from retouch.clip.model import Clip, Tokens, warn_of_cut
+from retouch.clip.pixels import Pixels
+from retouch.clip.torchvision import mend_torchvision
+from retouch.errors import UserError
+
+log = logging.getLogger("retouch")
+
+CLASSES = {"clip": "CLIPModel", "vision-text-dual-encoder": "VisionTextDualEncoderModel"}
+
+
+class HuggingFaceClip(Clip):
+    """A transformers model with its tokenizer; its text tower may be pooled in any way."""
+
+    image_prefix = "vision_model."
+    projections: Mapping[str, str] = {
+        "image": "visual_projection.weight",
+        "text": "text_projection.weight",
+    }
+
+    def __init__(self, model: Any, tokenizer: Any, pixels: Pixels, name: str = "") -> None:
+        self.model = self._hf = model.eval()
+        self.tokenizer = tokenizer
+        self.pixels = pixels
+        self.name = name or type(model).__name__
+        # A causal tower never looks at the padding behind a prompt, so it needs no mask.
+        self._causal = model.config.model_type == "clip"
+        self._context = int(model.config.text_config.max_position_embeddings)
+
+    def encode_images(self, pixels: Tensor) -> Tensor:
+        features: Tensor = self._hf.get_image_features(pixel_values=pixels).pooler_output
+        return features
+
+    def encode_texts(self, tokens: Tokens) -> Tensor:
+        features: Tensor = self._hf.get_text_features(**tokens).pooler_output
+        return features
+
+    def tokenise(self, prompts: Sequence[str]) -> Tokens:
+        limit = {"truncation": True, "max_length": self._context}
+        batch = self.tokenizer(list(prompts), padding="longest", return_tensors="pt", **limit)
+        if batch["input_ids"].shape[1] == self._context:
+            whole = self.tokenizer(list(prompts), verbose=False)["input_ids"]
+            warn_of_cut(prompts, [len(ids) for ids in whole], self._context)
+        kept = ("input_ids",) if self._causal else ("input_ids", "attention_mask")
+        return {key: batch[key] for key in kept}
+
+    @property
+    def logit_scale(self) -> Tensor:
+        scale: Tensor = self._hf.logit_scale
+        return scale.exp()
+
+    def save(self, folder: str | Path) -> None:
+        self._hf.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
+        settings = _processor_settings(self.pixels)
+        (Path(folder) / "preprocessor_config.json").write_text(json.dumps(settings, indent=1))
+
+
+def load_hf(source: str, *, random_weights: bool = False) -> HuggingFaceClip:
+    """Load from a folder, or by name from the hub (or its cache). Every tensor must be there."""
+    mend_torchvision()
+    import transformers
+
+    options = {} if Path(source).is_dir() else _hub_options(source)
+    with _quiet(transformers), _explained(source):
+        config = transformers.AutoConfig.from_pretrained(source, **options)
+        if config.model_type not in CLASSES:
+            raise UserError(
+                f"{source} is a model of type {config.model_type!r}; retouch loads "
+                f"{' and '.join(CLASSES)} from transformers. Wrap other encoders in retouch.Pair"
+            )
+        raw, _ = transformers.PretrainedConfig.get_config_dict(source, **options)
+        _check_activation(source, raw.get("_name_or_path") or source, config)
+        kind = getattr(transformers, CLASSES[config.model_type])
+        if random_weights:
+            log.warning("%s: random weights, as asked for; it knows nothing yet", source)
+            model = kind(config)
+        else:
+            model = _with_all_weights(kind, source, options)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(source, **options)
+        pixels = _read_pixels(source, config.vision_config.image_size, options)
+    return HuggingFaceClip(model, tokenizer, pixels, source)
+
+
+def _with_all_weights(kind: Any, source: str, options: dict[str, Any]) -> Any:
+    """Load the model, and refuse it if a single tensor is missing, superfluous or misshapen."""
+    model, info = kind.from_pretrained(
+        source, dtype=torch.float32, use_safetensors=True, output_loading_info=True, **options
+    )
+    wrong = {
+        what: sorted(str(key) for key in info[f"{what}_keys"])
+        for what in ("missing", "unexpected", "mismatched")
+    }
+    # Old checkpoints store the row 0, 1, 2, …, which newer versions make themselves.
+    wrong["unexpected"] = [k for k in wrong["unexpected"] if not k.endswith("position_ids")]
+    if any(wrong.values()):
+        found = "; ".join(f"{what}: {_few(keys)}" for what, keys in wrong.items() if keys)
+        raise UserError(
+            f"the weights of {source} do not fit its {kind.__name__}: {found}. Nothing was filled "
+            "in at random; take a complete checkpoint of this very model"
+        )
+    return model
+
+
+def _hub_options(name: str) -> dict[str, Any]:
+    """Ask the hub once whether it has the model; without a connection, settle for the cache."""
+    import huggingface_hub as hub
+    from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
+
+    try:
+        cached = isinstance(hub.try_to_load_from_cache(name, "config.json"), str)
+        hub.HfApi().model_info(name, timeout=10)
+    except (RepositoryNotFoundError, HFValidationError):
+        raise UserError(
+            f"there is no model {name!r}: neither a folder here nor a name on the hub. Check the "
+            "spelling; 'builtin' always works; private models need `hf auth login`"
+        ) from None
+    except Exception as why:  # no connection has many names
+        if not cached:
+            raise UserError(
+                f"the hub cannot be reached to load {name!r} ({type(why).__name__}), and it is not "
+                "in the cache. Go online, or give the path of a downloaded folder"
+            ) from None
+        log.warning("the hub cannot be reached; using the cached copy of %s", name)
+        return {"local_files_only": True}
+    return {}
+
+
+def _check_activation(source: str, origin: str, config: Any) -> None:
+    """OpenAI's weights with another activation still run, and lose points without a word."""
+    towers = (config.vision_config, config.text_config)
+    odd = [t.hidden_act for t in towers if t.model_type.startswith("clip")]
+    if "openai/clip" in origin and any(act != "quick_gelu" for act in odd):
+        raise UserError(
+            f"{source} has OpenAI's weights, which need QuickGELU, but its config.json says "
+            f"hidden_act={odd[0]!r}; set hidden_act to 'quick_gelu' in both towers"
+        )
+
+
+def _read_pixels(source: str, image_size: int, options: dict[str, Any]) -> Pixels:
+    from transformers import ImageProcessingMixin
+
+    try:
+        settings, _ = ImageProcessingMixin.get_image_processor_dict(source, **options)
+    except OSError:
+        log.warning(
+            "%s has no preprocessor_config.json; pictures are prepared as CLIP does, at %d pixels",
+            source,
+            image_size,
+        )
+        settings = {}
+    return Pixels.from_processor(settings, image_size)
+
+
+def _processor_settings(pixels: Pixels) -> dict[str, Any]:
+    height, width = pixels.size
+    square = {"height": height, "width": width}
+    return {
+        "image_processor_type": "CLIPImageProcessor",
+        "do_convert_rgb": True,
+        "do_resize": True,
+        "size": square if pixels.shortest is None else {"shortest_edge": pixels.shortest},
+        "do_center_crop": pixels.shortest is not None,
+        "crop_size": square,
+        "resample": int(pixels.resample),
+        "do_rescale": True,
+        "rescale_factor": 1 / 255,
+        "do_normalize": True,
+        "image_mean": list(pixels.mean),
+        "image_std": list(pixels.std),
+    }
+
+
+@contextmanager
+def _explained(source: str) -> Iterator[None]:
+    """Turn the library's own errors about files into ours."""
+    try:
+        yield
+    except UserError:
+        raise
+    except (OSError, RuntimeError, ValueError, KeyError) as why:
+        reason = str(why).strip().partition("\n")[0]
+        raise UserError(
+            f"{source} could not be loaded: {reason}. A folder needs config.json, "
+            "model.safetensors (no .bin: those can run code), and its tokenizer's files"
+        ) from why
+
+
+@contextmanager
+def _quiet(transformers: Any) -> Iterator[None]:
+    """What goes wrong while loading becomes an error here, so the library need not print it."""
+    logging_ = transformers.logging
+    level = logging_.get_verbosity()
+    logging_.set_verbosity_error()
+    logging_.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging_.set_verbosity(level)
+        logging_.enable_progress_bar()
+
+
+def _few(keys: Sequence[str], most: int = 4) -> str:
+    rest = f" and {len(keys) - most} more" if len(keys) > most else ""
+    return ", ".join(keys[:most]) + rest

@@ -1,0 +1,33 @@
+"""Load a CLIP by name."""
+
+from importlib.resources import files
+from pathlib import Path
+
+from retouch.clip.hf import load_hf
+from retouch.clip.model import Clip
+from retouch.clip.open_clip import load_open_clip
+from retouch.errors import UserError
+
+
+def load(name: str, *, device: str = "cpu", random_weights: bool = False) -> Clip:
+    """Load a CLIP, whichever library it comes from.
+
+    `name` is a folder or a hub id of transformers (`openai/clip-vit-base-patch16`),
+    `open_clip:NAME/TAG`, `open_clip:NAME@FILE.safetensors`, or `builtin`, the small model that
+    comes with the package. Weights that are missing are an error; `random_weights` asks for them.
+    """
+    clip: Clip
+    if name == "builtin":
+        clip = load_hf(str(files("retouch") / "builtin" / "model"), random_weights=random_weights)
+        clip.name = "builtin"
+    elif name.startswith("open_clip:"):
+        clip = load_open_clip(name.removeprefix("open_clip:"), random_weights=random_weights)
+    elif Path(name).is_dir() or not _looks_like_path(name):
+        clip = load_hf(name, random_weights=random_weights)
+    else:
+        raise UserError(f"there is no folder {name}; give a model's folder, a hub id or 'builtin'")
+    return clip.to(device)
+
+
+def _looks_like_path(name: str) -> bool:
+    return name.startswith((".", "/", "~")) or name.count("/") > 1 or "\\" in name

@@ -1,0 +1,152 @@
+"""One small interface over every CLIP, whichever library it comes from."""
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from retouch.clip.pixels import Pixels
+from retouch.sparse.locate import block_names
+
+log = logging.getLogger("retouch")
+
+Tokens = dict[str, Tensor]
+"""A batch of prompts as the text tower takes them, no longer than the longest of them."""
+
+
+class Clip(ABC):
+    """Two encoders into one space. Features are of length one, prompts are cut at the longest."""
+
+    name: str
+    model: nn.Module
+    """The library's own model: what is trained, saved and fingerprinted."""
+    pixels: Pixels
+    image_prefix: str
+    """How the names of the visual tower's parameters begin; the rest is the text tower's."""
+    projections: Mapping[str, str] = {}
+    """The parameters that project each tower (`image`, `text`) into the common space, if any."""
+    bf16: bool = False
+    """Whether the towers compute in bfloat16; features are float32 either way."""
+
+    @abstractmethod
+    def encode_images(self, pixels: Tensor) -> Tensor:
+        """Features of normalised pixels [B, 3, H, W], of any length."""
+
+    @abstractmethod
+    def encode_texts(self, tokens: Tokens) -> Tensor:
+        """Features of a batch of prompts, of any length."""
+
+    @abstractmethod
+    def tokenise(self, prompts: Sequence[str]) -> Tokens:
+        """Prompts as tokens. One that the model cannot read to its end is cut; the log names it."""
+
+    @property
+    @abstractmethod
+    def logit_scale(self) -> Tensor:
+        """What similarities are multiplied by (100 in OpenAI's models), with its gradient."""
+
+    @abstractmethod
+    def save(self, folder: str | Path) -> None:
+        """Write a plain model that its own library loads without `retouch`."""
+
+    def image_features(self, pixels: Tensor) -> Tensor:
+        """Features of 8-bit pixels [B, H, W, 3], of length one."""
+        there = self.pixels.normalise(pixels.to(self.device))
+        with self._precision():
+            return normalize(self.encode_images(there).float(), dim=-1)
+
+    def text_features(self, tokens: Tokens) -> Tensor:
+        """Features of prompts, of length one."""
+        there = {key: value.to(self.device) for key, value in tokens.items()}
+        with self._precision():
+            return normalize(self.encode_texts(there).float(), dim=-1)
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.model.parameters()).device
+
+    @property
+    def size(self) -> int:
+        """How many parameters the model has."""
+        return sum(p.numel() for p in self.model.parameters())
+
+    @property
+    def blocks(self) -> dict[str, list[str]]:
+        """The names of the transformer blocks of each tower, from the input to the output."""
+        names = block_names(self.model)
+        image = [name for name in names if name.startswith(self.image_prefix)]
+        return {"image": image, "text": [name for name in names if name not in image]}
+
+    def _precision(self) -> torch.autocast:
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16)
+
+    def to(self, device: torch.device | str) -> "Clip":
+        self.model.to(device)
+        return self
+
+
+class Pair(Clip):
+    """Anyone's own pair of encoders.
+
+    `images` maps normalised pixels to features, `texts` is called with what `tokenise` returns.
+    """
+
+    image_prefix = "images."
+
+    def __init__(
+        self,
+        images: nn.Module,
+        texts: nn.Module,
+        tokenise: Callable[[Sequence[str]], Mapping[str, Tensor]],
+        pixels: Pixels,
+        *,
+        logit_scale: float = 100.0,
+        name: str = "own pair of encoders",
+    ) -> None:
+        self.name = name
+        self.model = nn.ModuleDict({"images": images, "texts": texts}).eval()
+        log_scale = torch.tensor(float(logit_scale)).log()
+        self.model.register_parameter("logit_scale", nn.Parameter(log_scale))
+        self.pixels = pixels
+        self._tokenise = tokenise
+
+    def encode_images(self, pixels: Tensor) -> Tensor:
+        features: Tensor = self.model.get_submodule("images")(pixels)
+        return features
+
+    def encode_texts(self, tokens: Tokens) -> Tensor:
+        features: Tensor = self.model.get_submodule("texts")(**tokens)
+        return features
+
+    def tokenise(self, prompts: Sequence[str]) -> Tokens:
+        return dict(self._tokenise(prompts))
+
+    @property
+    def logit_scale(self) -> Tensor:
+        return self.model.get_parameter("logit_scale").exp()
+
+    def save(self, folder: str | Path) -> None:
+        from safetensors.torch import save_file
+
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        save_file(self.model.state_dict(), Path(folder) / "model.safetensors")
+
+
+_NAMED: set[str] = set()
+
+
+def warn_of_cut(prompts: Sequence[str], lengths: Sequence[int], context: int) -> None:
+    """Say which prompts are longer than the model can read, each once."""
+    for prompt, length in zip(prompts, lengths, strict=True):
+        if length > context and prompt not in _NAMED:
+            _NAMED.add(prompt)
+            log.warning(
+                "a prompt of %d tokens was cut at the model's %d: %r; use a shorter class name",
+                length,
+                context,
+                prompt if len(prompt) < 80 else f"{prompt[:77]}…",
+            )

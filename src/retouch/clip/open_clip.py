@@ -1,0 +1,235 @@
+"""CLIPs of the open_clip library, an extra: `pip install retouch[open-clip]`."""
+
+import json
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+from torch import Tensor
+from torch.func import functional_call
+
+from retouch.clip.model import Clip, Tokens, warn_of_cut
+from retouch.clip.pixels import Pixels
+from retouch.clip.torchvision import mend_torchvision
+from retouch.errors import UserError
+
+log = logging.getLogger("retouch")
+
+
+_PROJECTIONS = {
+    "visual.proj": "image",
+    "visual.head.proj.weight": "image",
+    "text_projection": "text",
+    "text.text_projection": "text",
+    "text_projection.weight": "text",
+    "text.text_projection.weight": "text",
+}
+
+
+class OpenClip(Clip):
+    """A model of open_clip's, with its tokenizer."""
+
+    image_prefix = "visual."
+
+    def __init__(self, model: Any, tokenizer: Any, name: str = "open_clip") -> None:
+        self.model = self._own = model.eval()
+        self.tokenizer = tokenizer
+        self.name = name
+        self.pixels = _read_pixels(model.visual.preprocess_cfg)
+        names = dict(model.named_parameters())
+        self.projections = {tower: name for name, tower in _PROJECTIONS.items() if name in names}
+        self._prefix = "text." if hasattr(model, "text") else ""
+        self._text = getattr(model, "text", model)
+        self._pool = getattr(self._text, "text_pool_type", getattr(self._text, "pool_type", None))
+
+    def encode_images(self, pixels: Tensor) -> Tensor:
+        features: Tensor = self._own.encode_image(pixels)
+        return features
+
+    def encode_texts(self, tokens: Tokens) -> Tensor:
+        text = tokens["text"]
+        if not self._causal:
+            whole: Tensor = self._own.encode_text(text)
+            return whole
+        # The library takes prompts of full length alone; lend it a shorter table of positions and
+        # a smaller mask for this call.
+        length = text.shape[1]
+        shorter = {
+            f"{self._prefix}positional_embedding": self._text.positional_embedding[:length],
+            f"{self._prefix}attn_mask": self._text.attn_mask[:length, :length],
+        }
+        out = functional_call(self.model, shorter, kwargs={"text": text})
+        features: Tensor = out["text_features"] if isinstance(out, dict) else out[1]
+        return features
+
+    def tokenise(self, prompts: Sequence[str]) -> Tokens:
+        text: Tensor = self.tokenizer(list(prompts))
+        full = text.shape[1]
+        if not self._causal:
+            return {"text": text}
+        lengths = self._end(text) + 1
+        longest = int(lengths.max())
+        if longest == full and hasattr(self.tokenizer, "encode"):
+            warn_of_cut(prompts, [len(self.tokenizer.encode(p)) + 2 for p in prompts], full)
+        return {"text": text[:, :longest]}
+
+    @property
+    def logit_scale(self) -> Tensor:
+        scale: Tensor = self._own.logit_scale
+        return scale.exp()
+
+    def save(self, folder: str | Path) -> None:
+        from safetensors.torch import save_file
+
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        save_file(self.model.state_dict(), Path(folder) / "open_clip_model.safetensors")
+
+    @property
+    def _causal(self) -> bool:
+        """Whether what stands behind the end of a prompt has no effect on its feature."""
+        mask, pool = getattr(self._text, "attn_mask", None), self._pool
+        plain = getattr(self._text, "cls_emb", None) is None
+        return mask is not None and plain and pool in ("argmax", "eos")
+
+    def _end(self, text: Tensor) -> Tensor:
+        """The position of each prompt's last token, the one that its feature is read from."""
+        if self._pool == "argmax":
+            return text.argmax(dim=-1)
+        end: Any = getattr(self._text, "text_eos_id", getattr(self._text, "eos_id", None))
+        return text.eq(end).int().argmax(dim=-1)
+
+
+def load_open_clip(spec: str, *, random_weights: bool = False) -> OpenClip:
+    """Load `NAME/TAG` (the library's pretrained weights) or `NAME@FILE` (a safetensors file)."""
+    library = _library()
+    name, _, file = spec.partition("@")
+    name, _, tag = name.partition("/")
+    if name not in library.list_models():
+        raise UserError(
+            f"open_clip has no model {name!r}; it has {', '.join(_similar(name, library))} … "
+            "(python -c 'import open_clip; print(open_clip.list_models())' lists all)"
+        )
+    if random_weights:
+        log.warning("open_clip:%s: random weights, as asked for; it knows nothing yet", name)
+        weights = None
+    elif file:
+        weights = _check_file(library, name, Path(file))
+    elif tag:
+        weights = _download(library, name, tag)
+    else:
+        raise UserError(
+            f"open_clip:{name} names no weights. Say open_clip:{name}/TAG "
+            f"({', '.join(library.list_pretrained_tags_by_model(name)) or 'no tags known'}) or "
+            f"open_clip:{name}@FILE.safetensors, or ask for random weights"
+        )
+    return OpenClip(
+        _build(library, name, weights), library.get_tokenizer(name), f"open_clip:{spec}"
+    )
+
+
+def _build(library: Any, name: str, weights: Path | None) -> Any:
+    level = logging.root.level
+    logging.root.setLevel(logging.ERROR)  # the library warns on the root logger; we raise instead
+    try:
+        return library.create_model(name, pretrained=str(weights) if weights else None)
+    except (RuntimeError, KeyError, OSError) as why:
+        reason = " ".join(str(why).split())[:400]
+        raise UserError(
+            f"the weights in {weights} do not fit open_clip's {name}: {reason}. Nothing was filled "
+            "in at random; take a checkpoint of this very model"
+        ) from why
+    finally:
+        logging.root.setLevel(level)
+
+
+def _check_file(library: Any, name: str, file: Path) -> Path:
+    if not file.is_file():
+        raise UserError(f"{file} does not exist; give the path of a safetensors file")
+    _refuse_pickle(file)
+    beside = file.with_name("open_clip_config.json")
+    if beside.is_file():
+        wants = bool(json.loads(beside.read_text())["model_cfg"].get("quick_gelu", False))
+    else:
+        wants = "openai" in file.name.lower() or _has_quick_gelu(library, name)
+    _check_activation(library, name, wants, str(file))
+    return file
+
+
+def _download(library: Any, name: str, tag: str) -> Path:
+    settings = library.get_pretrained_cfg(name, tag)
+    if not settings:
+        tags = ", ".join(library.list_pretrained_tags_by_model(name)) or "none"
+        raise UserError(f"open_clip has no weights {tag!r} for {name}; it has: {tags}")
+    _check_activation(library, name, bool(settings.get("quick_gelu", False)), f"{name}/{tag}")
+    try:
+        file = Path(library.download_pretrained(settings))
+    except Exception as why:  # no connection has many names
+        raise UserError(
+            f"the weights {name}/{tag} could not be fetched ({type(why).__name__}). Go online, or "
+            f"download them and say open_clip:{name}@FILE.safetensors"
+        ) from None
+    _refuse_pickle(file)
+    return file
+
+
+def _check_activation(library: Any, name: str, wants: bool, weights: str) -> None:
+    """Weights trained with QuickGELU run with GELU too, and lose points without a word."""
+    has = _has_quick_gelu(library, name)
+    if has != wants:
+        plain = name.removesuffix("-quickgelu")
+        other = f"{plain}-quickgelu" if wants else plain
+        raise UserError(
+            f"QuickGELU mismatch: the weights {weights} were trained "
+            f"{'with' if wants else 'without'} it, the model {name} is built "
+            f"{'with' if has else 'without'} it; say open_clip:{other} instead"
+        )
+
+
+def _has_quick_gelu(library: Any, name: str) -> bool:
+    return bool(library.get_model_config(name).get("quick_gelu", False))
+
+
+def _refuse_pickle(file: Path) -> None:
+    if file.suffix != ".safetensors":
+        raise UserError(
+            f"{file.name} is not a safetensors file, and other checkpoints can run code when read. "
+            "If you trust it, convert it once: safetensors.torch.save_file("
+            "torch.load(FILE, weights_only=True), 'model.safetensors')"
+        )
+
+
+def _read_pixels(settings: dict[str, Any]) -> Pixels:
+    size = settings["size"]
+    height, width = (size, size) if isinstance(size, int) else size
+    mode = settings.get("resize_mode", "shortest")
+    if mode == "longest" or (mode == "shortest" and height != width):
+        raise UserError(
+            f"open_clip prepares this model's pictures with resize_mode={mode!r} to "
+            f"{height}×{width}, which retouch does not do yet; take a model with square pictures"
+        )
+    bilinear = settings.get("interpolation") == "bilinear"
+    return Pixels(
+        size=(height, width),
+        shortest=height if mode == "shortest" else None,
+        mean=tuple(settings["mean"]),
+        std=tuple(settings["std"]),
+        resample=Image.Resampling.BILINEAR if bilinear else Image.Resampling.BICUBIC,
+        odd_pixel="round",
+    )
+
+
+def _similar(name: str, library: Any) -> list[str]:
+    from difflib import get_close_matches
+
+    return get_close_matches(name, library.list_models(), 5, 0.3)
+
+
+def _library() -> Any:
+    mend_torchvision()
+    try:
+        import open_clip
+    except ImportError as why:
+        raise UserError(f"no open_clip ({why}): pip install 'retouch[open-clip]'") from None
+    return open_clip

@@ -1,0 +1,88 @@
+"""From a picture to the numbers that a CLIP's visual tower takes.
+
+Two steps, because the first is slow and done once, the second is quick and done on the device:
+`prepare` resizes and crops to 8-bit pixels, `normalise` scales those to the model's range.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+from retouch.errors import UserError
+
+OPENAI_MEAN = (0.48145466, 0.4578275, 0.40821073)
+OPENAI_STD = (0.26862954, 0.26130258, 0.27577711)
+
+Uint8 = NDArray[np.uint8]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pixels:
+    """How a model wants its pictures. The result equals the model's own library to rounding."""
+
+    size: tuple[int, int]
+    """Height and width that the model sees."""
+    shortest: int | None = None
+    """Resize the shorter side to this and crop the middle; None squashes to `size`."""
+    mean: tuple[float, float, float] = OPENAI_MEAN
+    std: tuple[float, float, float] = OPENAI_STD
+    resample: Image.Resampling = Image.Resampling.BICUBIC
+    odd_pixel: Literal["floor", "round"] = "floor"
+    """Of an odd number of pixels to crop, transformers floors the half, torchvision rounds it."""
+
+    def prepare(self, picture: Image.Image) -> Uint8:
+        """Resize and crop to [height, width, 3]."""
+        picture = picture.convert("RGB")
+        if self.shortest is None:
+            if picture.size != self.size[::-1]:
+                picture = picture.resize(self.size[::-1], self.resample)
+            return np.asarray(picture)
+        short = min(picture.size)
+        wide, high = (int(self.shortest * side / short) for side in picture.size)
+        if (wide, high) != picture.size:
+            picture = picture.resize((wide, high), self.resample)
+        return self._middle(np.asarray(picture))
+
+    def _middle(self, picture: Uint8) -> Uint8:
+        spare = [have - want for have, want in zip(picture.shape, self.size, strict=False)]
+        if min(spare) < 0:
+            raise UserError(
+                f"a picture resized to {picture.shape[1]}×{picture.shape[0]} is smaller than the "
+                f"{self.size[1]}×{self.size[0]} that the model crops; its settings clash"
+            )
+        top, left = (round(s / 2) if self.odd_pixel == "round" else s // 2 for s in spare)
+        return picture[top : top + self.size[0], left : left + self.size[1]]
+
+    def normalise(self, pixels: Tensor) -> Tensor:
+        """[B, height, width, 3] of 8 bits to [B, 3, height, width] of floats."""
+        mean = torch.tensor(self.mean, device=pixels.device).view(3, 1, 1)
+        std = torch.tensor(self.std, device=pixels.device).view(3, 1, 1)
+        return (pixels.permute(0, 3, 1, 2).float() / 255 - mean) / std
+
+    @classmethod
+    def from_processor(cls, settings: Mapping[str, Any], image_size: int) -> "Pixels":
+        """Read the settings that transformers stores as preprocessor_config.json."""
+        size = settings.get("size", image_size)
+        size = {"shortest_edge": size} if isinstance(size, int) else size
+        crop = settings.get("crop_size", image_size)
+        crop = {"height": crop, "width": crop} if isinstance(crop, int) else crop
+        common: dict[str, Any] = {
+            "mean": tuple(settings.get("image_mean", OPENAI_MEAN)),
+            "std": tuple(settings.get("image_std", OPENAI_STD)),
+            "resample": Image.Resampling(settings.get("resample", Image.Resampling.BICUBIC)),
+        }
+        if "shortest_edge" in size and settings.get("do_center_crop", True):
+            target = (crop["height"], crop["width"])
+            return cls(size=target, shortest=size["shortest_edge"], **common)
+        if "height" in size:
+            return cls(size=(size["height"], size["width"]), **common)
+        raise UserError(
+            f"preprocessor settings with size {size} and no centre crop give pictures of varying "
+            "size; set do_center_crop, or size to a height and a width"
+        )
