@@ -1,0 +1,90 @@
+"""A stream of tasks: disjoint sets of classes that arrive one after the other."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from retouch.data.images import Images, Indices
+from retouch.errors import UserError
+
+
+@dataclass(frozen=True)
+class Task:
+    """Some classes, with their images to learn from and to judge by."""
+
+    number: int  # from 0
+    classes: tuple[int, ...]  # labels of the stream's images
+    train: Indices  # positions in the stream's training images
+    test: Indices  # positions in the stream's test images
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Labelled images, divided into tasks."""
+
+    train: Images
+    test: Images
+    tasks: tuple[Task, ...]
+
+    @classmethod
+    def split(
+        cls,
+        train: Images,
+        test: Images,
+        tasks: int | Sequence[int] = 10,
+        order: int | Sequence[str] = 0,
+    ) -> "Stream":
+        """Deal the classes out to tasks.
+
+        `tasks` is their number, or how many classes each one gets. `order` is a seed for the order
+        of the classes, or the class names in order.
+        """
+        if train.classes != test.classes:
+            raise UserError(f"{train.name} and {test.name} do not have the same classes")
+        sizes = _sizes(len(train.classes), tasks)
+        labels = _ordered(train.classes, order)
+        ends = np.cumsum(sizes)
+        dealt = [labels[end - size : end] for size, end in zip(sizes, ends, strict=True)]
+        return cls(
+            train,
+            test,
+            tuple(
+                Task(number, tuple(own), train.of_classes(own), test.of_classes(own))
+                for number, own in enumerate(dealt)
+            ),
+        )
+
+    @property
+    def classes(self) -> list[int]:
+        """All labels, in the order in which they are learned."""
+        return [label for task in self.tasks for label in task.classes]
+
+    def names(self, labels: Sequence[int]) -> list[str]:
+        return [self.train.classes[label] for label in labels]
+
+
+def _sizes(classes: int, tasks: int | Sequence[int]) -> list[int]:
+    if isinstance(tasks, int):
+        if not 1 <= tasks <= classes:
+            raise UserError(
+                f"{tasks} tasks cannot be made of {classes} classes; choose 1 to {classes}"
+            )
+        return [classes // tasks + (number < classes % tasks) for number in range(tasks)]
+    if min(tasks, default=0) < 1 or sum(tasks) != classes:
+        raise UserError(
+            f"tasks of {list(tasks)} classes do not add up to the {classes} there are; every task "
+            "needs at least one"
+        )
+    return list(tasks)
+
+
+def _ordered(classes: Sequence[str], order: int | Sequence[str]) -> list[int]:
+    if isinstance(order, int):
+        return [int(i) for i in np.random.default_rng(order).permutation(len(classes))]
+    if sorted(order) != sorted(classes):
+        odd = sorted(set(order) ^ set(classes)) or ["a name that stands there twice"]
+        raise UserError(
+            f"the class order and the classes differ in {odd[0]!r}; name each class once"
+        )
+    return [list(classes).index(name) for name in order]

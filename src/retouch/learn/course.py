@@ -1,0 +1,198 @@
+"""Teach a CLIP a stream of tasks: the whole of `retouch` in one function."""
+
+import logging
+import os
+import platform
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+
+from retouch import __version__
+from retouch.clip import Clip
+from retouch.data.images import Images
+from retouch.data.stream import Stream
+from retouch.errors import UserError
+from retouch.files import write_atomically
+from retouch.learn import results as stored
+from retouch.learn.checkpoint import Record, Run
+from retouch.learn.evaluate import Judge
+from retouch.learn.results import Results, TaskInfo
+from retouch.learn.train import train
+from retouch.learn.watch import Watch
+from retouch.methods import Method, Settings, recipe
+
+CONFIG = "config.yaml"
+
+
+def teach(
+    clip: Clip,
+    stream: Stream,
+    method: str | Method = "spu",
+    *,
+    settings: Settings | None = None,
+    control: Images | None = None,
+    out: str | Path | None = None,
+    watch: Watch | None = None,
+    checkpoint_seconds: float = 60.0,
+) -> Results:
+    """Learn the stream's tasks in order, and judge after each what was learned and what was lost.
+
+    `control` are images of what the model could do before. With `out`, a folder is written:
+    settings, results, losses and a delta a task; where it holds the same run unfinished, that run
+    goes on. The model is changed in place.
+    """
+    settings = settings or Settings()
+    name = method if isinstance(method, str) else "own"
+    chosen = recipe(method) if isinstance(method, str) else method
+    results = _new_results(clip, stream, name, chosen)
+    record: Record = Record(clip, results, watch or Watch())
+    if out is not None:
+        config = _config(clip, stream, control, name, chosen, settings)
+        results = _open_folder(Path(out), config, results)
+        about = {"method": name, "recipe": chosen.model_dump(), "prompt": stream.train.prompt}
+        record = Run(clip, results, watch or Watch(), Path(out), about, checkpoint_seconds)
+    clip.model.eval()  # no dropout, and no batch norm that drifts: only what trains may change
+    clip.bf16 = settings.precision == "bf16"
+    with _noting(results), _repeatable(clip.device), _stopping_cleanly(record), record.watch:
+        train(clip, stream, chosen, settings, Judge(stream, control), record)
+    return record.results
+
+
+def _new_results(clip: Clip, stream: Stream, name: str, method: Method) -> Results:
+    return Results(
+        method=name,
+        summary=method.summary,
+        model=clip.name,
+        parameters=clip.size,
+        tasks=[
+            TaskInfo(classes=stream.names(t.classes), train=len(t.train), test=len(t.test))
+            for t in stream.tasks
+        ],
+        environment={
+            "python": platform.python_version(),
+            "retouch": __version__,
+            "torch": torch.__version__,
+            "transformers": version("transformers"),
+            "device": _device_name(clip.device),
+            "threads": str(torch.get_num_threads()),
+        },
+    )
+
+
+def _config(
+    clip: Clip,
+    stream: Stream,
+    control: Images | None,
+    name: str,
+    method: Method,
+    settings: Settings,
+) -> dict[str, Any]:
+    """Everything that the result depends on."""
+    return {
+        "model": clip.name,
+        "method": name,
+        "recipe": method.model_dump(mode="json"),
+        "settings": settings.model_dump(mode="json"),
+        "data": {
+            "train": stream.train.name,
+            "test": stream.test.name,
+            "prompt": stream.train.prompt,
+            "templates": list(stream.test.templates),
+            "tasks": [stream.names(task.classes) for task in stream.tasks],
+            "images": [len(task.train) for task in stream.tasks],
+        },
+        "control": control and {"name": control.name, "images": len(control)},
+    }
+
+
+def _open_folder(folder: Path, config: dict[str, Any], fresh: Results) -> Results:
+    """Begin a run in a new or empty folder, or go on with the one that is there."""
+    if (folder / CONFIG).exists():
+        there = yaml.safe_load((folder / CONFIG).read_text())
+        if there != config:
+            raise UserError(
+                f"{folder} holds a run with other settings ({_first_difference(there, config)}); "
+                "choose another folder, or delete this one"
+            )
+        return Results.read(folder) if (folder / stored.FILE).exists() else fresh
+    if folder.exists() and any(folder.iterdir()):
+        raise UserError(f"{folder} is not empty and holds no run; choose another folder")
+    (folder / "deltas").mkdir(parents=True, exist_ok=True)
+    write_atomically(folder / CONFIG, yaml.safe_dump(config, sort_keys=False, allow_unicode=True))
+    return fresh
+
+
+def _first_difference(a: Any, b: Any, path: str = "") -> str:
+    if isinstance(a, dict) and isinstance(b, dict):
+        for key in [*a, *b]:
+            if a.get(key) != b.get(key):
+                return _first_difference(a.get(key), b.get(key), f"{path}.{key}".lstrip("."))
+    return f"{path}: {str(a)[:60]} there, {str(b)[:60]} asked for"
+
+
+class _Notes(logging.Handler):
+    def __init__(self, results: Results) -> None:
+        super().__init__(logging.WARNING)
+        self._results = results
+
+    def emit(self, record: logging.LogRecord) -> None:
+        line = record.getMessage()
+        if line not in self._results.notes:
+            self._results.notes.append(line)
+
+
+@contextmanager
+def _noting(results: Results) -> Iterator[None]:
+    """Whatever is logged as a warning meanwhile becomes a note in the results."""
+    handler, log = _Notes(results), logging.getLogger("retouch")
+    log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+
+
+@contextmanager
+def _repeatable(device: torch.device) -> Iterator[None]:
+    """The same seed on the same machine gives the same bits, on a GPU too."""
+    if device.type == "cuda":
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)
+
+
+@contextmanager
+def _stopping_cleanly(record: Record) -> Iterator[None]:
+    """The first Ctrl-C finishes the step and saves; the second stops at once."""
+    if not isinstance(record, Run) or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, frame: Any) -> None:
+        record.stop = True
+        signal.signal(signal.SIGINT, before)
+
+    before = signal.signal(signal.SIGINT, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _device_name(device: torch.device) -> str:
+    return (
+        torch.cuda.get_device_name(device)
+        if device.type == "cuda"
+        else platform.processor() or "cpu"
+    )

@@ -1,0 +1,66 @@
+"""What a run learned and lost, as numbers. Every formula is one function.
+
+`a[t][i]` is the accuracy in percent on task i after learning task t, both from 0, over all classes
+seen by then; T is the number of tasks. Only the entries i ≤ t are used.
+"""
+
+from collections.abc import Sequence
+
+Matrix = Sequence[Sequence[float]]
+
+
+def average_accuracy(a: Matrix, images: Sequence[int]) -> float:
+    """Acc.: accuracy after the last task over all classes; every test image weighs the same."""
+    return sum(n * x for n, x in zip(images, a[-1], strict=True)) / sum(images)
+
+
+def forgetting(a: Matrix) -> float:
+    """F., the standard one: how far each task but the last fell from its best, on average."""
+    last = len(a) - 1
+    falls = [max(a[t][i] for t in range(i, last)) - a[last][i] for i in range(last)]
+    return _mean(falls)
+
+
+def forgetting_paper(a: Matrix) -> float:
+    """The authors' formula: a mean over all T tasks in which the last one counts as −a[T−1][T−1].
+
+    It has no earlier row to fall from, so its "best" is 0. That is where negative forgetting in
+    the paper's tables comes from; the standard one is (T·F + a[T−1][T−1]) / (T − 1).
+    """
+    tasks = len(a)
+    return ((tasks - 1) * forgetting(a) - a[-1][-1]) / tasks
+
+
+def learning_accuracy(a: Matrix) -> float:
+    """How well each task was known right after it was learned, on average."""
+    return _mean([a[t][t] for t in range(len(a))])
+
+
+def backward_transfer(a: Matrix) -> float:
+    """How much later tasks changed each earlier one, on average; below 0 they did harm."""
+    last = len(a) - 1
+    return _mean([a[last][i] - a[i][i] for i in range(last)])
+
+
+def control_drop(before: float, after: float) -> float:
+    """C. Drop on one dataset: points of control accuracy lost."""
+    return before - after
+
+
+def accuracy_increase(accuracy: Sequence[float], frozen: Sequence[float]) -> float:
+    """Acc. In. across datasets: the mean gain over the frozen model."""
+    return _mean([a - f for a, f in zip(accuracy, frozen, strict=True)])
+
+
+def average_forgetting(forgettings: Sequence[float]) -> float:
+    """Avg. F. across datasets."""
+    return _mean(forgettings)
+
+
+def average_control_drop(control: Sequence[float], frozen: Sequence[float]) -> float:
+    """C. Drop across datasets: the mean loss against the frozen model."""
+    return _mean([control_drop(f, c) for c, f in zip(control, frozen, strict=True)])
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else 0.0

@@ -1,0 +1,72 @@
+"""The loop over a stream of tasks. It reads like the paper and never asks which method it runs."""
+
+import math
+from collections.abc import Callable
+
+from torch import Tensor
+
+from retouch.clip import Batch, Clip, Features
+from retouch.clip.contrast import pair_loss
+from retouch.data.stream import Stream
+from retouch.errors import Diverged
+from retouch.learn.checkpoint import Record
+from retouch.learn.results import Row
+from retouch.methods import Lesson, Method, Settings
+
+
+def train(
+    clip: Clip,
+    stream: Stream,
+    method: Method,
+    settings: Settings,
+    judge: Callable[[Clip, int], Row],
+    record: Record,
+) -> None:
+    """Learn the tasks that `record` does not hold yet, one after the other."""
+    buffer = method.replays.buffer(len(stream.train), settings.seed)
+    record.begin(buffer, lambda: judge(clip, 0))
+    for task in stream.tasks[record.done :]:
+        lesson = Lesson(clip, stream, task, settings, _loss(method), method.drop_last)
+        with method.trains.begin(lesson) as update:
+            method.keeps.begin(lesson)
+            steps = lesson.steps if update.optimiser else 0
+            for step in range(record.begin_task(task, update, steps), steps):
+                epoch = step // lesson.per_epoch
+                new = lesson.new(step)
+                count = len(new) if method.replays.joins(epoch) else 0
+                old = buffer.draw(count, lesson.replay_dice(step))
+                loss = backward(lesson, lesson.load(new, old))
+                if not math.isfinite(loss):
+                    raise Diverged(_diverged(loss, settings, task.number, step))
+                factor = method.schedule.factor(step, steps, settings.epochs)
+                update.step(factor)
+                record.stepped(step, epoch, loss, settings.lr * factor)
+            method.settles.end(lesson, update)
+            buffer.add(task.number, task.train, stream.train.labels[task.train])
+            record.end_task(update, judge(clip, task.number + 1))
+
+
+def backward(lesson: Lesson, batch: Batch) -> float:
+    """Leave the batch's gradients with the parameters and return its loss."""
+    total = 0.0
+    for term in lesson.losses(batch):
+        if term.requires_grad:
+            term.backward()
+        total += term.item()
+    return total
+
+
+def _loss(method: Method) -> Callable[[Features], Tensor]:
+    def loss(features: Features) -> Tensor:
+        pairs = pair_loss(features, method.loss, method.objective)
+        kept = method.keeps.loss(features)
+        return pairs if kept is None else pairs + kept
+
+    return loss
+
+
+def _diverged(loss: float, settings: Settings, task: int, step: int) -> str:
+    return (
+        f"the loss became {loss} in task {task + 1}, step {step + 1}; what was learned before this "
+        f"task is kept. Try a learning rate below {settings.lr:g}"
+    )

@@ -1,0 +1,19 @@
+"""What to train, what to replay, what to keep, how to settle."""
+
+from retouch.methods.lesson import Lesson
+from retouch.methods.method import Keeps, Method, Replays, Settles, Trains, Update
+from retouch.methods.recipes import RECIPES, recipe
+from retouch.methods.settings import Settings
+
+__all__ = [
+    "RECIPES",
+    "Keeps",
+    "Lesson",
+    "Method",
+    "Replays",
+    "Settings",
+    "Settles",
+    "Trains",
+    "Update",
+    "recipe",
+]

@@ -1,0 +1,111 @@
+"""One task as it is being learned: its batches and its loss, for the loop and for the parts."""
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from math import ceil
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from retouch.clip import Batch, Clip, Features
+from retouch.clip.contrast import losses
+from retouch.clip.prompts import fill
+from retouch.data.images import Indices
+from retouch.data.stream import Stream, Task
+from retouch.methods.settings import Settings
+
+log = logging.getLogger("retouch")
+
+# What a random choice is for; with the run's seed and the task it makes the seed of that choice.
+# Nothing else is random, so a task can be started anew, or in the middle, with the same result.
+_ORDER, _REPLAY, _EVIDENCE = 1, 2, 3
+
+
+class Lesson:
+    """A task, the model that learns it and how."""
+
+    def __init__(
+        self,
+        clip: Clip,
+        stream: Stream,
+        task: Task,
+        settings: Settings,
+        loss: Callable[[Features], Tensor],
+        drop_last: bool = False,
+    ) -> None:
+        self.clip = clip
+        self.stream = stream
+        self.task = task
+        self.settings = settings
+        self._loss = loss
+        self._drop_last = drop_last
+        self._epoch: tuple[int, list[Indices]] = (-1, [])
+        if len(task.classes) == 1 and len(stream.tasks) > 1:
+            log.warning(
+                "task %d has a single class, %r: alone, it is told apart from nothing and only "
+                "learned beside replayed images; give every task two classes or more",
+                task.number + 1,
+                stream.names(task.classes)[0],
+            )
+
+    @property
+    def per_epoch(self) -> int:
+        return len(self._split(self.task.train))
+
+    @property
+    def steps(self) -> int:
+        return self.per_epoch * self.settings.epochs
+
+    def dice(self, purpose: int, *more: int) -> np.random.Generator:
+        return np.random.default_rng([self.settings.seed, self.task.number, purpose, *more])
+
+    def new(self, step: int) -> Indices:
+        """The task's own images in this step: every epoch goes once through all, newly shuffled."""
+        epoch, place = divmod(step, self.per_epoch)
+        if self._epoch[0] != epoch:
+            shuffled = self.dice(_ORDER, epoch).permutation(self.task.train)
+            self._epoch = epoch, self._split(shuffled)
+        return self._epoch[1][place]
+
+    def replay_dice(self, step: int) -> np.random.Generator:
+        return self.dice(_REPLAY, step)
+
+    def load(self, new: Indices, old: Indices | None = None) -> Batch:
+        """Image–prompt pairs, ready for the model; each distinct prompt stands there once."""
+        positions = new if old is None else np.concatenate([new, old])
+        train, device = self.stream.train, self.clip.device
+        labels, prompt = np.unique(train.labels[positions], return_inverse=True)
+        pixels = torch.from_numpy(train.read(positions, self.clip.pixels)).to(device)
+        tokens = self.clip.tokenise(fill(train.prompt, self.stream.names(labels.tolist())))
+        return Batch(pixels, tokens, torch.from_numpy(prompt).to(device), len(new))
+
+    def losses(
+        self, batch: Batch, loss: Callable[[Features], Tensor] | None = None
+    ) -> Iterator[Tensor]:
+        """The batch's loss, whole or in terms that add up to it (see `clip.contrast.losses`)."""
+        return losses(self.clip, batch, loss or self._loss, self.settings.micro_batch)
+
+    def evidence(self, share: float, batches: int | None = None) -> list[Indices]:
+        """A part of the task's images to score by, in batches: a share, or so many full batches."""
+        images = self.dice(_EVIDENCE).permutation(self.task.train)
+        wanted = ceil(share * len(images)) if batches is None else batches * self.settings.batch
+        return self._split(images[: max(2, wanted)], drop_last=False)
+
+    def mean_losses(self, groups: Sequence[Indices]) -> Iterable[Tensor]:
+        """Losses whose sum is the mean loss over all images of these batches."""
+        total = sum(len(group) for group in groups)
+        for group in groups:
+            for term in self.losses(self.load(group)):
+                yield term * (len(group) / total)
+
+    def _split(self, images: Indices, drop_last: bool | None = None) -> list[Indices]:
+        """Batches of nearly equal size: none is dropped, and none is left with a single image.
+
+        (A lone image finds its own prompt without effort, so there is nothing to learn from it.)
+        """
+        size = self.settings.batch
+        drop = self._drop_last if drop_last is None else drop_last
+        if drop and len(images) > size:
+            return list(images[: len(images) // size * size].reshape(-1, size))
+        return np.array_split(images, ceil(len(images) / size))

@@ -1,0 +1,172 @@
+"""A method is a recipe of four parts: what trains, what is replayed, what keeps, what settles.
+
+A part is a small class with typed settings and the two or three functions that its question needs;
+the classes here give the answer "nothing" to each question. A new method is a new part in a file
+of its own, or a new combination, and a line in `recipes.py`.
+"""
+
+import math
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Annotated, Any, Self
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, ValidationError
+from torch import Tensor, nn
+
+from retouch.clip.contrast import Features, LossName, Objective
+from retouch.data.replay import Balance, Buffer
+from retouch.errors import UserError
+from retouch.methods.lesson import Lesson
+from retouch.sparse import Selection, only
+
+
+class Part(BaseModel):
+    """An answer to one of the four questions. Unknown settings are refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Update:
+    """What may move while a task is learned, and what moves it. Leaving it sets all free again."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        selection: Selection,
+        optimiser: torch.optim.Optimizer | None = None,
+        close: Callable[[], object] = lambda: None,
+    ) -> None:
+        self.selection = selection
+        self.optimiser = optimiser
+        self._open = ExitStack()
+        self._open.enter_context(only(model, selection))
+        self._open.callback(close)
+        for group in optimiser.param_groups if optimiser else ():
+            group["initial_lr"] = group["lr"]
+
+    def step(self, factor: float) -> None:
+        """Move by the gradients at hand, with the learning rate times `factor`."""
+        assert self.optimiser is not None
+        for group in self.optimiser.param_groups:
+            group["lr"] = group["initial_lr"] * factor
+        self.optimiser.step()
+        self.optimiser.zero_grad()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._open.close()
+
+
+class Trains(Part):
+    """Which parameters move? None."""
+
+    def begin(self, lesson: Lesson) -> Update:
+        """Decide, before a task is learned, what may move and how."""
+        return Update(lesson.clip.model, Selection())
+
+
+class Replays(Part):
+    """Which images of earlier tasks join a batch? None."""
+
+    def buffer(self, images: int, seed: int) -> Buffer:
+        """An empty buffer for a stream of so many training images."""
+        return Buffer(0)
+
+    def joins(self, epoch: int) -> bool:
+        """Whether replayed images take part in this epoch of a task."""
+        return False
+
+
+class Keeps(Part):
+    """What holds the old knowledge during a step? Nothing."""
+
+    def begin(self, lesson: Lesson) -> None:
+        """Look at the model before a task is learned."""
+
+    def loss(self, features: Features) -> Tensor | None:
+        """What to add to the loss of a batch."""
+        return None
+
+
+class Settles(Part):
+    """What happens when a task ends? Nothing."""
+
+    def end(self, lesson: Lesson, update: Update) -> None:
+        """Change the model once more, among the entries that the update may move."""
+
+
+class Balanced(Replays):
+    """A buffer of fixed size, drawn from in equal number to the batch (see `data.replay`)."""
+
+    size: Annotated[float, Field(gt=0)] = 0.04
+    """Images to keep; below 1 a share of the training images."""
+    balance: Balance = "task"
+    from_epoch: Annotated[int, Field(ge=0)] = 0
+
+    def buffer(self, images: int, seed: int) -> Buffer:
+        size = round(self.size * images) if self.size < 1 else int(self.size)
+        return Buffer(size, self.balance, seed)
+
+    def joins(self, epoch: int) -> bool:
+        return epoch >= self.from_epoch
+
+
+class Schedule(Part):
+    """The learning rate over a task: a straight warm-up, then half a cosine, step by step."""
+
+    warmup: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    """Share of the task's steps."""
+
+    def factor(self, step: int, steps: int, epochs: int) -> float:
+        warm = math.ceil(self.warmup * steps)
+        if step < warm:
+            return (step + 1) / warm
+        return (1 + math.cos(math.pi * (step - warm) / (steps - warm))) / 2
+
+
+class Method(BaseModel):
+    """Four parts, and how their loss is put together."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    summary: str
+    trains: SerializeAsAny[Trains] = Trains()
+    replays: SerializeAsAny[Replays] = Replays()
+    keeps: SerializeAsAny[Keeps] = Keeps()
+    settles: SerializeAsAny[Settles] = Settles()
+    schedule: SerializeAsAny[Schedule] = Schedule()
+    loss: LossName = "contrastive"
+    objective: Objective = "summed"
+    drop_last: bool = False
+    """Leave out the last batch of an epoch if it is not full (and not the only one)."""
+
+    def change(self, changes: dict[str, Any]) -> "Method":
+        """The same recipe with other settings, named as in `{"trains.rate": 0.05}`."""
+        fields = {name: getattr(self, name) for name in type(self).model_fields}
+        for path, value in changes.items():
+            name, _, setting = path.partition(".")
+            try:
+                part = fields[name]
+                old = part.model_dump() if setting else {}
+                fields[name] = type(part)(**{**old, setting: value}) if setting else value
+            except (KeyError, ValidationError, AttributeError) as why:
+                raise UserError(_no_such(self, path, value, why)) from None
+        try:
+            return type(self)(**fields)
+        except ValidationError as why:
+            raise UserError(f"{changes}: {why.errors()[0]['msg']}") from None
+
+
+def _no_such(method: Method, path: str, value: Any, why: Exception) -> str:
+    known = [
+        f"{name}.{setting}"
+        for name in ("trains", "replays", "keeps", "settles", "schedule")
+        for setting in type(getattr(method, name)).model_fields
+    ]
+    reason = (
+        why.errors()[0]["msg"] if isinstance(why, ValidationError) else "there is no such setting"
+    )
+    return f"{path}={value}: {reason}; this method has {', '.join(known) or 'no settings'}"

@@ -1,0 +1,53 @@
+"""Selective Parameter Update: score, select, and move only what was selected."""
+
+from typing import Annotated
+
+import numpy as np
+from pydantic import Field
+
+from retouch.errors import UserError
+from retouch.methods.lesson import Lesson
+from retouch.methods.method import Trains, Update
+from retouch.sparse import SCORERS, Selection, SparseAdamW, locate, neuron_axis, only, select
+from retouch.sparse.select import Unit
+
+
+class Selected(Trains):
+    """Which parameters move? The entries that matter most for the task, chosen before it."""
+
+    score: str = "gradient"
+    where: str | tuple[str, ...] = "first-mlp"
+    rate: Annotated[float, Field(gt=0, le=1)] = 0.10
+    unit: Unit = "weight"
+    share: Annotated[float, Field(gt=0, le=1)] = 0.25
+    """Of the task's images, to score by."""
+    batches: Annotated[int, Field(gt=0)] | None = None
+    """Score by so many batches instead of a share."""
+
+    def begin(self, lesson: Lesson) -> Update:
+        model, settings = lesson.clip.model, lesson.settings
+        selection = self.select(lesson)
+        optimiser = SparseAdamW(
+            dict(model.named_parameters()),
+            selection,
+            lr=settings.lr,
+            betas=settings.betas,
+            eps=settings.eps,
+            weight_decay=settings.weight_decay,
+        )
+        return Update(model, selection, optimiser, optimiser.close)
+
+    def select(self, lesson: Lesson) -> Selection:
+        """Localise, score and select (Section 4 of the paper)."""
+        if self.score not in SCORERS:
+            raise UserError(f"score={self.score!r} is unknown; there are {', '.join(SCORERS)}")
+        model = lesson.clip.model
+        parameters = locate(model, self.where)
+        groups = lesson.evidence(self.share, self.batches)
+        seed = np.random.SeedSequence([lesson.settings.seed, lesson.task.number]).generate_state(1)
+        with only(model, parameters):
+            scores = SCORERS[self.score](
+                parameters, lambda: lesson.mean_losses(groups), int(seed[0])
+            )
+        axes = {name: neuron_axis(model, name) for name in parameters}
+        return select(scores, self.rate, self.unit, axes=axes, model_size=lesson.clip.size)

@@ -1,0 +1,25 @@
+"""How a task is trained, whatever the method. The defaults are the paper's."""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Positive = Annotated[int, Field(gt=0)]
+
+
+class Settings(BaseModel):
+    """The knobs of training. The paper names all but the weight decay, which is its code's."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    epochs: Annotated[int, Field(ge=0)] = 10
+    batch: Annotated[int, Field(ge=2)] = 128
+    """New images a step; as many replayed ones join them."""
+    lr: Annotated[float, Field(gt=0)] = 7.5e-6
+    weight_decay: Annotated[float, Field(ge=0)] = 0.2
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    seed: Annotated[int, Field(ge=0)] = 0
+    precision: Literal["fp32", "bf16"] = "fp32"
+    micro_batch: Positive | None = None
+    """Hold at most so many images with their activations; the gradients stay the same."""
