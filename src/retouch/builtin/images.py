@@ -1,0 +1,41 @@
+"""The built-in pictures as labelled images: classes to learn, and what must not be forgotten."""
+
+from collections.abc import Callable
+from typing import Literal
+
+import numpy as np
+
+from retouch.builtin.pictures import signs, world
+from retouch.data import ArrayImages
+
+TEMPLATES = ("a photo of {}", "a picture of {}", "an image of {}", "a photo showing {}")
+
+Split = Literal["train", "test"]
+Draw = Callable[[int, np.random.Generator], np.ndarray]
+
+# Which pictures a seed belongs to; the same number always gives the same picture.
+_SEEDS = {"train": 1, "test": 2, "control": 3}
+
+
+def sign_images(split: Split, each: int) -> ArrayImages:
+    """So many pictures of each of the 25 traffic signs; train and test differ in every picture."""
+    names = [sign.name for sign in signs.CLASSES]
+    return _images(f"built-in signs, {split}", names, signs.picture, each, _SEEDS[split])
+
+
+def control_images(each: int) -> ArrayImages:
+    """So many pictures of each control class: combinations kept back from the pre-training."""
+    names = [control.name for control in world.CONTROL]
+    return _images("built-in world", names, world.control_picture, each, _SEEDS["control"])
+
+
+def _images(name: str, classes: list[str], draw: Draw, each: int, seed: int) -> ArrayImages:
+    labels = np.repeat(np.arange(len(classes)), each)
+    pictures = [
+        draw(label, np.random.default_rng([seed, label, number]))
+        for label in range(len(classes))
+        for number in range(each)
+    ]
+    images = ArrayImages(name, classes, labels, np.stack(pictures))
+    images.templates = TEMPLATES
+    return images

@@ -1,0 +1,186 @@
+"""The drawing board: coordinates, edges, textures and contact sheets.
+
+Shapes (see `distance`) are too slow to be worked out afresh for millions of pictures, so
+each one is worked out once, on a grid of CELLS x CELLS points, and kept. Drawing is then a
+look-up of that grid at the pixels' own coordinates, turned, scaled or seen in perspective
+as one likes, and the cost no longer depends on how intricate the shape is.
+
+A canvas is a float32 array (3, SIZE, SIZE) from 0 to 1: colours come first because numpy
+is several times faster that way. Only `finish` makes the usual (SIZE, SIZE, 3) bytes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+import numpy.typing as npt
+
+from retouch.builtin.pictures.distance import Array, Shape
+
+SIZE = 64
+CELLS = 128
+REACH = 1.2
+
+Pixels = npt.NDArray[np.uint8]
+Window = tuple[slice, slice]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a shape goes: its centre and half size in pixels, its turns in degrees."""
+
+    x: float
+    y: float
+    radius: float
+    turn: float = 0.0
+    mirror: bool = False
+    yaw: float = 0.0  # turned away from the camera, sideways
+    pitch: float = 0.0  # and upwards
+
+
+def field(shape: Shape) -> Array:
+    """Work a shape out on the grid, once; `look_up` reads from the result."""
+    line = np.linspace(-REACH, REACH, CELLS, dtype=np.float32)
+    x, y = np.meshgrid(line, line)
+    return np.ascontiguousarray(shape(x, y), np.float32)
+
+
+def look_up(grid: Array, u: Array, v: Array) -> Array:
+    """The distances at (u, v), mixed from the four nearest grid points.
+
+    `grid` is (CELLS, CELLS), or (CELLS, CELLS, layers) to read several shapes at once.
+    """
+    step = np.float32((CELLS - 1) / (2 * REACH))
+    top = np.float32(CELLS - 1.001)
+    x, y = np.clip((u + REACH) * step, 0, top), np.clip((v + REACH) * step, 0, top)
+    column, row = x.astype(np.intp), y.astype(np.intp)
+    fx, fy = x - column.astype(np.float32), y - row.astype(np.float32)
+    if grid.ndim == 3:
+        fx, fy = fx[..., None], fy[..., None]
+    flat: Array = grid.reshape(CELLS * CELLS, *grid.shape[2:])
+    corner = row * CELLS + column
+    upper: Array = flat.take(corner, 0)
+    lower: Array = flat.take(corner + CELLS, 0)
+    upper += (flat.take(corner + 1, 0) - upper) * fx
+    lower += (flat.take(corner + CELLS + 1, 0) - lower) * fx
+    upper += (lower - upper) * fy
+    return upper
+
+
+@cache
+def pixel_grid() -> tuple[Array, Array]:
+    """The x and y of every pixel's centre, each (SIZE, SIZE)."""
+    line = np.arange(SIZE, dtype=np.float32) + np.float32(0.5)
+    x, y = np.meshgrid(line, line)
+    return x, y
+
+
+def window(place: Place) -> Window:
+    """The rows and columns a shape at this place can touch."""
+    reach = place.radius * REACH + 1
+
+    def span(middle: float) -> slice:
+        return slice(max(0, int(middle - reach)), max(0, min(SIZE, int(middle + reach) + 1)))
+
+    return span(place.y), span(place.x)
+
+
+def local(place: Place, where: Window) -> tuple[Array, Array]:
+    """The pixels of a window in the shape's own coordinates (-1 to 1)."""
+    x, y = pixel_grid()
+    if place.yaw or place.pitch:
+        u, v = _in_perspective(place, x[where], y[where])
+        return (-u if place.mirror else u), v
+    turn = np.radians(place.turn)
+    cos, sin = np.float32(np.cos(turn) / place.radius), np.float32(np.sin(turn) / place.radius)
+    px, py = x[0, where[1]] - np.float32(place.x), y[where[0], :1] - np.float32(place.y)
+    u, v = cos * px + sin * py, cos * py - sin * px
+    return (-u if place.mirror else u), v
+
+
+def _in_perspective(place: Place, x: Array, y: Array) -> tuple[Array, Array]:
+    """For every pixel the point (u, v) of the shape's plane that is seen there.
+
+    The plane is turned in space and seen with a little perspective; this is the inverse of
+    the 3 x 3 homography from the plane to the picture.
+    """
+    yaw, pitch, roll = np.radians([place.yaw, place.pitch, place.turn])
+    cy, sy, cp, sp = np.cos(yaw), np.sin(yaw), np.cos(pitch), np.sin(pitch)
+    cr, sr = np.cos(roll), np.sin(roll)
+    tilt = np.array([[cy, sy * sp], [0, cp], [-sy, cy * sp]])
+    flat, depth = np.array([[cr, -sr], [sr, cr]]) @ tilt[:2], 0.28 * tilt[2]
+    matrix = np.empty((3, 3))
+    matrix[0] = [*(place.radius * flat[0] + place.x * depth), place.x]
+    matrix[1] = [*(place.radius * flat[1] + place.y * depth), place.y]
+    matrix[2] = [*depth, 1]
+    h = np.linalg.inv(matrix).astype(np.float32)
+    scale = 1 / (h[2, 0] * x + h[2, 1] * y + h[2, 2])
+    u, v = h[0, 0] * x + h[0, 1] * y + h[0, 2], h[1, 0] * x + h[1, 1] * y + h[1, 2]
+    return u * scale, v * scale
+
+
+def coverage(distance: Array, pixel: float | Array) -> Array:
+    """How much of each pixel lies inside; `pixel` is a pixel's size in the shape's units."""
+    return np.clip(0.5 - distance / np.asarray(pixel, np.float32), 0, 1)
+
+
+def fraction(values: Array) -> Array:
+    """What follows the decimal point (numpy's own `%` takes five times as long)."""
+    return values - np.floor(values)
+
+
+def blend(canvas: Array, where: Window, alpha: Array, colour: Array) -> None:
+    """Lay a colour (or a canvas of colours) over a window of the canvas, in place."""
+    view = canvas[:, where[0], where[1]]
+    view += (wide(colour) - view) * alpha
+
+
+def wide(colour: Array) -> Array:
+    """A colour in the form that spreads over a canvas; a canvas of colours stays as it is."""
+    return colour[:, None, None] if colour.ndim == 1 else colour
+
+
+def stripes(u: Array, v: Array, pixel: float) -> Array:
+    """The share of each pixel in the paler half of a pattern of slanted stripes."""
+    phase = np.abs(fraction((u + v * np.float32(0.6)) * np.float32(1.7)) - np.float32(0.5))
+    return coverage(phase - np.float32(0.2), pixel * 1.9)
+
+
+def dots(u: Array, v: Array, pixel: float) -> Array:
+    """The share of each pixel in a pattern of round dots."""
+    pitch = 0.56
+    x, y = fraction(u / pitch) - np.float32(0.5), fraction(v / pitch) - np.float32(0.5)
+    return coverage(np.hypot(x, y) - np.float32(0.33), pixel / pitch)
+
+
+def checks(u: Array, v: Array, pixel: float) -> Array:
+    """The share of each pixel in the paler squares of a chessboard."""
+
+    def side(values: Array) -> Array:
+        phase = np.abs(fraction(values * np.float32(1.15) + np.float32(0.25)) - np.float32(0.5))
+        edge: Array = (phase - np.float32(0.25)) * np.float32(0.5 / pixel)
+        return np.clip(edge, -0.5, 0.5)
+
+    return np.float32(0.5) + np.float32(2) * side(u) * side(v)
+
+
+def finish(canvas: Array) -> Pixels:
+    """The canvas (3, SIZE, SIZE), 0 to 1, as the bytes of a picture (SIZE, SIZE, 3)."""
+    scaled = canvas * np.float32(255)
+    scaled += np.float32(0.5)
+    np.clip(scaled, 0, 255, out=scaled)
+    return np.ascontiguousarray(scaled.astype(np.uint8).transpose(1, 2, 0))
+
+
+def sheet(pictures: Sequence[Pixels], columns: int, scale: int = 2) -> Pixels:
+    """Tile pictures into one contact sheet, row by row, each pixel `scale` pixels wide."""
+    gap = 2
+    cell = SIZE * scale + gap
+    rows = -(-len(pictures) // columns)
+    board = np.full((rows * cell + gap, columns * cell + gap, 3), 255, np.uint8)
+    for number, picture in enumerate(pictures):
+        top, left = gap + number // columns * cell, gap + number % columns * cell
+        large = picture.repeat(scale, 0).repeat(scale, 1)
+        board[top : top + large.shape[0], left : left + large.shape[1]] = large
+    return board

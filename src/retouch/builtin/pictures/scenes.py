@@ -1,0 +1,207 @@
+"""Scenes: what is in a picture, before anything is drawn or said.
+
+Choosing a scene, drawing it and describing it are three separate steps, so captions can be
+made by the million without a pixel, and a rule about what may occur is a rule about plain
+data. What cannot matter to a caption (the exact place, a small turn, the shade of red) is
+not in the scene; the drawing makes it up.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import numpy as np
+
+from retouch.builtin.pictures.backgrounds import COLOURED, MATERIALS
+from retouch.builtin.pictures.colours import COLOURS, clash
+from retouch.builtin.pictures.glyphs import DIGITS, LETTERS
+from retouch.builtin.pictures.shapes import ROOM, SHAPES, SLENDER, TEXTURED, UPRIGHT
+
+T = TypeVar("T")
+
+TEXTURES = ("solid", "striped", "dotted", "checkered", "outlined", "bordered")
+SIZES = ("small", "medium", "large")
+COUNTS = {2: "two", 3: "three", 4: "four", 5: "five"}
+PLACES = (
+    "top left", "top", "top right",
+    "left", "centre", "right",
+    "bottom left", "bottom", "bottom right",
+)  # fmt: skip
+RELATIONS = ("above", "below", "left of", "right of")
+POINTING = ("up", "down", "left", "right")
+
+LAYOUTS = {"shape": 28, "glyph": 20, "count": 14, "pair": 12, "trio": 6, "inside": 9, "on": 11}
+_LAYOUT_TICKETS = [name for name, share in LAYOUTS.items() for _ in range(share)]
+_SHAPES = tuple(SHAPES)
+_MATERIALS, _COLOURED = tuple(MATERIALS), tuple(COLOURED)
+
+
+@dataclass(frozen=True)
+class Thing:
+    """One object: a shape, or a glyph (a letter, a digit or a two-digit number)."""
+
+    name: str
+    colour: str
+    kind: str = "shape"
+    texture: str = "solid"
+    trim: str = ""  # the border's colour, when texture is "bordered"
+    size: str = "medium"
+    pose: str = ""  # "tilted" or "upside down"; where an arrow points
+
+    @property
+    def colours(self) -> frozenset[str]:
+        """Every colour name that someone might give this thing."""
+        return frozenset({self.colour, self.trim} - {""})
+
+
+@dataclass(frozen=True)
+class Scene:
+    """Things, how they stand to each other, and what lies behind them."""
+
+    layout: str
+    things: tuple[Thing, ...]
+    background: str
+    background_colour: str = ""
+    count: int = 1
+    place: str = ""
+    relation: str = ""
+    fill: str = ""  # what fills the hole of a ring; nothing if empty
+
+
+def pick(rng: np.random.Generator, options: Sequence[T]) -> T:
+    """One of the options (numpy's own `choice` is twenty times slower)."""
+    return options[int(rng.random() * len(options))]
+
+
+def textures(shape: str) -> list[str]:
+    """The fills that suit a shape."""
+    if shape not in TEXTURED:
+        return ["solid"]
+    unsuited = {"outlined"} if shape == "circle" else {"bordered"} if shape in SLENDER else set()
+    return [name for name in TEXTURES if name not in unsuited]
+
+
+def any_shape(rng: np.random.Generator, without: Sequence[str] = (), plain: float = 0.5) -> Thing:
+    """A shape with a colour and, unless the coin `plain` says solid, a fill."""
+    name = pick(rng, [shape for shape in _SHAPES if shape not in without])
+    texture = "solid" if rng.random() < plain else pick(rng, textures(name))
+    colour = pick(rng, COLOURS)
+    trim = ""
+    if texture == "bordered":
+        trim = pick(rng, [other for other in COLOURS if not clash(colour, other)])
+    return Thing(name, colour, texture=texture, trim=trim, pose=any_pose(name, rng))
+
+
+def any_pose(name: str, rng: np.random.Generator) -> str:
+    """How a shape is held: mostly as usual."""
+    if name == "arrow":
+        return pick(rng, (*POINTING, ""))
+    if name in UPRIGHT and rng.random() < 0.2:
+        return pick(rng, ("tilted", "upside down"))
+    return ""
+
+
+def any_glyph(rng: np.random.Generator) -> Thing:
+    """A letter, a digit or a two-digit number in a colour."""
+    chance = rng.random()
+    text = pick(rng, LETTERS) if chance < 0.55 else pick(rng, DIGITS)
+    if chance > 0.8:
+        text = str(10 + int(rng.random() * 90))
+    return Thing(text, pick(rng, COLOURS), kind="glyph")
+
+
+def _resized(thing: Thing, rng: np.random.Generator, sizes: Sequence[str] = SIZES) -> Thing:
+    return replace(thing, size=pick(rng, sizes))
+
+
+def single(thing: Thing, rng: np.random.Generator) -> Scene:
+    """One thing alone, in any size and place."""
+    thing = _resized(thing, rng)
+    place = "" if thing.size == "large" else pick(rng, PLACES)
+    return Scene(thing.kind, (thing,), "", place=place)
+
+
+def several(thing: Thing, count: int, rng: np.random.Generator) -> Scene:
+    """The same thing a few times; a pattern needs room, five large things do not fit."""
+    sizes = ["medium"] + ["small"] * (thing.texture == "solid") + ["large"] * (count < 5)
+    return Scene("count", (_resized(thing, rng, sizes),), "", count=count)
+
+
+def _pair(rng: np.random.Generator) -> Scene:
+    one = any_shape(rng, plain=0.7)
+    other = any_shape(rng, without=[one.name], plain=0.7)
+    if rng.random() < 0.15:
+        other = any_glyph(rng)
+    return Scene("pair", (_resized(one, rng), _resized(other, rng)), "",
+                 relation=pick(rng, RELATIONS))  # fmt: skip
+
+
+def _trio(rng: np.random.Generator) -> Scene:
+    things: list[Thing] = []
+    for _ in range(3):
+        things.append(any_shape(rng, without=[thing.name for thing in things], plain=0.8))
+    return Scene("trio", tuple(things), "")
+
+
+def _guest(rng: np.random.Generator, host: Thing, glyphs: float) -> Thing:
+    """What sits inside or on `host`, in a colour that can be told from it."""
+    guest = any_glyph(rng) if rng.random() < glyphs else any_shape(rng, [host.name], plain=1.0)
+    colours = [name for name in COLOURS if not clash(name, host.colour)]
+    pose = guest.pose if guest.name == "arrow" else ""
+    return replace(guest, colour=pick(rng, colours), pose=pose)
+
+
+def _inside(rng: np.random.Generator) -> Scene:
+    name = "ring" if rng.random() < 0.4 else pick(rng, [s for s in ROOM if s != "circle"])
+    host = Thing(name, pick(rng, COLOURS), texture="solid" if name == "ring" else "outlined")
+    guest = _guest(rng, host, glyphs=0.3)
+    fill = ""
+    if name == "ring" and rng.random() < 0.5:
+        used = (guest.colour, host.colour)
+        fill = pick(rng, [c for c in COLOURS if not any(clash(c, other) for other in used)])
+    return Scene("inside", (guest, host), "", fill=fill)
+
+
+def _on(rng: np.random.Generator) -> Scene:
+    name = pick(rng, [shape for shape in ROOM if shape != "ring"])
+    host = Thing(name, pick(rng, COLOURS))
+    if rng.random() < 0.25:
+        trims = [other for other in COLOURS if not clash(host.colour, other)]
+        host = replace(host, texture="bordered", trim=pick(rng, trims))
+    return Scene("on", (_guest(rng, host, glyphs=0.65), host), "")
+
+
+def bare_scene(layout: str, rng: np.random.Generator) -> Scene:
+    """A scene of this layout without its background, with no rule applied yet."""
+    if layout in ("shape", "glyph"):
+        return single(any_shape(rng) if layout == "shape" else any_glyph(rng), rng)
+    if layout == "count":
+        return several(any_shape(rng, plain=0.6), 2 + int(rng.random() * 4), rng)
+    makers = {"pair": _pair, "trio": _trio, "inside": _inside, "on": _on}
+    return makers[layout](rng)
+
+
+def any_layout(rng: np.random.Generator) -> str:
+    """A layout, each as often as LAYOUTS says."""
+    return pick(rng, _LAYOUT_TICKETS)
+
+
+def exposed(scene: Scene) -> frozenset[str]:
+    """The colours that touch the background, which must therefore differ from it."""
+    seen = scene.things[1:] if scene.layout in ("inside", "on") else scene.things
+    if scene.layout == "inside" and not scene.fill:
+        seen = scene.things
+    return frozenset().union(*[thing.colours for thing in seen])
+
+
+def with_background(scene: Scene, rng: np.random.Generator) -> Scene:
+    """The scene on a background on which every colour can be seen (contrast check)."""
+    colours = exposed(scene)
+    kinds = [kind for kind in _MATERIALS if not MATERIALS[kind][1] & colours]
+    chance = rng.random()
+    if "street" in kinds and chance < 0.25:
+        return replace(scene, background="street")
+    if kinds and chance < 0.55:
+        return replace(scene, background=pick(rng, kinds))
+    grounds = [name for name in COLOURS if not any(clash(name, colour) for colour in colours)]
+    return replace(scene, background=pick(rng, _COLOURED), background_colour=pick(rng, grounds))

@@ -1,0 +1,51 @@
+"""The broad world: the general knowledge a model starts with and must not lose.
+
+This is the door to the world's modules. `sample` gives pictures with captions to pre-train
+on, `corpus` captions alone for a tokenizer, and `CONTROL` with `control_picture` the
+classes, never shown in `sample`, that measure what has been forgotten.
+"""
+
+import numpy as np
+
+from retouch.builtin.pictures.captions import describe
+from retouch.builtin.pictures.control import CONTROL, ControlClass, control_picture, control_scene
+from retouch.builtin.pictures.draw import Pixels
+from retouch.builtin.pictures.heldout import HELD_OUT, admissible, combinations
+from retouch.builtin.pictures.render import draw_scene
+from retouch.builtin.pictures.scenes import Scene, Thing, any_layout, bare_scene, with_background
+
+__all__ = [
+    "CONTROL",
+    "HELD_OUT",
+    "ControlClass",
+    "Scene",
+    "Thing",
+    "choose_scene",
+    "combinations",
+    "control_picture",
+    "control_scene",
+    "corpus",
+    "describe",
+    "draw_scene",
+    "sample",
+]
+
+
+def choose_scene(rng: np.random.Generator) -> Scene:
+    """A random scene with no held-out combination in it, and not a traffic sign."""
+    layout = any_layout(rng)
+    while True:
+        scene = bare_scene(layout, rng)
+        if admissible(scene):
+            return with_background(scene, rng)
+
+
+def sample(rng: np.random.Generator) -> tuple[Pixels, str]:
+    """A random picture of the world and a true caption."""
+    scene = choose_scene(rng)
+    return draw_scene(scene, rng), describe(scene, rng)
+
+
+def corpus(rng: np.random.Generator, n: int) -> list[str]:
+    """`n` captions without their pictures, the text a tokenizer is built from."""
+    return [describe(choose_scene(rng), rng) for _ in range(n)]
