@@ -37,6 +37,12 @@ def stream() -> Stream:
     return Stream.split(images("train", 6, 12), images("test", 6, 4), tasks=3, order=0)
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _one_thread() -> None:
+    """Tiny products are fastest on one core; more would only wait for each other."""
+    torch.set_num_threads(1)
+
+
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
     torch.manual_seed(0)

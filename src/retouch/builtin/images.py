@@ -18,8 +18,12 @@ _SEEDS = {"train": 1, "test": 2, "control": 3}
 
 
 def sign_images(split: Split, each: int) -> ArrayImages:
-    """So many pictures of each of the 25 traffic signs; train and test differ in every picture."""
-    names = [sign.name for sign in signs.CLASSES]
+    """So many pictures of each of the 25 traffic signs; train and test differ in every picture.
+
+    A sign is called by what it looks like, as in the prompts that CLIP's authors give for signs:
+    to a model that has never met the word, "a yield sign" would say nothing.
+    """
+    names = [sign.looks for sign in signs.CLASSES]
     return _images(f"built-in signs, {split}", names, signs.picture, each, _SEEDS[split])
 
 

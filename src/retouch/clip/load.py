@@ -3,6 +3,8 @@
 from importlib.resources import files
 from pathlib import Path
 
+import torch
+
 from retouch.clip.hf import load_hf
 from retouch.clip.model import Clip
 from retouch.clip.open_clip import load_open_clip
@@ -16,6 +18,7 @@ def load(name: str, *, device: str = "cpu", random_weights: bool = False) -> Cli
     `open_clip:NAME/TAG`, `open_clip:NAME@FILE.safetensors`, or `builtin`, the small model that
     comes with the package. Weights that are missing are an error; `random_weights` asks for them.
     """
+    target = _device(device)
     clip: Clip
     if name == "builtin":
         clip = load_hf(str(files("retouch") / "builtin" / "model"), random_weights=random_weights)
@@ -26,7 +29,18 @@ def load(name: str, *, device: str = "cpu", random_weights: bool = False) -> Cli
         clip = load_hf(name, random_weights=random_weights)
     else:
         raise UserError(f"there is no folder {name}; give a model's folder, a hub id or 'builtin'")
-    return clip.to(device)
+    return clip.to(target)
+
+
+def _device(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise UserError(f"{name!r} is no device; say cpu, cuda or cuda:1") from None
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        there = torch.cuda.device_count()
+        raise UserError(f"there is no {name}: torch finds {there} GPUs here; say cpu or another")
+    return device
 
 
 def _looks_like_path(name: str) -> bool:

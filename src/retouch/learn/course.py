@@ -44,19 +44,18 @@ def teach(
 ) -> Results:
     """Learn the stream's tasks in order, and judge after each what was learned and what was lost.
 
-    `control` are images of what the model could do before. With `out`, a folder is written:
-    settings, results, losses and a delta a task; where it holds the same run unfinished, that run
-    goes on. The model is changed in place.
+    `method` is the name of a recipe, or a method of your own. `control` are images of what the
+    model could do before. With `out`, a folder is written: settings, results, losses and a delta a
+    task; where it holds the same run unfinished, that run goes on. The model is changed in place.
     """
     settings = settings or Settings()
-    name = method if isinstance(method, str) else "own"
     chosen = recipe(method) if isinstance(method, str) else method
-    results = _new_results(clip, stream, name, chosen)
+    results = _new_results(clip, stream, chosen, settings)
     record: Record = Record(clip, results, watch or Watch())
     if out is not None:
-        config = _config(clip, stream, control, name, chosen, settings)
+        config = _config(clip, stream, control, chosen, settings)
         results = _open_folder(Path(out), config, results)
-        about = {"method": name, "recipe": chosen.model_dump(), "prompt": stream.train.prompt}
+        about = {"method": chosen.model_dump(mode="json"), "prompt": stream.train.prompt}
         record = Run(clip, results, watch or Watch(), Path(out), about, checkpoint_seconds)
     clip.model.eval()  # no dropout, and no batch norm that drifts: only what trains may change
     clip.bf16 = settings.precision == "bf16"
@@ -65,9 +64,9 @@ def teach(
     return record.results
 
 
-def _new_results(clip: Clip, stream: Stream, name: str, method: Method) -> Results:
+def _new_results(clip: Clip, stream: Stream, method: Method, settings: Settings) -> Results:
     return Results(
-        method=name,
+        method=method.name,
         summary=method.summary,
         model=clip.name,
         parameters=clip.size,
@@ -75,6 +74,7 @@ def _new_results(clip: Clip, stream: Stream, name: str, method: Method) -> Resul
             TaskInfo(classes=stream.names(t.classes), train=len(t.train), test=len(t.test))
             for t in stream.tasks
         ],
+        settings=settings.model_dump(mode="json"),
         environment={
             "python": platform.python_version(),
             "retouch": __version__,
@@ -90,15 +90,13 @@ def _config(
     clip: Clip,
     stream: Stream,
     control: Images | None,
-    name: str,
     method: Method,
     settings: Settings,
 ) -> dict[str, Any]:
     """Everything that the result depends on."""
     return {
         "model": clip.name,
-        "method": name,
-        "recipe": method.model_dump(mode="json"),
+        "method": method.model_dump(mode="json"),
         "settings": settings.model_dump(mode="json"),
         "data": {
             "train": stream.train.name,

@@ -47,6 +47,7 @@ class Results(BaseModel):
     replay: dict[str, Any] = {}
     notes: list[str] = []
     """What the user should know: whatever was logged as a warning."""
+    settings: dict[str, Any] = {}
     environment: dict[str, str] = {}
 
     @property

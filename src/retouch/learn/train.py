@@ -7,7 +7,7 @@ from torch import Tensor
 
 from retouch.clip import Batch, Clip, Features
 from retouch.clip.contrast import pair_loss
-from retouch.data.stream import Stream
+from retouch.data.stream import Stream, Task
 from retouch.errors import Diverged
 from retouch.learn.checkpoint import Record
 from retouch.learn.results import Row
@@ -26,7 +26,7 @@ def train(
     buffer = method.replays.buffer(len(stream.train), settings.seed)
     record.begin(buffer, lambda: judge(clip, 0))
     for task in stream.tasks[record.done :]:
-        lesson = Lesson(clip, stream, task, settings, _loss(method), method.drop_last)
+        lesson = lesson_for(clip, stream, task, method, settings)
         with method.trains.begin(lesson) as update:
             method.keeps.begin(lesson)
             steps = lesson.steps if update.optimiser else 0
@@ -56,13 +56,17 @@ def backward(lesson: Lesson, batch: Batch) -> float:
     return total
 
 
-def _loss(method: Method) -> Callable[[Features], Tensor]:
+def lesson_for(
+    clip: Clip, stream: Stream, task: Task, method: Method, settings: Settings
+) -> Lesson:
+    """A task, taught as the method says."""
+
     def loss(features: Features) -> Tensor:
         pairs = pair_loss(features, method.loss, method.objective)
         kept = method.keeps.loss(features)
         return pairs if kept is None else pairs + kept
 
-    return loss
+    return Lesson(clip, stream, task, settings, loss, method.drop_last)
 
 
 def _diverged(loss: float, settings: Settings, task: int, step: int) -> str:

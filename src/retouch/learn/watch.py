@@ -44,7 +44,7 @@ class Lines(Watch):
         self._loss = loss
 
     def judged(self, results: Results) -> None:
-        self._out.write(f"{self._title}  {summary(results, self._loss)}\n")
+        self._out.write(f"{self._title:<8} {summary(results, self._loss)}\n")
         self._out.flush()
 
 

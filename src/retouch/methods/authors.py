@@ -6,6 +6,7 @@ weights are *not* left alone: AdamW's decay shrinks them.
 
 import math
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Annotated
 
 import torch
@@ -27,7 +28,7 @@ class AuthorsSelected(Trains):
     share: Annotated[float, Field(gt=0, le=1)] = 0.25
 
     def begin(self, lesson: Lesson) -> Update:
-        clip, settings = lesson.clip, lesson.settings
+        clip = lesson.clip
         weights = locate(clip.model, "first-mlp")
         groups = lesson.evidence(1.0)
         groups = groups[: math.ceil(self.share * len(groups))]
@@ -40,19 +41,14 @@ class AuthorsSelected(Trains):
         biases = [name.removesuffix("weight") + "bias" for name in weights]
         for name in [*(b for b in biases if b in everything), _projection(lesson)]:
             trained[name] = everything[name]
-        optimiser = torch.optim.AdamW(
-            trained.values(),
-            lr=settings.lr,
-            betas=settings.betas,
-            eps=settings.eps,
-            weight_decay=settings.weight_decay,
-        )
-        hooks = [
-            weight.register_post_accumulate_grad_hook(_keep(chosen[name].index, weight))
-            for name, weight in weights.items()
-        ]
-        selection = Selection.whole(trained, clip.size)
-        return Update(clip.model, selection, optimiser, lambda: [hook.remove() for hook in hooks])
+
+        def optimiser(end: ExitStack) -> torch.optim.Optimizer:
+            for name, weight in weights.items():
+                hook = _keep(chosen[name].index, weight)
+                end.callback(weight.register_post_accumulate_grad_hook(hook).remove)
+            return torch.optim.AdamW(trained.values(), **lesson.settings.adamw)
+
+        return Update(clip.model, Selection.whole(trained, clip.size), optimiser)
 
 
 class AuthorsSchedule(Schedule):

@@ -1,5 +1,7 @@
 """Full fine-tuning: every parameter moves (FLYP: with the contrastive loss of the pre-training)."""
 
+from contextlib import ExitStack
+
 import torch
 
 from retouch.methods.lesson import Lesson
@@ -15,11 +17,8 @@ class Everything(Trains):
     def begin(self, lesson: Lesson) -> Update:
         model, settings = lesson.clip.model, lesson.settings
         parameters = locate(model, self.where)
-        optimiser = torch.optim.AdamW(
-            parameters.values(),
-            lr=settings.lr,
-            betas=settings.betas,
-            eps=settings.eps,
-            weight_decay=settings.weight_decay,
-        )
+
+        def optimiser(end: ExitStack) -> torch.optim.Optimizer:
+            return torch.optim.AdamW(parameters.values(), **settings.adamw)
+
         return Update(model, Selection.whole(parameters, lesson.clip.size), optimiser)

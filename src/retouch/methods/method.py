@@ -34,15 +34,14 @@ class Update:
         self,
         model: nn.Module,
         selection: Selection,
-        optimiser: torch.optim.Optimizer | None = None,
-        close: Callable[[], object] = lambda: None,
+        optimiser: Callable[[ExitStack], torch.optim.Optimizer] | None = None,
     ) -> None:
+        """`optimiser` makes one when the model is ready, and may ask to be told of the end."""
         self.selection = selection
-        self.optimiser = optimiser
-        self._open = ExitStack()
-        self._open.enter_context(only(model, selection))
-        self._open.callback(close)
-        for group in optimiser.param_groups if optimiser else ():
+        self._end = ExitStack()
+        self._end.enter_context(only(model, selection))
+        self.optimiser = optimiser and optimiser(self._end)
+        for group in self.optimiser.param_groups if self.optimiser else ():
             group["initial_lr"] = group["lr"]
 
     def step(self, factor: float) -> None:
@@ -57,7 +56,7 @@ class Update:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._open.close()
+        self._end.close()
 
 
 class Trains(Part):
@@ -132,7 +131,8 @@ class Method(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    summary: str
+    name: str
+    summary: str = ""
     trains: SerializeAsAny[Trains] = Trains()
     replays: SerializeAsAny[Replays] = Replays()
     keeps: SerializeAsAny[Keeps] = Keeps()

@@ -8,14 +8,20 @@ from retouch.methods.everything import Everything
 from retouch.methods.method import Balanced, Method, Trains
 from retouch.methods.selected import Selected
 
-RECIPES = {
-    "frozen": Method(summary="no training: the model as it is", trains=Trains()),
-    "flyp": Method(summary="full fine-tuning", trains=Everything()),
-    "er": Method(summary="full fine-tuning with replay", trains=Everything(), replays=Balanced()),
-    "spu": Method(
-        summary="selective parameter update, as in the paper", trains=Selected(), replays=Balanced()
+_ALL = (
+    Method(name="frozen", summary="no training: the model as it is", trains=Trains()),
+    Method(name="flyp", summary="full fine-tuning", trains=Everything()),
+    Method(
+        name="er", summary="full fine-tuning with replay", trains=Everything(), replays=Balanced()
     ),
-    "spu-code": Method(
+    Method(
+        name="spu",
+        summary="selective parameter update, as in the paper",
+        trains=Selected(),
+        replays=Balanced(),
+    ),
+    Method(
+        name="spu-code",
         summary="selective parameter update, as in the authors' code",
         trains=AuthorsSelected(),
         replays=Balanced(from_epoch=1),
@@ -23,12 +29,14 @@ RECIPES = {
         objective="joined",
         drop_last=True,
     ),
-    "random": Method(
+    Method(
+        name="random",
         summary="spu with randomly selected weights",
         trains=Selected(score="random"),
         replays=Balanced(),
     ),
-}
+)
+RECIPES = {method.name: method for method in _ALL}
 
 
 def recipe(name: str, changes: dict[str, Any] | None = None) -> Method:

@@ -1,5 +1,6 @@
 """Selective Parameter Update: score, select, and move only what was selected."""
 
+from contextlib import ExitStack
 from typing import Annotated
 
 import numpy as np
@@ -25,17 +26,14 @@ class Selected(Trains):
     """Score by so many batches instead of a share."""
 
     def begin(self, lesson: Lesson) -> Update:
-        model, settings = lesson.clip.model, lesson.settings
-        selection = self.select(lesson)
-        optimiser = SparseAdamW(
-            dict(model.named_parameters()),
-            selection,
-            lr=settings.lr,
-            betas=settings.betas,
-            eps=settings.eps,
-            weight_decay=settings.weight_decay,
-        )
-        return Update(model, selection, optimiser, optimiser.close)
+        model, selection = lesson.clip.model, self.select(lesson)
+
+        def optimiser(end: ExitStack) -> SparseAdamW:
+            made = SparseAdamW(dict(model.named_parameters()), selection, **lesson.settings.adamw)
+            end.callback(made.close)
+            return made
+
+        return Update(model, selection, optimiser)
 
     def select(self, lesson: Lesson) -> Selection:
         """Localise, score and select (Section 4 of the paper)."""

@@ -1,6 +1,6 @@
 """How a task is trained, whatever the method. The defaults are the paper's."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -23,3 +23,8 @@ class Settings(BaseModel):
     precision: Literal["fp32", "bf16"] = "fp32"
     micro_batch: Positive | None = None
     """Hold at most so many images with their activations; the gradients stay the same."""
+
+    @property
+    def adamw(self) -> dict[str, Any]:
+        """What an AdamW is made with."""
+        return self.model_dump(include={"lr", "betas", "eps", "weight_decay"})

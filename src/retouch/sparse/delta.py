@@ -88,12 +88,14 @@ class Delta:
             tensors[f"{name}:xor"] = change.xor.cpu()
             tensors[f"{name}:where"] = torch.from_numpy(data)
         header = {
+            "format": FORMAT,
             "before": self.before,
             "after": self.after,
             "tensors": layout,
             "about": self.about,
         }
-        metadata = {"format": FORMAT, "retouch": json.dumps(header)}
+        # One entry alone: the library writes several in no fixed order.
+        metadata = {"retouch": json.dumps(header)}
         write_atomically(path, to_bytes(tensors, metadata))
 
     @classmethod
@@ -101,10 +103,9 @@ class Delta:
         """Read what `save` wrote."""
         try:
             with safetensors.safe_open(str(path), framework="pt") as file:
-                metadata = file.metadata() or {}
-                if metadata.get("format") != FORMAT:
+                header = json.loads((file.metadata() or {}).get("retouch", "{}"))
+                if header.get("format") != FORMAT:
                     raise UserError(f"{path} is a safetensors file, but no delta of retouch's")
-                header = json.loads(metadata["retouch"])
                 changes = {
                     name: _read_change(
                         layout, file.get_tensor(f"{name}:where"), file.get_tensor(f"{name}:xor")

@@ -1,0 +1,57 @@
+"""The demo: a small CLIP learns 25 traffic signs in five tasks, by several methods."""
+
+from collections.abc import Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from retouch.builtin.images import control_images, sign_images
+from retouch.clip import load
+from retouch.data import Stream
+from retouch.learn import Results, teach
+from retouch.learn.watch import watch
+from retouch.methods import Method, Settings, recipe
+
+QUICK = {"pictures": {"train": 4, "test": 2, "control": 1}, "epochs": 1, "replay": 10}
+
+
+def run_demo(
+    folder: Path, methods: Sequence[str], *, quick: bool = False, seed: int = 0, quiet: bool = False
+) -> list[Results]:
+    """Run each method into a folder of its own; those that are finished there are not run again."""
+    options = yaml.safe_load((files("retouch.builtin") / "demo.yaml").read_text())
+    options |= QUICK if quick else {}
+    chosen = [_method(name, options) for name in methods]
+    each = options["pictures"]
+    signs = sign_images("train", each["train"]), sign_images("test", each["test"])
+    stream = Stream.split(*signs, tasks=options["tasks"], order=seed)
+    control = control_images(each["control"])
+    runs = []
+    for method in chosen:
+        settings = Settings(
+            epochs=options["epochs"],
+            batch=options["batch"],
+            lr=options["lr"].get(method.name, 1e-4),
+            weight_decay=options["weight_decay"],
+            seed=seed,
+        )
+        runs.append(
+            teach(
+                load("builtin"),
+                stream,
+                method,
+                settings=settings,
+                control=control,
+                out=folder / method.name,
+                watch=watch(method.name, len(stream.tasks), settings.epochs, quiet=quiet),
+            )
+        )
+    return runs
+
+
+def _method(name: str, options: dict[str, Any]) -> Method:
+    method = recipe(name)
+    keeps_images = "size" in type(method.replays).model_fields
+    return method.change({"replays.size": options["replay"]}) if keeps_images else method

@@ -1,0 +1,85 @@
+"""What the plots of several runs have in common: a frame, and a mark for each run."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from retouch.learn.results import Results
+from retouch.report.look import PAPER, WIDTH, Look, looks
+from retouch.report.placing import Box, Point, shorten
+from retouch.report.words import labels
+
+TOP, BOTTOM, LEFT = 0.42, 0.62, 0.48  # inches: room for a title and for the axes' numbers
+
+
+class Drawn(NamedTuple):
+    """A run, how it looks and where its points lie."""
+
+    name: str
+    look: Look
+    points: list[Point]
+
+
+def drawn(runs: Sequence[Results], points: Callable[[Results], list[Point]]) -> list[Drawn]:
+    """The runs that have any points to draw."""
+    every = zip(labels(runs), looks(runs), map(points, runs), strict=True)
+    return [Drawn(shorten(name), look, found) for name, look, found in every if found]
+
+
+def frame(figure: Figure, title: str, panel: int = 0, right: float = 0.15) -> Axes:
+    """A panel, one `WIDTH` wide; of this, `right` inches are left free for names."""
+    wide, high = figure.get_size_inches()
+    inner = WIDTH - LEFT - right
+    axes = figure.add_axes(
+        (
+            (panel * WIDTH + LEFT) / wide,
+            BOTTOM / high,
+            inner / wide,
+            (high - TOP - BOTTOM) / high,
+        )
+    )
+    axes.set_title(title, x=-LEFT / inner)
+    return axes
+
+
+def extent(axes: Axes) -> Box:
+    """Where the frame lies in the figure, in points."""
+    figure = axes.get_figure(root=True)
+    assert figure is not None
+    wide, high = (72 * side for side in figure.get_size_inches())
+    box = axes.get_position()
+    return Box(box.x0 * wide, box.y0 * high, box.x1 * wide, box.y1 * high)
+
+
+def within(axes: Axes, point: Point) -> Point:
+    """Where a point of the data lies in the frame: (0, 0) is its lower left, (1, 1) its end."""
+    x, y = (axes.transData - axes.transAxes).transform(point)
+    return float(x), float(y)
+
+
+def mark(look: Look, size: float) -> dict[str, Any]:
+    """A run's mark, with a thin edge that keeps it apart from others."""
+    return {
+        "color": look.colour,
+        "marker": look.marker,
+        "markersize": size,
+        "markeredgecolor": PAPER,
+        "markeredgewidth": 0.8,
+        "clip_on": False,
+    }
+
+
+def padded(values: Sequence[float], room: float, least: float) -> Point:
+    """A range with some room around the values, and not narrower than `least`."""
+    low, high = min(values), max(values)
+    short = max(0.0, least - (high - low)) / 2
+    more = room * max(high - low, least)
+    return low - short - more, high + short + more
+
+
+def accuracies(values: Sequence[float], least: float) -> Point:
+    """A range for accuracies: there is nothing to show below 0 or above 100."""
+    low, high = padded(values or [0.0, 100.0], 0.08, least)
+    return max(low, -3.0), min(high, 103.0)

@@ -1,0 +1,190 @@
+"""What the numbers say, in plain sentences, each of them computed from the numbers alone.
+
+Numbers are compared as they are shown, to one decimal: two runs that look the same share a place.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from retouch.learn.results import Results
+
+NONE = "–"
+"""Stands where there is nothing to say."""
+
+
+def labels(runs: Sequence[Results]) -> list[str]:
+    """A name for each run: its method, numbered where several runs have the same."""
+    often = Counter(run.method for run in runs)
+    met: Counter[str] = Counter()
+    found = []
+    for run in runs:
+        met[run.method] += 1
+        found.append(f"{run.method} {met[run.method]}" if often[run.method] > 1 else run.method)
+    return found
+
+
+def number(value: float) -> str:
+    """One decimal and a real minus sign; never "−0.0"."""
+    return f"{round(value, 1) + 0.0:.1f}".replace("-", "−")
+
+
+def percent(value: float) -> str:
+    return f"{number(value)} %"
+
+
+def points(value: float) -> str:
+    return f"{number(value)} point{'' if number(value) == '1.0' else 's'}"
+
+
+def share(part: int, whole: int) -> str:
+    """A share in percent, with about two digits, since it may be tiny."""
+    value = 100 * part / whole if whole else 0.0
+    if value == 0 or value >= 10:
+        return f"{value:.0f} %"
+    return f"{value:.1f} %" if value >= 1 else f"{value:.2g} %"
+
+
+def duration(seconds: float) -> str:
+    """Short and easy to compare: "41 s", "3.3 min", "1.2 h"."""
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.1f} min" if seconds < 3600 else f"{seconds / 3600:.1f} h"
+
+
+def trains(run: Results) -> bool:
+    """Whether any weight was free to move."""
+    return max(run.trained, default=0) > 0
+
+
+def classes(run: Results, tasks: int | None = None) -> int:
+    """How many new classes there are, in all tasks or in the first so many."""
+    return sum(len(task.classes) for task in run.tasks[:tasks])
+
+
+def learned(run: Results) -> str:
+    """What one run learned.
+
+    Before all tasks are learned there is no "before → after": the model then chooses among fewer
+    classes than it did at the beginning, which is easier.
+    """
+    total = classes(run)
+    if not run.rows:
+        return f"The run has not begun: there are {total} new classes to learn."
+    if not run.done:
+        now = percent(run.frozen_accuracy)
+        return f"Nothing is learned yet: {now} of the {total} new classes recognised."
+    accuracy, before = run.metrics()["accuracy"], run.frozen_accuracy
+    if not run.finished:
+        seen = f"{classes(run, run.done)} of {total} new classes"
+        return f"So far it has seen {seen}: {percent(accuracy)} recognised."
+    change = f"{percent(before)} → {percent(accuracy)} recognised."
+    if not trains(run):
+        return f"It learned nothing, as no weight could move: {change}"
+    if round(accuracy, 1) <= round(before, 1):
+        return f"It did not learn the {total} new classes: {change}"
+    return f"It learned {total} new classes: {change}"
+
+
+def kept(run: Results) -> str:
+    """What is left of what the model could do before."""
+    found = run.metrics()
+    if "control" in found:
+        still, before = percent(found["control"]), percent(found["control_before"])
+        lost = _lost(found["control_drop"])
+        return f"Of what it could do before it still does {still} ({before} before): it {lost}."
+    if run.rows and (before_any := run.rows[0].control) is not None:
+        return f"It can do {percent(before_any)} of what it must not forget."
+    return "What it could do before was not measured: the run had no control set."
+
+
+def reading(runs: Sequence[Results]) -> list[str]:
+    """Which run learned most and which forgot least, of those that can be compared.
+
+    These are the finished ones in which weights could move: a model that learns nothing forgets
+    nothing either. Where the runs did not learn the same, nothing is said.
+    """
+    if not _alike(runs):
+        return []
+    pairs = zip(labels(runs), runs, strict=True)
+    able = {name: run for name, run in pairs if run.finished and run.done and trains(run)}
+    if not able:
+        return ["No run that trains is finished yet."]
+    said = [_most(able)]
+    drops = {n: m["control_drop"] for n, run in able.items() if "control" in (m := run.metrics())}
+    if drops:
+        still = len(drops) > 1 and any(run.done and not trains(run) for run in runs)
+        said.append(("Of those that train, " if still else "") + _least(drops))
+    return said
+
+
+def _most(able: dict[str, Results]) -> str:
+    accuracy = {name: run.metrics()["accuracy"] for name, run in able.items()}
+    top = max(accuracy, key=lambda name: accuracy[name])
+    best, before = accuracy[top], able[top].frozen_accuracy
+    numbers = f"{percent(best)} of the new classes recognised, {percent(before)} before"
+    names = _named(accuracy, best)
+    if round(best, 1) <= round(before, 1):
+        return f"No run learned the new classes; the best is {names}: {numbers}."
+    verb = "learned" if len(able) == 1 else "learned most"
+    return f"{names} {verb}: {numbers}."
+
+
+def _least(drops: dict[str, float]) -> str:
+    least, most = min(drops.values()), max(drops.values())
+    of_what = "of what the model could do before"
+    if len(drops) > 1 and round(least, 1) == round(most, 1):
+        return f"{_and(list(drops))} {_lost(least, of_what)}."
+    best, worst = _named(drops, least), _named(drops, most)
+    if len(drops) == 1:
+        return f"{best} {_lost(least, of_what)}."
+    if round(least, 1) > 0:
+        first = f"{best} forgot least {of_what}: {points(least)}"
+        return f"{first}; {worst} forgot most: {points(most)}."
+    return f"{best} {_lost(least, of_what)}; {worst} {_lost(most)}."
+
+
+def cautions(runs: Sequence[Results]) -> list[str]:
+    """What a reader must know before comparing these numbers."""
+    found = []
+    if not _alike(runs):
+        found.append(
+            "These runs did not learn the same classes with the same model: "
+            "their numbers cannot be compared directly."
+        )
+    named = list(zip(labels(runs), runs, strict=True))
+    found += [_unfinished(name, run) for name, run in named if not run.finished]
+    without = [name for name, run in named if run.rows and run.rows[0].control is None]
+    if without and len(without) < len(runs):
+        found.append(f"No control set, so what they could do before is unknown: {_and(without)}.")
+    return found
+
+
+def _unfinished(name: str, run: Results) -> str:
+    if not run.done:
+        return f"{name} is not finished: no task is learned yet."
+    return (
+        f"{name} is not finished: {run.done} of {len(run.tasks)} tasks are learned, and its "
+        "numbers are about the classes of these tasks alone."
+    )
+
+
+def _alike(runs: Sequence[Results]) -> bool:
+    return all(run.model == runs[0].model and run.tasks == runs[0].tasks for run in runs)
+
+
+def _named(values: dict[str, float], value: float) -> str:
+    return _and([name for name, other in values.items() if round(other, 1) == round(value, 1)])
+
+
+def _and(names: Sequence[str]) -> str:
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+
+
+def _lost(drop: float, of_what: str = "") -> str:
+    """The verb for a drop: "forgot 6.1 points", "forgot nothing", "gained 0.4 points"."""
+    of_what = of_what and f" {of_what}"
+    if round(drop, 1) == 0:
+        return f"forgot nothing{of_what}"
+    if drop > 0:
+        return f"forgot {points(drop)}{of_what}"
+    return f"gained {points(-drop)}{of_what.replace(' of ', ' in ', 1)}"

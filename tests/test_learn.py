@@ -1,0 +1,337 @@
+"""What always holds of a run: repeatable, resumable to the bit, and never silent."""
+
+import errno
+import json
+import logging
+import multiprocessing
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from pydantic import PrivateAttr
+from tiny import images, tiny_clip
+from torch import Tensor
+
+import retouch
+from retouch.clip import Features
+from retouch.data import ArrayImages, Stream
+from retouch.errors import Diverged, UserError
+from retouch.learn import Results, Watch
+from retouch.methods import Keeps, Settings, recipe
+from retouch.sparse import Delta, fingerprint
+
+QUICK = Settings(epochs=3, batch=8, lr=5e-3)
+
+
+def method(name: str = "spu") -> Any:
+    return recipe(name, {"replays.size": 12} if name != "flyp" else {})
+
+
+def teach(out: Path | None = None, name: str = "spu", **options: Any) -> tuple[Results, str]:
+    clip = tiny_clip()
+    stream = Stream.split(images("train", 6, 12), images("test", 6, 4), tasks=3, order=0)
+    options = {"settings": QUICK, "control": images("control", 4, 3), **options}
+    results = retouch.teach(clip, stream, method(name), out=out, **options)
+    return results, fingerprint(clip.model)
+
+
+def content(folder: Path) -> dict[str, Any]:
+    """Everything in a run's folder but what depends on the clock."""
+    found: dict[str, Any] = {
+        str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()
+    }
+    results = json.loads(found["results.json"])
+    results.pop("seconds")
+    return {**found, "results.json": results}
+
+
+class Stop(Watch):
+    """Raises after so many steps in all."""
+
+    def __init__(self, after: int, error: BaseException) -> None:
+        self.left = after
+        self.error = error
+
+    def stepped(self, step: int, epoch: int, loss: float) -> None:
+        self.left -= 1
+        if self.left == 0:
+            raise self.error
+
+
+@pytest.mark.parametrize("name", ["spu", "er", "spu-code"])
+@pytest.mark.parametrize("after", [1, 5, 9, 10, 14, 26])
+def test_a_run_that_stopped_anywhere_goes_on_to_the_same_bits(
+    tmp_path: Path, name: str, after: int
+):
+    _, expected = teach(tmp_path / "whole", name)
+    with pytest.raises(ZeroDivisionError):
+        teach(tmp_path / "cut", name, watch=Stop(after, ZeroDivisionError()), checkpoint_seconds=0)
+    results, found = teach(tmp_path / "cut", name, checkpoint_seconds=0)
+    assert results.finished
+    assert found == expected
+    assert content(tmp_path / "cut") == content(tmp_path / "whole")
+
+
+def test_without_a_checkpoint_the_task_is_learned_again(tmp_path: Path):
+    _, expected = teach(tmp_path / "whole")
+    with pytest.raises(ZeroDivisionError):
+        teach(tmp_path / "cut", watch=Stop(14, ZeroDivisionError()))
+    assert not (tmp_path / "cut" / "checkpoint.safetensors").exists()
+    assert teach(tmp_path / "cut")[1] == expected
+    assert content(tmp_path / "cut") == content(tmp_path / "whole")
+
+
+class Slow(Watch):
+    def stepped(self, step: int, epoch: int, loss: float) -> None:
+        time.sleep(0.01)
+
+
+def test_killed_at_any_moment_and_started_again_is_as_never_killed(tmp_path: Path):
+    """With SIGKILL, again and again, each time a little later, until a run gets through."""
+    _, expected = teach(tmp_path / "whole")
+    out, kills, processes = tmp_path / "killed", 0, multiprocessing.get_context("fork")
+    options = {"watch": Slow(), "checkpoint_seconds": 0.02}
+    while True:
+        process = processes.Process(target=teach, args=(out,), kwargs=options)
+        process.start()
+        process.join(timeout=0.15 + 0.08 * kills)
+        if process.exitcode is not None:
+            assert process.exitcode == 0
+            break
+        process.kill()
+        process.join()
+        kills += 1
+    assert kills >= 3
+    assert content(out) == content(tmp_path / "whole")
+    fresh = tiny_clip()
+    for file in sorted((out / "deltas").iterdir()):
+        Delta.load(file).apply(fresh.model)
+    assert fingerprint(fresh.model) == expected
+
+
+def test_a_finished_run_is_not_run_again(tmp_path: Path):
+    _, expected = teach(tmp_path)
+    before = content(tmp_path)
+
+    class Never(Watch):
+        def stepped(self, step: int, epoch: int, loss: float) -> None:
+            raise AssertionError
+
+    results, found = teach(tmp_path, watch=Never())
+    assert results.finished
+    assert found == expected
+    assert content(tmp_path) == before
+
+
+def test_ctrl_c_ends_at_a_clean_point(tmp_path: Path):
+    _, expected = teach(tmp_path / "whole")
+
+    class Press(Watch):
+        def stepped(self, step: int, epoch: int, loss: float) -> None:
+            if (step, epoch) == (4, 1):
+                os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        teach(tmp_path / "cut", watch=Press())
+    assert (tmp_path / "cut" / "checkpoint.safetensors").exists()
+    assert len((tmp_path / "cut" / "metrics.jsonl").read_text().splitlines()) == 5
+    assert teach(tmp_path / "cut")[1] == expected
+    assert content(tmp_path / "cut") == content(tmp_path / "whole")
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_what_a_run_writes(tmp_path: Path):
+    results, _ = teach(tmp_path)
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        "config.yaml",
+        "deltas",
+        "metrics.jsonl",
+        "results.json",
+    ]
+    config = yaml.safe_load((tmp_path / "config.yaml").read_text())
+    assert config["method"]["trains"]["rate"] == 0.1
+    assert config["settings"]["lr"] == 5e-3
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert len(lines) == 3 * 9
+    assert lines[-1].keys() == {"task", "epoch", "step", "loss", "lr"}
+    assert Results.read(tmp_path) == results
+    about = Delta.load(tmp_path / "deltas" / "task-02.safetensors").about
+    assert about["classes"] == results.tasks[1].classes
+    assert about["method"]["trains"]["rate"] == 0.1
+    assert about["prompt"] == "a photo of {}"
+
+
+def test_only_safe_formats_are_written(tmp_path: Path):
+    teach(tmp_path, checkpoint_seconds=0)
+    assert {p.suffix for p in tmp_path.rglob("*") if p.is_file()} <= {
+        ".safetensors",
+        ".json",
+        ".jsonl",
+        ".yaml",
+    }
+
+
+def test_nothing_in_the_package_can_read_a_pickle():
+    source = Path(retouch.__file__).parent
+    for file in source.rglob("*.py"):
+        text = file.read_text()
+        for word in ("import pickle", "torch.save(", "allow_pickle", "joblib"):
+            assert word not in text, f"{file.name}: {word}"
+        loads = text.replace("torch.load(FILE, weights_only=True)", "")  # advice in an error
+        assert "torch.load(" not in loads, file.name
+
+
+def test_other_settings_do_not_go_on_with_a_run(tmp_path: Path):
+    teach(tmp_path)
+    with pytest.raises(UserError, match=r"settings\.lr: 0\.005 there, 0\.1 asked for"):
+        teach(tmp_path, settings=QUICK.model_copy(update={"lr": 0.1}))
+    with pytest.raises(UserError, match="other settings"):
+        teach(tmp_path, "er")
+
+
+def test_a_folder_with_other_things_is_left_alone(tmp_path: Path):
+    (tmp_path / "thesis.txt").write_text("years of work")
+    with pytest.raises(UserError, match="not empty and holds no run"):
+        teach(tmp_path)
+    assert (tmp_path / "thesis.txt").read_text() == "years of work"
+
+
+def test_damage_is_named(tmp_path: Path):
+    with pytest.raises(ZeroDivisionError):
+        teach(tmp_path, watch=Stop(14, ZeroDivisionError()), checkpoint_seconds=0)
+    checkpoint = tmp_path / "checkpoint.safetensors"
+    whole = checkpoint.read_bytes()
+    checkpoint.write_bytes(whole[:100])
+    with pytest.raises(UserError, match=r"checkpoint\.safetensors is damaged"):
+        teach(tmp_path)
+    checkpoint.write_bytes(whole)
+    delta = tmp_path / "deltas" / "task-01.safetensors"
+    delta.write_bytes(delta.read_bytes()[:-9])
+    with pytest.raises(UserError, match=r"task-01\.safetensors is damaged"):
+        teach(tmp_path)
+    (tmp_path / "results.json").write_text("{")
+    with pytest.raises(UserError, match=r"results\.json is damaged"):
+        teach(tmp_path)
+
+
+def test_a_model_with_other_weights_does_not_go_on_with_a_run(tmp_path: Path, stream: Stream):
+    teach(tmp_path)
+    clip = tiny_clip(seed=1)
+    with pytest.raises(UserError, match="belongs to weights"):
+        retouch.teach(
+            clip, stream, method(), out=tmp_path, settings=QUICK, control=images("control", 4, 3)
+        )
+
+
+class Explode(Keeps):
+    after: int = 12
+    _calls: int = PrivateAttr(0)
+
+    def loss(self, features: Features) -> Tensor:
+        self._calls += 1
+        return features.texts.sum() * (float("nan") if self._calls > self.after else 0.0)
+
+
+def test_a_loss_that_is_not_a_number(tmp_path: Path, stream: Stream):
+    clip = tiny_clip()
+    bad = method().model_copy(update={"keeps": Explode()})
+    with pytest.raises(Diverged, match=r"the loss became nan in task 2.*below 0\.005"):
+        retouch.teach(clip, stream, bad, out=tmp_path, settings=QUICK)
+    results = Results.read(tmp_path)
+    assert results.done == 1
+    fresh = tiny_clip()
+    Delta.load(tmp_path / "deltas" / "task-01.safetensors").apply(fresh.model)
+
+
+def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """From some moment on nothing can be written; what was written before stays valid."""
+    real, left = os.fsync, [3]
+
+    def full(number: int) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(number)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match="No space left"):
+            teach(tmp_path)
+    assert not list(tmp_path.rglob("*.part"))
+    assert Results.read(tmp_path).rows
+    _, expected = teach(tmp_path / ".." / "whole")
+    assert teach(tmp_path)[1] == expected
+
+
+def test_warnings_become_notes(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    stream = Stream.split(images("train", 4, 6), images("test", 4, 2), tasks=[3, 1])
+    with caplog.at_level(logging.WARNING, "retouch"):
+        results = retouch.teach(tiny_clip(), stream, method(), out=tmp_path, settings=QUICK)
+    assert "task 2 has a single class" in caplog.text
+    assert any("task 2 has a single class" in note for note in results.notes)
+    assert Results.read(tmp_path).notes == results.notes
+
+
+def test_small_tasks_are_learned(tmp_path: Path):
+    """Two images a task, with a batch of 128: the authors' code would train on nothing."""
+    train = images("train", 6, 1)
+    stream = Stream.split(train, images("test", 6, 2), tasks=3)
+    clip = tiny_clip()
+    before = fingerprint(clip.model)
+    results = retouch.teach(
+        clip, stream, recipe("spu", {"replays.size": 3}), settings=Settings(lr=0.01)
+    )
+    assert fingerprint(clip.model) != before
+    assert results.finished
+
+
+def test_judging_over_seen_classes_and_all(stream: Stream):
+    """Accuracies of the report against a count by hand."""
+    from retouch.clip.prompts import classifier
+    from retouch.learn.evaluate import Judge, image_features
+
+    clip, control = tiny_clip(), images("control", 4, 3)
+    row = Judge(stream, control)(clip, 2)
+    texts = classifier(clip, stream.test.classes, stream.test.templates)
+    seen = [c for task in stream.tasks[:2] for c in task.classes]
+    for task in stream.tasks:
+        choices = seen if task.number < 2 else stream.classes
+        right = 0
+        for position in task.test:
+            feature = image_features(clip, stream.test, position[None])[0]
+            best = max(choices, key=lambda c: float(feature @ texts[c]))
+            right += best == stream.test.labels[position]
+        assert row.tasks[task.number] == pytest.approx(100 * right / len(task.test))
+    assert row.control is not None
+
+
+def test_bf16_runs_and_is_repeatable():
+    settings = QUICK.model_copy(update={"precision": "bf16"})
+    one, two = teach(settings=settings)[1], teach(settings=settings)[1]
+    assert one == two != teach()[1]
+
+
+class Losses(Watch):
+    def __init__(self) -> None:
+        self.found: list[float] = []
+
+    def stepped(self, step: int, epoch: int, loss: float) -> None:
+        self.found.append(loss)
+
+
+def test_micro_batches_learn_the_same():
+    heard = [Losses(), Losses()]
+    for watch, size in zip(heard, (None, 3), strict=True):
+        teach(watch=watch, settings=QUICK.model_copy(update={"micro_batch": size}))
+    assert heard[0].found == pytest.approx(heard[1].found, rel=1e-3)
+
+
+def test_images_of_another_size_are_prepared():
+    big = images("train", 6, 3, size=40)
+    stream = Stream.split(big, images("test", 6, 2, size=23), tasks=2)
+    assert isinstance(big, ArrayImages)
+    assert retouch.teach(tiny_clip(), stream, method(), settings=QUICK).finished

@@ -1,0 +1,327 @@
+"""Contract tests over every method: what any recipe must do, and what makes each one itself."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny import images, tiny_clip
+from torch import Tensor, nn
+
+import retouch
+from retouch.clip import Features
+from retouch.data import Stream
+from retouch.errors import UserError
+from retouch.learn import Watch
+from retouch.methods import RECIPES, Keeps, Lesson, Method, Settings, Settles, Update, recipe
+from retouch.methods.authors import AuthorsSchedule
+from retouch.methods.everything import Everything
+from retouch.methods.method import Schedule
+from retouch.sparse import Delta, Selection, fingerprint, locate
+
+QUICK = Settings(epochs=4, batch=8, lr=5e-3, weight_decay=0.1)
+
+
+def quick(name: str, **changes: Any) -> Method:
+    """A recipe with a buffer that fits the tiny stream."""
+    method = recipe(name)
+    replays = {"replays.size": 12} if "size" in type(method.replays).model_fields else {}
+    return method.change({**replays, **{k.replace("__", "."): v for k, v in changes.items()}})
+
+
+class Listener(Watch):
+    def __init__(self) -> None:
+        self.losses: list[float] = []
+
+    def stepped(self, step: int, epoch: int, loss: float) -> None:
+        self.losses.append(loss)
+
+
+@pytest.fixture(params=RECIPES)
+def name(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+def test_a_run_of_every_method(name: str, stream: Stream, tmp_path: Path):
+    clip, heard = tiny_clip(), Listener()
+    start = {n: p.detach().clone() for n, p in clip.model.named_parameters()}
+    control = images("control", 4, 3)
+    results = retouch.teach(
+        clip, stream, quick(name), settings=QUICK, control=control, out=tmp_path, watch=heard
+    )
+    assert results.finished
+    assert len(results.rows) == 4
+    assert all(math.isfinite(x) for row in results.rows for x in (*row.tasks, row.control))
+    moved = [n for n, p in clip.model.named_parameters() if not torch.equal(p, start[n])]
+    if name == "frozen":
+        assert moved == []
+        assert results.trained == [0, 0, 0]
+        return
+    assert moved
+    per_task = len(heard.losses) // 3
+    first, last = heard.losses[:3], heard.losses[per_task - 3 : per_task]
+    assert sum(last) < sum(first), "the loss of the first task goes down"
+
+    fresh = tiny_clip()
+    for number in range(3):
+        Delta.load(tmp_path / "deltas" / f"task-{number + 1:02}.safetensors").apply(fresh.model)
+    assert fingerprint(fresh.model) == fingerprint(clip.model)
+    assert not any(p.grad is not None for p in clip.model.parameters())
+    assert all(p.requires_grad for p in clip.model.parameters()), "the model is handed back free"
+
+
+def test_the_same_seed_gives_the_same_result(name: str, stream: Stream):
+    prints = []
+    for seed in (0, 0, 1):
+        clip = tiny_clip()
+        settings = QUICK.model_copy(update={"seed": seed, "epochs": 2})
+        retouch.teach(clip, stream, quick(name), settings=settings)
+        prints.append(fingerprint(clip.model))
+    assert prints[0] == prints[1]
+    assert (prints[0] != prints[2]) == (name != "frozen")
+
+
+class Spy(type(images("train", 6, 1))):
+    """Images that remember which of them were read."""
+
+    seen: list[int]
+
+    def read(self, indices, pixels):
+        self.seen.extend(indices.tolist())
+        return super().read(indices, pixels)
+
+
+def spying(name: str, each: int) -> Spy:
+    plain = images(name, 6, each)
+    spy = Spy(plain.name, plain.classes, plain.labels, plain._arrays)
+    spy.seen = []
+    return spy
+
+
+def test_no_method_reads_a_later_tasks_images_and_only_replay_reads_earlier_ones(name: str):
+    train = spying("train", 8)
+    stream = Stream.split(train, images("test", 6, 2), tasks=3)
+
+    class Guard(Watch):
+        task = 0
+
+        def begins(self, task: int, steps: int) -> None:
+            # The scoring of this task is over, the earlier tasks are learned.
+            allowed = {int(i) for t in stream.tasks[: task + 1] for i in t.train}
+            assert set(train.seen) <= allowed
+            train.seen.clear()
+            self.task = task
+
+        def stepped(self, step: int, epoch: int, loss: float) -> None:
+            allowed = {int(i) for t in stream.tasks[: self.task + 1] for i in t.train}
+            own = {int(i) for i in stream.tasks[self.task].train}
+            assert set(train.seen) <= allowed
+            if quick(name).replays.buffer(48, 0).size == 0:
+                assert set(train.seen) <= own
+
+    retouch.teach(tiny_clip(), stream, quick(name), settings=QUICK, watch=Guard())
+
+
+# What makes each one itself.
+
+
+def changed(method: Method, stream: Stream, settings: Settings = QUICK) -> dict[str, Tensor]:
+    """Which entries of which tensors a run over one task moved."""
+    clip = tiny_clip()
+    start = {n: p.detach().clone() for n, p in clip.model.named_parameters()}
+    one = Stream(stream.train, stream.test, stream.tasks[:1])
+    retouch.teach(clip, one, method, settings=settings)
+    moved = {n: (p != start[n]).detach() for n, p in clip.model.named_parameters()}
+    return {n: m for n, m in moved.items() if m.any()}
+
+
+def test_flyp_moves_everything(stream: Stream):
+    parameters = dict(tiny_clip().model.named_parameters())
+    assert changed(quick("flyp"), stream).keys() == parameters.keys()
+
+
+@pytest.mark.parametrize("name", ["spu", "random"])
+def test_spu_moves_a_tenth_of_the_first_mlp_layers(name: str, stream: Stream):
+    moved = changed(quick(name), stream)
+    assert moved.keys() == locate(tiny_clip().model, "first-mlp").keys()
+    assert {int(m.sum()) for m in moved.values()} == {int(0.1 * 32 * 64)}
+
+
+def test_spu_selects_by_the_gradient_of_the_task(stream: Stream):
+    """Against a gradient taken by hand: the mean over exactly the images it looks at."""
+    clip, task = tiny_clip(), stream.tasks[1]
+    settings = Settings(batch=64)
+    method = recipe("spu", {"trains.share": 1.0})
+    lesson = Lesson(clip, stream, task, settings, lambda f: plain_loss(f))
+    found = method.trains.select(lesson)
+    batch = lesson.load(task.train)
+    parameters = locate(clip.model)
+    features = clip.image_features(batch.pixels), clip.text_features(batch.tokens)
+    loss = plain_loss(Features(*features, clip.logit_scale, batch))
+    for (layer, chosen), slope in zip(
+        found.items(), torch.autograd.grad(loss, list(parameters.values())), strict=True
+    ):
+        best = slope.abs().flatten().topk(chosen.count).indices.sort().values
+        # Summed in another order, so a handful of near-ties may differ.
+        assert len(set(best.tolist()) & set(chosen.index.tolist())) >= 0.98 * chosen.count, layer
+
+
+def plain_loss(f: Features) -> Tensor:
+    logits = (f.scale * f.images @ f.texts.T)[:, f.batch.prompt]
+    own = torch.arange(len(logits))
+    ce = nn.functional.cross_entropy
+    return (ce(logits, own) + ce(logits.T, own)) / 2
+
+
+def test_selections_differ_between_tasks_and_between_scores(stream: Stream):
+    clip = tiny_clip()
+    settings = Settings(batch=16)
+    chosen = []
+    for score, task in (("gradient", 0), ("gradient", 1), ("random", 0), ("magnitude", 0)):
+        lesson = Lesson(clip, stream, stream.tasks[task], settings, plain_loss)
+        selection = recipe("spu", {"trains.score": score}).trains.select(lesson)
+        chosen.append(selection["text_model.encoder.layers.0.mlp.fc1.weight"].index.tolist())
+    assert len({tuple(c) for c in chosen}) == 4
+
+
+@pytest.mark.parametrize(
+    ("changes", "kinds", "count"),
+    [
+        ({"trains.where": "attention"}, "attention", int(0.1 * 32 * 32)),
+        ({"trains.where": "second-mlp", "trains.rate": 0.5}, "second-mlp", 32 * 32),
+        ({"trains.unit": "neuron"}, "first-mlp", 6 * 32),
+        ({"trains.batches": 1}, "first-mlp", int(0.1 * 32 * 64)),
+    ],
+)
+def test_the_ablations_of_spu(stream: Stream, changes: dict[str, Any], kinds: str, count: int):
+    moved = changed(quick("spu").change(changes), stream)
+    assert moved.keys() == locate(tiny_clip().model, kinds).keys()
+    assert {int(m.sum()) for m in moved.values()} == {count}
+
+
+def test_spu_code_differs_as_the_authors_code_does(stream: Stream):
+    parameters = dict(tiny_clip().model.named_parameters())
+    moved = changed(quick("spu-code"), stream)
+    weights = locate(tiny_clip().model)
+    biases = {n.replace("weight", "bias") for n in weights}
+    assert moved.keys() == weights.keys() | biases | {"visual_projection.weight"}
+    # Weight decay shrinks all of the first MLP weights that are not zero, the gradient a tenth.
+    assert all(moved[n].float().mean() > 0.9 for n in weights)
+    still = changed(quick("spu-code"), stream, QUICK.model_copy(update={"weight_decay": 0.0}))
+    assert {int(still[n].sum()) for n in weights} == {int(0.1 * 32 * 64)}
+    assert set(moved) < set(parameters)
+
+
+def test_the_authors_schedule():
+    factor = AuthorsSchedule().factor
+    found = [round(factor(step, 50, 10), 4) for step in range(0, 50, 5)]
+    expected = [0, 1, 0.9997, 0.999, 0.998, 0.996, 0.994, 0.991, 0.988, 0.984]
+    assert found == pytest.approx(expected, abs=6e-4)
+
+
+def test_cosine_with_warm_up_by_steps():
+    found = [Schedule(warmup=0.1).factor(step, 100, 10) for step in range(100)]
+    assert found[:10] == pytest.approx([(i + 1) / 10 for i in range(10)])
+    assert found[10] == 1.0
+    assert found[55] == pytest.approx(0.5)
+    assert found[99] < 0.01
+    assert Schedule(warmup=0).factor(0, 1, 1) == 1.0
+
+
+def replayed(name: str, stream: Stream, **changes: Any) -> list[tuple[int, int]]:
+    """New and old images of each step of the second task."""
+    shapes: list[tuple[int, int]] = []
+    original = Lesson.load
+
+    def spy(self, new, old=None):
+        if old is not None and self.task.number == 1:
+            shapes.append((len(new), len(old)))
+        return original(self, new, old)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Lesson, "load", spy)
+        retouch.teach(tiny_clip(), stream, quick(name, **changes), settings=QUICK)
+    return shapes
+
+
+def test_replay_joins_in_equal_number(stream: Stream):
+    assert set(replayed("er", stream)) == {(8, 8)}
+    assert set(replayed("spu", stream)) == {(8, 8)}
+    assert set(replayed("flyp", stream)) == {(8, 0)}
+    code = replayed("spu-code", stream)  # from the second epoch of a task on
+    assert code == [(8, 0)] * 3 + [(8, 8)] * 9
+
+
+# A method of one's own: each of the four parts acts.
+
+
+class Anchor(Keeps):
+    weight: float = 1.0
+
+    def loss(self, features: Features) -> Tensor | None:
+        return self.weight * features.texts.square().sum(dim=1).mean() * features.scale
+
+
+class HalfWay(Settles):
+    """Go only half of the way, among the entries that may move."""
+
+    def end(self, lesson: Lesson, update: Update) -> None:
+        with torch.no_grad():
+            for name, chosen in update.selection.items():
+                weight = lesson.clip.model.get_parameter(name)
+                chosen.put(weight, chosen.take(weight) / 2)
+
+
+def test_keeps_and_settles_act(stream: Stream, tmp_path: Path):
+    base = Method(name="mine", trains=Everything(where="visual_projection"))
+    kept = Method(name="mine", trains=Everything(where="visual_projection"), settles=HalfWay())
+    anchored = Method(name="mine", trains=Everything(where="logit_scale"), keeps=Anchor())
+    free = Method(name="mine", trains=Everything(where="logit_scale"))
+    prints = []
+    for number, method in enumerate((base, kept, anchored, free)):
+        clip = tiny_clip()
+        out = tmp_path / str(number)
+        results = retouch.teach(clip, stream, method, settings=QUICK, out=out)
+        assert results.method == "mine"
+        prints.append(fingerprint(clip.model))
+    assert len(set(prints)) == 4
+    fresh = tiny_clip()
+    for number in range(3):  # what settles changes is in the delta
+        Delta.load(tmp_path / "1" / "deltas" / f"task-{number + 1:02}.safetensors").apply(
+            fresh.model
+        )
+    assert fingerprint(fresh.model) == prints[1]
+
+
+def test_unknown_names_and_settings_are_explained():
+    with pytest.raises(UserError, match="no method 'spo'; there are frozen"):
+        recipe("spo")
+    with pytest.raises(UserError, match=r"trains.rat=1.*trains\.rate"):
+        recipe("spu", {"trains.rat": 1})
+    with pytest.raises(UserError, match=r"trains\.rate=2: .*less than or equal to 1"):
+        recipe("spu", {"trains.rate": 2})
+    with pytest.raises(UserError, match="objective"):
+        recipe("spu", {"objective": "nothing"})
+    with pytest.raises(UserError, match="tunes"):
+        recipe("spu", {"tunes.rate": 2})
+    with pytest.raises(UserError, match="score='fame' is unknown"):
+        retouch.teach(
+            tiny_clip(),
+            Stream.split(images("a", 2, 3), images("b", 2, 2), 1),
+            recipe("spu", {"trains.score": "fame"}),
+        )
+    assert recipe("spu", {"trains.rate": 0.05, "objective": "joined"}).objective == "joined"
+
+
+def test_a_model_that_was_frozen_by_its_owner_learns_and_stays_as_it_was(stream: Stream):
+    clip = tiny_clip()
+    clip.model.requires_grad_(False)
+    before = fingerprint(clip.model)
+    retouch.teach(clip, stream, quick("spu"), settings=QUICK)
+    assert fingerprint(clip.model) != before
+    assert not any(p.requires_grad for p in clip.model.parameters())
+
+
+def test_the_empty_selection_prints(stream: Stream):
+    assert "these tensors" in str(Selection())
