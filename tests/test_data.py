@@ -197,10 +197,15 @@ def test_draws_as_many_as_asked_for_and_none_twice_before_all_were_drawn():
     assert len(counts) == 10
 
 
-def test_a_buffer_too_small_for_its_tasks():
-    buffer = Buffer(2)
-    with pytest.raises(UserError, match="cannot hold one image for each of 3 tasks"):
-        learn(buffer, 3)
+@pytest.mark.parametrize(
+    ("balance", "complaint"), [("task", "each of the 3 tasks"), ("class", "each of the 9 classes")]
+)
+def test_a_buffer_too_small_is_refused_at_the_start(balance, complaint):
+    with pytest.raises(UserError, match=complaint):
+        Buffer(2, balance).check(tasks=3, classes=9)
+    Buffer(9, balance).check(tasks=3, classes=9)
+    Buffer(0, balance).check(tasks=3, classes=9)
+    Buffer(2, "reservoir").check(tasks=3, classes=9)
 
 
 # Batches.

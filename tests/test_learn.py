@@ -289,6 +289,14 @@ def test_small_tasks_are_learned(tmp_path: Path):
     assert results.finished
 
 
+def test_a_buffer_too_small_is_refused_before_anything_is_learned(stream: Stream):
+    clip = tiny_clip()
+    before = fingerprint(clip.model)
+    with pytest.raises(UserError, match="replay buffer of 2 images cannot hold"):
+        retouch.teach(clip, stream, recipe("spu", {"replays.size": 2}), settings=QUICK)
+    assert fingerprint(clip.model) == before
+
+
 def test_judging_over_seen_classes_and_all(stream: Stream):
     """Accuracies of the report against a count by hand."""
     from retouch.clip.prompts import classifier

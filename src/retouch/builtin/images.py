@@ -11,19 +11,20 @@ from retouch.data import ArrayImages
 TEMPLATES = ("a photo of {}", "a picture of {}", "an image of {}", "a photo showing {}")
 
 Split = Literal["train", "test"]
+Called = Literal["looks", "name"]
 Draw = Callable[[int, np.random.Generator], np.ndarray]
 
 # Which pictures a seed belongs to; the same number always gives the same picture.
 _SEEDS = {"train": 1, "test": 2, "control": 3}
 
 
-def sign_images(split: Split, each: int) -> ArrayImages:
+def sign_images(split: Split, each: int, called: Called = "looks") -> ArrayImages:
     """So many pictures of each of the 25 traffic signs; train and test differ in every picture.
 
-    A sign is called by what it looks like, as in the prompts that CLIP's authors give for signs:
-    to a model that has never met the word, "a yield sign" would say nothing.
+    A sign is called by what it looks like, as CLIP's authors do with traffic signs: to a model that
+    never met the word, its name ("a yield sign") says next to nothing.
     """
-    names = [sign.looks for sign in signs.CLASSES]
+    names = [getattr(sign, called) for sign in signs.CLASSES]
     return _images(f"built-in signs, {split}", names, signs.picture, each, _SEEDS[split])
 
 

@@ -26,6 +26,16 @@ class Buffer:
         self._groups: dict[int, Indices] = {}  # kept positions, by task or by class
         self._seen = 0
 
+    def check(self, tasks: int, classes: int) -> None:
+        """Refuse, before anything is learned, a size that would one day leave no image a group."""
+        groups = {"task": tasks, "class": classes, "reservoir": 0}[self.balance]
+        if 0 < self.size < groups:
+            raise UserError(
+                f"a replay buffer of {self.size} images cannot hold one for each of the {groups} "
+                f"{'classes' if self.balance == 'class' else 'tasks'}; set replays.size to "
+                f"{groups} or more, or replays.balance to 'reservoir'"
+            )
+
     def add(self, task: int, positions: Indices, labels: Indices) -> None:
         """Take in a learned task; the choice depends on the seed and the task alone."""
         if self.size == 0:
@@ -39,11 +49,6 @@ class Buffer:
         else:
             self._groups |= {int(c): positions[labels == c] for c in np.unique(labels)}
         share = self.size // len(self._groups)
-        if share == 0:
-            raise UserError(
-                f"a replay buffer of {self.size} cannot hold one image for each of "
-                f"{len(self._groups)} {self.balance}s; make it larger or choose 'reservoir'"
-            )
         self._groups = {g: dice.permutation(kept)[:share] for g, kept in self._groups.items()}
 
     def draw(self, count: int, dice: np.random.Generator) -> Indices:

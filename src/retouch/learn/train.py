@@ -24,6 +24,7 @@ def train(
 ) -> None:
     """Learn the tasks that `record` does not hold yet, one after the other."""
     buffer = method.replays.buffer(len(stream.train), settings.seed)
+    buffer.check(len(stream.tasks), len(stream.classes))
     record.begin(buffer, lambda: judge(clip, 0))
     for task in stream.tasks[record.done :]:
         lesson = lesson_for(clip, stream, task, method, settings)

@@ -19,6 +19,6 @@ class Everything(Trains):
         parameters = locate(model, self.where)
 
         def optimiser(end: ExitStack) -> torch.optim.Optimizer:
-            return torch.optim.AdamW(parameters.values(), **settings.adamw)
+            return torch.optim.AdamW(parameters.values(), fused=True, **settings.adamw)
 
         return Update(model, Selection.whole(parameters, lesson.clip.size), optimiser)
