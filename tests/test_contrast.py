@@ -77,8 +77,10 @@ def test_micro_batches_have_the_same_loss_and_gradients(chunk: int):
     stream = Stream.split(images("train", 6, 4), images("test", 6, 2), tasks=1)
     settings = Settings(batch=20, micro_batch=chunk)
 
-    def loss(f: Features) -> torch.Tensor:
-        return pair_loss(f, "contrastive", "summed")
+    weight = clip.model.get_parameter("visual_projection.weight")
+
+    def loss(f: Features) -> torch.Tensor:  # of the features, and of a weight directly
+        return pair_loss(f, "contrastive", "summed") + weight.square().sum()
 
     lesson = Lesson(clip, stream, stream.tasks[0], settings, loss)
     batch = lesson.load(lesson.new(0), stream.tasks[0].train[:5])

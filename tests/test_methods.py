@@ -17,7 +17,7 @@ from retouch.learn import Watch
 from retouch.methods import RECIPES, Keeps, Lesson, Method, Settings, Settles, Update, recipe
 from retouch.methods.authors import AuthorsSchedule
 from retouch.methods.everything import Everything
-from retouch.methods.method import Schedule
+from retouch.methods.method import Cosine
 from retouch.sparse import Delta, Selection, fingerprint, locate
 
 QUICK = Settings(epochs=4, batch=8, lr=5e-3, weight_decay=0.1)
@@ -221,12 +221,12 @@ def test_the_authors_schedule():
 
 
 def test_cosine_with_warm_up_by_steps():
-    found = [Schedule(warmup=0.1).factor(step, 100, 10) for step in range(100)]
+    found = [Cosine(warmup=0.1).factor(step, 100, 10) for step in range(100)]
     assert found[:10] == pytest.approx([(i + 1) / 10 for i in range(10)])
     assert found[10] == 1.0
     assert found[55] == pytest.approx(0.5)
     assert found[99] < 0.01
-    assert Schedule(warmup=0).factor(0, 1, 1) == 1.0
+    assert Cosine(warmup=0).factor(0, 1, 1) == 1.0
 
 
 def replayed(name: str, stream: Stream, **changes: Any) -> list[tuple[int, int]]:
@@ -323,5 +323,11 @@ def test_a_model_that_was_frozen_by_its_owner_learns_and_stays_as_it_was(stream:
     assert not any(p.requires_grad for p in clip.model.parameters())
 
 
-def test_the_empty_selection_prints(stream: Stream):
-    assert "these tensors" in str(Selection())
+def test_a_selection_can_be_asked_for_without_training(stream: Stream):
+    clip = tiny_clip()
+    before = fingerprint(clip.model)
+    table = str(retouch.preview(clip, stream, "spu"))
+    assert table.splitlines()[-1].split()[:3] == ["the", "whole", "model"]
+    assert fingerprint(clip.model) == before
+    assert "these tensors" in str(retouch.preview(clip, stream, "frozen"))
+    assert isinstance(retouch.preview(clip, stream, "flyp"), Selection)

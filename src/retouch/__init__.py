@@ -10,7 +10,7 @@ results = retouch.teach(clip, stream, "spu", out="runs/march")
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from retouch.version import VERSION as __version__
 
 # Where each name comes from. They are imported when they are used, so that `retouch --help` need
 # not wait for torch.
@@ -29,19 +29,22 @@ _HOME = {
     "fingerprint": "sparse",
     "load": "clip",
     "locate": "sparse",
+    "preview": "learn",
     "read_classes": "data",
     "read_folder": "data",
     "recipe": "methods",
     "select": "sparse",
     "teach": "learn",
+    "write_report": "report",
 }
 __all__ = sorted(_HOME)
 
 if TYPE_CHECKING:
     from retouch.clip import Clip, Pair, Pixels, load
     from retouch.data import Stream, read_classes, read_folder
-    from retouch.learn import Results, teach
+    from retouch.learn import Results, preview, teach
     from retouch.methods import RECIPES, Settings, recipe
+    from retouch.report import write_report
     from retouch.sparse import (
         Delta,
         Selection,

@@ -13,8 +13,8 @@ from pydantic import ValidationError
 from rich.console import Console
 from rich.logging import RichHandler
 
-from retouch import __version__
 from retouch.errors import UserError
+from retouch.version import VERSION
 
 if TYPE_CHECKING:
     from retouch.data import Images
@@ -79,7 +79,7 @@ def _version(
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
 ) -> None:
     if version:
-        out.print(f"retouch {__version__}", highlight=False)
+        out.print(f"retouch {VERSION}", highlight=False)
         raise typer.Exit
 
 
@@ -104,6 +104,8 @@ def demo(
 
         runs = run_demo(folder, methods.split(","), quick=quick, seed=seed, quiet=quiet)
         out.print(comparison(runs))
+        rates = ", ".join(f"{run.method} {run.settings['lr']:g}" for run in runs)
+        out.print(f"Each at the learning rate at which it learns most: {rates}", highlight=False)
         out.print(f"More in {write_report(folder, runs)}", highlight=False, soft_wrap=True)
 
 
@@ -152,7 +154,7 @@ def learn(
     with _plainly(folder):
         from retouch.clip import load
         from retouch.data import Stream
-        from retouch.learn import teach
+        from retouch.learn import preview, teach
         from retouch.learn.watch import watch
         from retouch.methods import Settings, recipe
         from retouch.report import comparison, write_report
@@ -169,7 +171,9 @@ def learn(
         stream = Stream.split(*_pictures(data, holdout), tasks=tasks, order=order)
         clip = load(model, device=device, random_weights=random_weights)
         if dry_run:
-            out.print(_selection(clip, stream, chosen, settings), highlight=False, soft_wrap=True)
+            out.print("What may move while the first task is learned:")
+            table = preview(clip, stream, chosen, settings=settings)
+            out.print(str(table), highlight=False, soft_wrap=True)
             return
         results = teach(
             clip,
@@ -193,14 +197,11 @@ def methods() -> None:
 
     table = Table("method", "what it does", "settings (change with --set)", box=None)
     for name, method in RECIPES.items():
-        parts = {part: getattr(method, part) for part in ("trains", "replays", "keeps", "settles")}
-        settings = [
-            f"{part}.{setting}={value}"
-            for part, answer in parts.items()
-            for setting, value in answer.model_dump().items()
-        ]
+        parts = method.model_dump(include={"trains", "replays", "keeps", "settles"})
+        settings = [f"{p}.{name}={value}" for p in parts for name, value in parts[p].items()]
         table.add_row(name, method.summary, " ".join(settings))
     out.print(table)
+    out.print("Each also has loss, objective, drop_last and schedule.", highlight=False)
 
 
 def _changes(pairs: list[str]) -> dict[str, Any]:
@@ -231,11 +232,3 @@ def _control(control: str | None) -> "Images | None":
     from retouch.data import read_classes
 
     return None if control is None else read_classes(control)
-
-
-def _selection(clip: Any, stream: Any, method: Any, settings: Any) -> str:
-    from retouch.learn.train import lesson_for
-
-    with method.trains.begin(lesson_for(clip, stream, stream.tasks[0], method, settings)) as update:
-        title = f"What may move while the first of {len(stream.tasks)} tasks is learned:"
-        return f"{title}\n{update.selection}"

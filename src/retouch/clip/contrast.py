@@ -98,8 +98,9 @@ def losses(
         texts, scale = clip.text_features(batch.tokens), clip.logit_scale.clone()
     leaves = [tensor.requires_grad_() for tensor in (images, texts, scale)]
     value = loss(Features(images, texts, scale, batch))
-    slopes = torch.autograd.grad(value, leaves, allow_unused=True)
-    yield value.detach() + _term(clip.text_features(batch.tokens), slopes[1])
+    slopes = torch.autograd.grad(value, leaves, retain_graph=True, allow_unused=True)
+    yield value  # brings the gradient of whatever the loss takes from the weights directly
+    yield _term(clip.text_features(batch.tokens), slopes[1])
     yield _term(clip.logit_scale, slopes[2])
     assert slopes[0] is not None
     for chunk, slope in zip(chunks, slopes[0].split(micro_batch), strict=True):

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 import yaml
 
-from retouch import __version__
 from retouch.clip import Clip
 from retouch.data.images import Images
 from retouch.data.stream import Stream
@@ -24,9 +23,11 @@ from retouch.learn import results as stored
 from retouch.learn.checkpoint import Record, Run
 from retouch.learn.evaluate import Judge
 from retouch.learn.results import Results, TaskInfo
-from retouch.learn.train import train
+from retouch.learn.train import lesson_for, train
 from retouch.learn.watch import Watch
 from retouch.methods import Method, Settings, recipe
+from retouch.sparse import Selection
+from retouch.version import VERSION
 
 CONFIG = "config.yaml"
 
@@ -64,6 +65,16 @@ def teach(
     return record.results
 
 
+def preview(
+    clip: Clip, stream: Stream, method: str | Method = "spu", *, settings: Settings | None = None
+) -> Selection:
+    """What may move while the first task is learned. Nothing is changed; print it as a table."""
+    chosen = recipe(method) if isinstance(method, str) else method
+    lesson = lesson_for(clip, stream, stream.tasks[0], chosen, settings or Settings())
+    with chosen.trains.begin(lesson) as update:
+        return update.selection
+
+
 def _new_results(clip: Clip, stream: Stream, method: Method, settings: Settings) -> Results:
     return Results(
         method=method.name,
@@ -77,7 +88,7 @@ def _new_results(clip: Clip, stream: Stream, method: Method, settings: Settings)
         settings=settings.model_dump(mode="json"),
         environment={
             "python": platform.python_version(),
-            "retouch": __version__,
+            "retouch": VERSION,
             "torch": torch.__version__,
             "transformers": version("transformers"),
             "device": _device_name(clip.device),

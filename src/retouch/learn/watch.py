@@ -80,13 +80,15 @@ class Bar(Watch):
         self._progress.update(self._id, total=self._tasks * self._steps)
 
     def stepped(self, step: int, epoch: int, loss: float) -> None:
-        if time.monotonic() - self._shown < 0.1:
+        last = step + 1 == self._steps
+        if not last and time.monotonic() - self._shown < 0.1:
             return
         self._shown = time.monotonic()
+        doing = "judging" if last else f"epoch {epoch + 1}/{self._epochs}"
         self._progress.update(
             self._id,
             completed=self._task * self._steps + step + 1,
-            description=f"task {self._task + 1}/{self._tasks}, epoch {epoch + 1}/{self._epochs}",
+            description=f"task {self._task + 1}/{self._tasks}, {doing}",
             loss=f"loss {loss:.3f}",
         )
 

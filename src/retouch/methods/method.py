@@ -114,7 +114,15 @@ class Balanced(Replays):
 
 
 class Schedule(Part):
-    """The learning rate over a task: a straight warm-up, then half a cosine, step by step."""
+    """How does the learning rate change over a task? Not at all."""
+
+    def factor(self, step: int, steps: int, epochs: int) -> float:
+        """What to multiply it by in this step of so many, in so many epochs."""
+        return 1.0
+
+
+class Cosine(Schedule):
+    """A straight warm-up, then half a cosine, step by step."""
 
     warmup: Annotated[float, Field(ge=0, lt=1)] = 0.1
     """Share of the task's steps."""
@@ -137,7 +145,7 @@ class Method(BaseModel):
     replays: SerializeAsAny[Replays] = Replays()
     keeps: SerializeAsAny[Keeps] = Keeps()
     settles: SerializeAsAny[Settles] = Settles()
-    schedule: SerializeAsAny[Schedule] = Schedule()
+    schedule: SerializeAsAny[Schedule] = Cosine()
     loss: LossName = "contrastive"
     objective: Objective = "summed"
     drop_last: bool = False

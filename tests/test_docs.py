@@ -1,0 +1,119 @@
+"""The commands and snippets of the documents are run as they stand there."""
+
+import ast
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from test_cli import retouch
+from test_data import make_folder
+
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text()
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
+
+
+def blocks(text: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+
+
+def commands() -> list[str]:
+    return [line for block in blocks(README, "sh") for line in block.splitlines()]
+
+
+def test_the_readme_holds_these_commands():
+    assert commands() == [
+        "make demo",
+        "make test",
+        "pip install .",
+        "retouch learn photos --model openai/clip-vit-base-patch16 --control imagenet "
+        "--out runs/march",
+    ]
+
+
+def test_make_demo_in_a_shortened_form(tmp_path: Path):
+    recipe = subprocess.run(
+        ["make", "--dry-run", "--always-make", "demo"], capture_output=True, text=True, cwd=ROOT
+    )
+    command = next(line for line in recipe.stdout.splitlines() if "retouch demo" in line)
+    words = command.split("retouch ", 1)[1].split()
+    assert words == ["demo", "--out", "runs/demo"]
+    done = retouch(*words, "--quick", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    for method in ("frozen", "flyp", "er", "spu"):
+        assert re.search(rf"^ {method} .* (s|min) *$", done.stdout, re.MULTILINE), done.stdout
+    assert (tmp_path / "runs" / "demo" / "report.html").exists()
+
+
+def test_make_test_is_what_runs_this():
+    recipe = subprocess.run(["make", "-n", "test"], capture_output=True, text=True, cwd=ROOT).stdout
+    assert "-m pytest" in recipe
+    assert "make test" in (ROOT / ".ci" / "run").read_text()
+
+
+def test_the_learn_command(tmp_path: Path):
+    """With the built-in model in place of one from the hub, which cannot be reached here."""
+    make_folder(tmp_path / "photos", {"golden retriever": 12, "cat": 14})
+    make_folder(tmp_path / "imagenet", {"dog": 3, "cup": 3})
+    words = commands()[-1].replace("openai/clip-vit-base-patch16", "builtin").split()[1:]
+    done = retouch(*words, "--epochs", 1, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    for name in ("config.yaml", "results.json", "metrics.jsonl", "report.html", "deltas"):
+        assert (tmp_path / "runs" / "march" / name).exists()
+
+
+def test_the_python_example_prints_what_the_readme_says(tmp_path: Path):
+    (code,) = blocks(README, "python")
+    assert len(code.strip().splitlines()) == 12
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    shown = README.split("prints after a few seconds")[1].split("```")[1].strip().splitlines()
+    found = done.stdout.strip().splitlines()
+    assert found[1] == shown[1] == "runs/signs/report.html"
+    expected, numbers = ast.literal_eval(shown[0]), ast.literal_eval(found[0])
+    assert numbers.keys() == expected.keys()
+    for name, value in numbers.items():  # another processor rounds differently
+        assert value == pytest.approx(expected[name], abs=8), name
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_the_examples_for_contributors_run(number: int):
+    from tiny import images, tiny_clip
+
+    import retouch as package
+    from retouch.data import Stream
+
+    space: dict[str, object] = {}
+    exec(blocks(CONTRIBUTING, "python")[number], space)
+    settings = package.Settings(epochs=1, batch=8, lr=1e-3)
+    stream = Stream.split(images("train", 4, 6), images("test", 4, 2), tasks=2)
+    if "l2_sp" in space:
+        assert package.teach(tiny_clip(), stream, space["l2_sp"], settings=settings).finished
+    elif "Stripes" in space:
+        stripes = space["Stripes"](6)
+        own = Stream.split(stripes, stripes, tasks=1)
+        assert package.teach(tiny_clip(), own, "spu", settings=settings).finished
+    else:
+        assert package.teach(space["clip"], stream, "flyp", settings=settings).finished
+
+
+def test_every_link_and_picture_in_the_documents_exists():
+    for document in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]:
+        for target in re.findall(r"\]\(([^)#]+)\)", document.read_text()):
+            assert (document.parent / target).exists(), f"{document.name}: {target}"
+
+
+def test_the_methods_of_the_readme_are_those_there_are():
+    from retouch.methods import RECIPES
+
+    listed = re.findall(r"^\| `([a-z-]+)` \|", README, re.MULTILINE)
+    assert listed == list(RECIPES)
+
+
+def test_make_is_there():
+    assert shutil.which("make")
