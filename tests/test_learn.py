@@ -6,6 +6,7 @@ import logging
 import multiprocessing
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -144,6 +145,17 @@ def test_ctrl_c_ends_at_a_clean_point(tmp_path: Path):
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+def test_ctrl_c_while_judging_ends_after_the_task_is_kept(tmp_path: Path):
+    class Press(Watch):
+        def judged(self, results: Results) -> None:
+            if results.done == 2:
+                os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        teach(tmp_path, watch=Press())
+    assert Results.read(tmp_path).done == 2
+
+
 def test_what_a_run_writes(tmp_path: Path):
     results, _ = teach(tmp_path)
     assert sorted(p.name for p in tmp_path.iterdir()) == [
@@ -220,10 +232,14 @@ def test_damage_is_named(tmp_path: Path):
 
 def test_a_model_with_other_weights_does_not_go_on_with_a_run(tmp_path: Path, stream: Stream):
     teach(tmp_path)
-    clip = tiny_clip(seed=1)
-    with pytest.raises(UserError, match="belongs to weights"):
+    with pytest.raises(UserError, match=r"other settings \(weights: \w+ there, \w+ asked for"):
         retouch.teach(
-            clip, stream, method(), out=tmp_path, settings=QUICK, control=images("control", 4, 3)
+            tiny_clip(seed=1),
+            stream,
+            method(),
+            out=tmp_path,
+            settings=QUICK,
+            control=images("control", 4, 3),
         )
 
 
@@ -343,3 +359,54 @@ def test_images_of_another_size_are_prepared():
     stream = Stream.split(big, images("test", 6, 2, size=23), tasks=2)
     assert isinstance(big, ArrayImages)
     assert retouch.teach(tiny_clip(), stream, method(), settings=QUICK).finished
+
+
+def test_tensorboard_gets_the_losses_and_the_accuracies(tmp_path: Path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    from retouch.learn.tensorboard import TensorBoard
+    from retouch.learn.watch import Several
+
+    heard = Losses()
+    results, _ = teach(watch=Several(heard, TensorBoard(tmp_path)))
+    events = EventAccumulator(str(tmp_path)).Reload()
+    second = [event.value for event in events.Scalars("loss/task 2")]
+    assert second == pytest.approx(heard.found[9:18])
+    control = [event.value for event in events.Scalars("accuracy/could do before")]
+    assert control == pytest.approx([row.control for row in results.rows])
+
+
+def test_tensorboard_that_is_not_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    from retouch.learn.tensorboard import TensorBoard
+
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(UserError, match=r"pip install 'retouch\[tensorboard\]'"):
+        TensorBoard(tmp_path)
+
+
+def test_the_bar_and_the_lines_say_where_a_run_stands():
+    from io import StringIO
+
+    from rich.console import Console
+
+    from retouch.learn.watch import Bar, Lines
+
+    screen, lines = StringIO(), StringIO()
+    console = Console(file=screen, force_terminal=True, width=120)
+    results, _ = teach()
+    with Bar("spu", 3, QUICK.epochs, console) as bar:
+        bar.begins(2, 9)
+        bar.stepped(4, 1, 0.5)
+        bar._progress.refresh()
+        assert "task 3/3, epoch 2/3" in screen.getvalue()
+        bar.stepped(8, 2, 0.25)
+        bar.judged(results)
+    for words in ("task 3/3, judging", "loss 0.250", "task  3/3  new classes"):
+        assert words in screen.getvalue()
+    teach(watch=Lines("spu", lines))
+    assert [line.split()[:3] for line in lines.getvalue().splitlines()] == [
+        ["spu", "before", "new"],
+        ["spu", "task", "1/3"],
+        ["spu", "task", "2/3"],
+        ["spu", "task", "3/3"],
+    ]

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from pydantic import PrivateAttr
 from tiny import images, tiny_clip
 from torch import Tensor, nn
 
@@ -251,6 +252,23 @@ def test_replay_joins_in_equal_number(stream: Stream):
     assert set(replayed("flyp", stream)) == {(8, 0)}
     code = replayed("spu-code", stream)  # from the second epoch of a task on
     assert code == [(8, 0)] * 3 + [(8, 8)] * 9
+
+
+def test_what_keeps_has_no_part_in_the_score(stream: Stream):
+    """The paper scores by the task's own loss; and a part need not be ready before `begin`."""
+
+    class Strict(Keeps):
+        _ready: bool = PrivateAttr(False)
+
+        def begin(self, lesson: Lesson) -> None:
+            self._ready = True
+
+        def loss(self, features: Features) -> Tensor | None:
+            assert self._ready
+            return None
+
+    strict = quick("spu").model_copy(update={"keeps": Strict()})
+    assert retouch.teach(tiny_clip(), stream, strict, settings=QUICK).finished
 
 
 # A method of one's own: each of the four parts acts.

@@ -104,8 +104,8 @@ def demo(
 
         runs = run_demo(folder, methods.split(","), quick=quick, seed=seed, quiet=quiet)
         out.print(comparison(runs))
-        rates = ", ".join(f"{run.method} {run.settings['lr']:g}" for run in runs)
-        out.print(f"Each at the learning rate at which it learns most: {rates}", highlight=False)
+        rates = ", ".join(f"{run.method} {run.settings['lr']:g}" for run in runs[1:])
+        out.print(f"Learning rates: {rates} (docs/demo.md says why they differ)", highlight=False)
         out.print(f"More in {write_report(folder, runs)}", highlight=False, soft_wrap=True)
 
 
@@ -142,6 +142,9 @@ def learn(
     random_weights: Annotated[
         bool, typer.Option("--random-weights", help="Begin with a model that knows nothing.")
     ] = False,
+    tensorboard: Annotated[
+        Path | None, typer.Option(help="Also write curves for TensorBoard into this folder.")
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show which weights would move, and stop.")
     ] = False,
@@ -155,7 +158,7 @@ def learn(
         from retouch.clip import load
         from retouch.data import Stream
         from retouch.learn import preview, teach
-        from retouch.learn.watch import watch
+        from retouch.learn.watch import Several, watch
         from retouch.methods import Settings, recipe
         from retouch.report import comparison, write_report
 
@@ -175,6 +178,11 @@ def learn(
             table = preview(clip, stream, chosen, settings=settings)
             out.print(str(table), highlight=False, soft_wrap=True)
             return
+        watching = watch(method, len(stream.tasks), epochs, quiet=quiet)
+        if tensorboard:
+            from retouch.learn.tensorboard import TensorBoard
+
+            watching = Several(watching, TensorBoard(tensorboard))
         results = teach(
             clip,
             stream,
@@ -182,7 +190,7 @@ def learn(
             settings=settings,
             control=_control(control),
             out=folder,
-            watch=watch(method, len(stream.tasks), epochs, quiet=quiet),
+            watch=watching,
         )
         out.print(comparison([results]))
         out.print(f"More in {write_report(folder, [results])}", highlight=False, soft_wrap=True)

@@ -84,10 +84,13 @@ class Run(Record):
         results: Results,
         watch: Watch,
         folder: Path,
+        weights: str,
         about: dict[str, Any],
         every: float,
     ) -> None:
-        """`about` goes into every delta's header; a checkpoint is written every `every` seconds."""
+        """`weights` is the fingerprint of the model before the first task, `about` goes into every
+        delta's header, and a checkpoint is written every `every` seconds.
+        """
         super().__init__(clip, results, watch)
         self.folder = folder
         self._about = about
@@ -95,7 +98,7 @@ class Run(Record):
         self._saved_at = time.monotonic()
         self._metrics = _Lines(folder / "metrics.jsonl")
         self._snapshot: Snapshot | None = None
-        self._weights: str | None = None  # the fingerprint between tasks
+        self._weights = weights  # the fingerprint between tasks
         self._update: Update | None = None
         self.stop = False
         """Set it to end cleanly after the step at hand."""
@@ -141,6 +144,8 @@ class Run(Record):
         super().end_task(update, row)
         self._save_results()
         self._checkpoint.unlink(missing_ok=True)
+        if self.stop:
+            raise KeyboardInterrupt
 
     def delta_file(self, number: int) -> Path:
         return self.folder / "deltas" / f"task-{number + 1:02}.safetensors"

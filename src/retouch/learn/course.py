@@ -4,6 +4,7 @@ import logging
 import os
 import platform
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,7 +27,7 @@ from retouch.learn.results import Results, TaskInfo
 from retouch.learn.train import lesson_for, train
 from retouch.learn.watch import Watch
 from retouch.methods import Method, Settings, recipe
-from retouch.sparse import Selection
+from retouch.sparse import Selection, fingerprint
 from retouch.version import VERSION
 
 CONFIG = "config.yaml"
@@ -54,10 +55,11 @@ def teach(
     results = _new_results(clip, stream, chosen, settings)
     record: Record = Record(clip, results, watch or Watch())
     if out is not None:
-        config = _config(clip, stream, control, chosen, settings)
+        weights = fingerprint(clip.model)
+        config = {"weights": weights, **_config(clip, stream, control, chosen, settings)}
         results = _open_folder(Path(out), config, results)
         about = {"method": chosen.model_dump(mode="json"), "prompt": stream.train.prompt}
-        record = Run(clip, results, watch or Watch(), Path(out), about, checkpoint_seconds)
+        record = Run(clip, results, watch or Watch(), Path(out), weights, about, checkpoint_seconds)
     clip.model.eval()  # no dropout, and no batch norm that drifts: only what trains may change
     clip.bf16 = settings.precision == "bf16"
     with _noting(results), _repeatable(clip.device), _stopping_cleanly(record), record.watch:
@@ -191,6 +193,7 @@ def _stopping_cleanly(record: Record) -> Iterator[None]:
     def stop(number: int, frame: Any) -> None:
         record.stop = True
         signal.signal(signal.SIGINT, before)
+        sys.stderr.write("\nstopping at the next safe point; Ctrl-C again stops at once\n")
 
     before = signal.signal(signal.SIGINT, stop)
     try:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 from torch import Tensor
 
@@ -11,7 +12,7 @@ from retouch.data.stream import Stream, Task
 from retouch.errors import Diverged
 from retouch.learn.checkpoint import Record
 from retouch.learn.results import Row
-from retouch.methods import Lesson, Method, Settings
+from retouch.methods import Keeps, Lesson, Method, Settings
 
 
 def train(
@@ -36,7 +37,7 @@ def train(
                 new = lesson.new(step)
                 count = len(new) if method.replays.joins(epoch) else 0
                 old = buffer.draw(count, lesson.replay_dice(step))
-                loss = backward(lesson, lesson.load(new, old))
+                loss = backward(lesson, lesson.load(new, old), method.keeps)
                 if not math.isfinite(loss):
                     raise Diverged(_diverged(loss, settings, task.number, step))
                 factor = method.schedule.factor(step, steps, settings.epochs)
@@ -47,10 +48,15 @@ def train(
             record.end_task(update, judge(clip, task.number + 1))
 
 
-def backward(lesson: Lesson, batch: Batch) -> float:
+def backward(lesson: Lesson, batch: Batch, keeps: Keeps) -> float:
     """Leave the batch's gradients with the parameters and return its loss."""
+
+    def loss(features: Features) -> Tensor:
+        kept = keeps.loss(features)
+        return lesson.loss(features) if kept is None else lesson.loss(features) + kept
+
     total = 0.0
-    for term in lesson.losses(batch):
+    for term in lesson.losses(batch, loss):
         if term.requires_grad:
             term.backward()
         total += term.item()
@@ -60,13 +66,8 @@ def backward(lesson: Lesson, batch: Batch) -> float:
 def lesson_for(
     clip: Clip, stream: Stream, task: Task, method: Method, settings: Settings
 ) -> Lesson:
-    """A task, taught as the method says."""
-
-    def loss(features: Features) -> Tensor:
-        pairs = pair_loss(features, method.loss, method.objective)
-        kept = method.keeps.loss(features)
-        return pairs if kept is None else pairs + kept
-
+    """A task, with the loss that the method says."""
+    loss = partial(pair_loss, loss=method.loss, objective=method.objective)
     return Lesson(clip, stream, task, settings, loss, method.drop_last)
 
 

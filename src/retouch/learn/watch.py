@@ -2,7 +2,7 @@
 
 import sys
 import time
-from types import TracebackType
+from contextlib import ExitStack
 from typing import Self, TextIO
 
 from rich.console import Console
@@ -17,10 +17,8 @@ class Watch:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, why: BaseException | None, at: TracebackType | None
-    ) -> None:
-        pass
+    def __exit__(self, *error: object) -> None:
+        """The run is over, one way or another."""
 
     def begins(self, task: int, steps: int) -> None:
         """A task of so many steps begins."""
@@ -30,6 +28,34 @@ class Watch:
 
     def judged(self, results: Results) -> None:
         """The model was judged, before the first task or after one."""
+
+
+class Several(Watch):
+    """Tells several watches."""
+
+    def __init__(self, *watches: Watch) -> None:
+        self._watches = watches
+        self._open = ExitStack()
+
+    def __enter__(self) -> Self:
+        for each in self._watches:
+            self._open.enter_context(each)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._open.close()
+
+    def begins(self, task: int, steps: int) -> None:
+        for each in self._watches:
+            each.begins(task, steps)
+
+    def stepped(self, step: int, epoch: int, loss: float) -> None:
+        for each in self._watches:
+            each.stepped(step, epoch, loss)
+
+    def judged(self, results: Results) -> None:
+        for each in self._watches:
+            each.judged(results)
 
 
 class Lines(Watch):
@@ -69,9 +95,7 @@ class Bar(Watch):
         self._progress.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, why: BaseException | None, at: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._progress.stop()
 
     def begins(self, task: int, steps: int) -> None:

@@ -38,7 +38,7 @@ class Lesson:
         self.stream = stream
         self.task = task
         self.settings = settings
-        self._loss = loss
+        self.loss = loss
         self._drop_last = drop_last
         self._epoch: tuple[int, list[Indices]] = (-1, [])
         if len(task.classes) == 1 and len(stream.tasks) > 1:
@@ -84,7 +84,7 @@ class Lesson:
         self, batch: Batch, loss: Callable[[Features], Tensor] | None = None
     ) -> Iterator[Tensor]:
         """The batch's loss, whole or in terms that add up to it (see `clip.contrast.losses`)."""
-        return losses(self.clip, batch, loss or self._loss, self.settings.micro_batch)
+        return losses(self.clip, batch, loss or self.loss, self.settings.micro_batch)
 
     def evidence(self, share: float, batches: int | None = None) -> list[Indices]:
         """A part of the task's images to score by, in batches: a share, or so many full batches."""
