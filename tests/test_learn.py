@@ -88,7 +88,7 @@ def test_without_a_checkpoint_the_task_is_learned_again(tmp_path: Path):
 
 class Slow(Watch):
     def stepped(self, step: int, epoch: int, loss: float) -> None:
-        time.sleep(0.01)
+        time.sleep(0.03)  # so that even a fast machine is killed a few times
 
 
 def test_killed_at_any_moment_and_started_again_is_as_never_killed(tmp_path: Path):

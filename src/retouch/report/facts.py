@@ -99,5 +99,6 @@ def _facts(run: Results) -> dict[str, str]:
         moved = f"{most:,} ({share(most, run.parameters)})" if trains(run) else "none"
         found["weights free in a task, at most"] = moved
         found["time for each task"] = ", ".join(duration(seconds) for seconds in run.seconds)
-    settings = {k.replace("_", " "): str(v) for k, v in run.settings.items() if v is not None}
+    names = {key: key.replace("_", " ") for key in run.settings} | {"lr": "learning rate"}
+    settings = {names[key]: str(v) for key, v in run.settings.items() if v is not None}
     return found | settings | run.environment
