@@ -1,5 +1,6 @@
 """Tiny models and pictures, so that every test runs on a CPU in seconds."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -41,6 +42,12 @@ def stream() -> Stream:
 def _one_thread() -> None:
     """Tiny products are fastest on one core; more would only wait for each other."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Programs that the tests start keep decoded images here, not with the user's."""
+    os.environ["RETOUCH_CACHE"] = str(tmp_path_factory.mktemp("cache"))
 
 
 @pytest.fixture(autouse=True)

@@ -51,11 +51,11 @@ def test_pictures_for_learning_and_judging_differ():
     train, test = sign_images("train", 3), sign_images("test", 3)
     assert train.classes == test.classes
     assert len(train.classes) == 25
-    pairs = [(a == b).all() for a in train._arrays for b in test._arrays]
+    pairs = [(a == b).all() for a in train.pictures.arrays for b in test.pictures.arrays]
     assert not any(pairs)
     again = sign_images("train", 3)
-    assert np.array_equal(train._arrays, again._arrays)
-    assert np.array_equal(sign_images("train", 1)._arrays, train._arrays[::3])
+    assert np.array_equal(train.pictures.arrays, again.pictures.arrays)
+    assert np.array_equal(sign_images("train", 1).pictures.arrays, train.pictures.arrays[::3])
 
 
 def test_a_tenth_of_its_first_mlp_layers_is_three_percent(clip):

@@ -7,10 +7,12 @@ import sys
 import time
 from pathlib import Path
 
+import layouts
 import pytest
 from test_data import make_folder
 from tiny import tiny_folder
 
+from retouch.data.read import BENCHMARKS
 from retouch.learn import Results
 from retouch.sparse import Delta
 
@@ -86,13 +88,51 @@ def test_methods_are_listed():
         assert name in text
 
 
+def test_an_own_folder_cached_and_not_gives_the_same(model: Path, tmp_path: Path):
+    """Thirty images in three classes, one of them broken, in a given order of the classes."""
+    photos = make_folder(tmp_path / "my photos", {"red kite": 10, "cat": 10, "dog": 10})
+    (photos / "cat" / "3.png").write_bytes(b"broken")
+    (tmp_path / "order.txt").write_text("dog\ncat\nred kite\n")
+    found = []
+    for how in ("--cache", "--no-cache"):
+        out = tmp_path / f"run {how}"
+        more = [how, tmp_path / "cache"] if how == "--cache" else [how, "--workers", 3]
+        words = ("learn", photos, "--model", model, "--out", out, "--order", tmp_path / "order.txt")
+        done = retouch(*words, "--tasks", 3, "--skip-bad", *more, *FAST)
+        assert done.returncode == 0, done.stderr
+        assert ("once (0.1 MB in" in done.stderr) == (how == "--cache")
+        found.append(Results.read(out))
+        assert [task.classes for task in found[-1].tasks] == [["dog"], ["cat"], ["red kite"]]
+        assert "1 of 30 images were skipped" in found[-1].notes[0]
+        page = (out / "report.html").read_text()
+        assert "cat/3.png" in page
+    assert found[0].rows == found[1].rows
+
+
+def test_datasets_are_listed_and_checked(tmp_path: Path):
+    layouts.write_gtsrb(tmp_path)
+    listed = retouch("datasets", "--data-root", tmp_path)
+    assert listed.returncode == 0, listed.stderr
+    for name, benchmark in BENCHMARKS.items():
+        assert name in listed.stdout
+        assert benchmark.facts.get in listed.stdout
+    checked = retouch("datasets", "check", "gtsrb", "--data-root", tmp_path)
+    assert checked.returncode == 1
+    assert "of 26,640 or 39,209 images" in checked.stdout
+    assert checked.stdout.endswith("not whole\n")
+    whole = retouch("datasets", "check", make_folder(tmp_path / "own", {"a": 2, "b": 3}))
+    assert whole.returncode == 0, whole.stderr
+    assert "train: 5 images\nclasses: 2\nunreadable: 0\n" in whole.stdout
+    assert "is not there" in retouch("datasets", "check", "cars", "--data-root", tmp_path).stderr
+
+
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
         (["{photos}", "--model", "nowhere/at/all"], "there is no folder nowhere/at/all"),
         (["{photos}", "--model", "{photos}"], "could not be loaded"),
         (["{empty}", "--model", "{model}"], "holds no folders"),
-        (["{missing}", "--model", "{model}"], "is no folder"),
+        (["{missing}", "--model", "{model}"], "is no data"),
         (["{hollow}", "--model", "{model}"], "the class 'b' has no image"),
         (["{photos}", "--model", "{model}", "--tasks", "9"], "9 tasks cannot be made of 4"),
         (["{photos}", "--model", "{model}", "--method", "spo"], "no method 'spo'"),
@@ -101,6 +141,10 @@ def test_methods_are_listed():
         (["{photos}", "--model", "{model}", "--lr", "1e30", *FAST[:4]], "the loss became nan"),
         (["{photos}", "--model", "{model}", "--lr", "-1"], "lr"),
         (["{photos}", "--model", "{model}", "--device", "cuda:7"], "cuda:7"),
+        (["{photos}", "--model", "{model}", "--order", "x.txt"], "neither a number nor a file"),
+        (["{broken}", "--model", "{model}"], "b/1.png cannot be read as an image"),
+        (["{broken}", "--model", "{model}", "--no-cache"], "b/1.png cannot be read as an image"),
+        (["cub", "--model", "{model}", "--data-root", "{empty}"], "CUB-200-2011 is not there"),
     ],
 )
 def test_mistakes_get_a_sentence_and_no_traceback(
@@ -108,7 +152,9 @@ def test_mistakes_get_a_sentence_and_no_traceback(
 ):
     (tmp_path / "empty").mkdir()
     make_folder(tmp_path / "hollow", {"a": 3, "b": 0})
-    names = {name: tmp_path / name for name in ("empty", "missing", "hollow")}
+    make_folder(tmp_path / "broken", {"a": 3, "b": 3})
+    (tmp_path / "broken" / "b" / "1.png").write_bytes(b"broken")
+    names = {name: tmp_path / name for name in ("empty", "missing", "hollow", "broken")}
     filled = [word.format(model=model, photos=photos, **names) for word in words]
     done = retouch("learn", *filled, "--out", tmp_path / "run")
     assert done.returncode != 0

@@ -1,5 +1,6 @@
 """The contrastive loss in its three readings, whole and in micro-batches."""
 
+import numpy as np
 import pytest
 import torch
 from tiny import images, tiny_clip
@@ -83,7 +84,8 @@ def test_micro_batches_have_the_same_loss_and_gradients(chunk: int):
         return pair_loss(f, "contrastive", "summed") + weight.square().sum()
 
     lesson = Lesson(clip, stream, stream.tasks[0], settings, loss)
-    batch = lesson.load(lesson.new(0), stream.tasks[0].train[:5])
+    new = lesson.new(0)
+    batch = lesson.load(np.concatenate([new, stream.tasks[0].train[:5]]), len(new))
     value = sum(losses(clip, batch, loss))
     value.backward()
     whole = {name: p.grad.clone() for name, p in clip.model.named_parameters()}

@@ -10,7 +10,7 @@ from PIL import Image
 from tiny import CLASSES, images
 
 from retouch.clip.pixels import Pixels
-from retouch.data import ArrayImages, Buffer, Stream, read_classes, read_folder
+from retouch.data import Buffer, Images, Stream, in_memory, read_data
 from retouch.errors import UserError
 from retouch.methods import Lesson, Settings
 
@@ -24,10 +24,14 @@ def make_folder(folder: Path, classes: dict[str, int], size: int = 20) -> Path:
     return folder
 
 
-def many(classes: int, each: int = 3) -> ArrayImages:
+def places(images: Images) -> list[str]:
+    return [images.pictures.where(i) for i in range(len(images))]
+
+
+def many(classes: int, each: int = 3) -> Images:
     labels = np.repeat(np.arange(classes), each)
     names = [f"class {i}" for i in range(classes)]
-    return ArrayImages("many", names, labels, np.zeros((len(labels), 4, 4, 3), np.uint8))
+    return in_memory("many", names, labels, np.zeros((len(labels), 4, 4, 3), np.uint8))
 
 
 @settings(max_examples=50, deadline=None)
@@ -74,13 +78,13 @@ def test_impossible_streams(tasks, order, complaint):
 
 def test_a_folder_with_a_share_held_out(tmp_path: Path):
     folder = make_folder(tmp_path / "my photos", {"red_kite": 10, "étoile ☆": 5, "b": 2})
-    train, test = read_folder(folder, holdout=0.2)
+    train, test = read_data(folder).to_learn(0.2)
     assert train.classes == test.classes == ["b", "red kite", "étoile ☆"]
     assert np.bincount(train.labels).tolist() == [1, 8, 4]
     assert np.bincount(test.labels).tolist() == [1, 2, 1]
-    assert not set(train.files) & set(test.files)
-    again, _ = read_folder(folder, holdout=0.2)
-    assert again.files == train.files
+    assert not set(places(train)) & set(places(test))
+    again, _ = read_data(folder).to_learn(0.2)
+    assert places(again) == places(train)
     pixels = train.read(np.array([0, 3]), Pixels(size=(16, 16), shortest=16))
     assert pixels.shape == (2, 16, 16, 3)
 
@@ -88,34 +92,34 @@ def test_a_folder_with_a_share_held_out(tmp_path: Path):
 def test_a_folder_with_train_and_test(tmp_path: Path):
     make_folder(tmp_path / "train", {"a": 3, "b": 2})
     make_folder(tmp_path / "test", {"a": 1, "b": 1})
-    train, test = read_folder(tmp_path)
+    train, test = read_data(tmp_path).to_learn()
     assert (len(train), len(test)) == (5, 2)
     make_folder(tmp_path / "test", {"c": 1})
     with pytest.raises(UserError, match="'c' is missing in train or in test"):
-        read_folder(tmp_path)
+        read_data(tmp_path).to_learn()
 
 
 def test_bad_folders(tmp_path: Path):
-    with pytest.raises(UserError, match="is no folder"):
-        read_folder(tmp_path / "nowhere")
+    with pytest.raises(UserError, match="nowhere is no data"):
+        read_data(tmp_path / "nowhere")
     with pytest.raises(UserError, match="holds no folders"):
-        read_folder(tmp_path)
+        read_data(tmp_path).to_learn()
     make_folder(tmp_path, {"a": 3, "empty": 0})
     with pytest.raises(UserError, match="the class 'empty' has no image"):
-        read_folder(tmp_path)
+        read_data(tmp_path).to_learn()
     make_folder(tmp_path, {"empty": 1})
     with pytest.raises(UserError, match="'empty' has a single image"):
-        read_folder(tmp_path)
-    assert len(read_classes(tmp_path)) == 4
+        read_data(tmp_path).to_learn()
+    assert len(read_data(tmp_path).to_judge()) == 4
     with pytest.raises(UserError, match=r"holdout=1\.5"):
-        read_folder(tmp_path, holdout=1.5)
+        read_data(tmp_path).to_learn(1.5)
 
 
 def test_an_unreadable_image_is_named(tmp_path: Path):
     folder = make_folder(tmp_path, {"a": 2, "b": 2})
     (folder / "a" / "0.png").write_bytes(b"no image at all")
     (folder / "b" / "1.png").write_bytes((folder / "b" / "0.png").read_bytes()[:40])
-    found = read_classes(folder)
+    found = read_data(folder).to_judge()
     for number, name in ((0, "a/0.png"), (3, "b/1.png")):
         with pytest.raises(UserError, match=f"{name} cannot be read"):
             found.read(np.array([number]), Pixels(size=(8, 8)))
@@ -124,7 +128,7 @@ def test_an_unreadable_image_is_named(tmp_path: Path):
 def test_names_that_stand_there_twice(tmp_path: Path):
     make_folder(tmp_path, {"red_kite": 1, "red kite": 1})
     with pytest.raises(UserError, match="'red kite' stands there twice"):
-        read_classes(tmp_path)
+        read_data(tmp_path)
 
 
 # Replay.
@@ -241,5 +245,5 @@ def test_tiny_images_are_what_the_tests_think():
     found = images("train", 6, 2)
     assert found.classes == CLASSES
     assert found.read(np.arange(2), Pixels(size=(8, 8))).shape == (2, 8, 8, 3)
-    with pytest.raises(UserError, match="3 images but 2 labels"):
-        ArrayImages("x", ["a"], [0, 0], np.zeros((3, 4, 4, 3), np.uint8))
+    with pytest.raises(UserError, match="3 images, 2 labels"):
+        in_memory("x", ["a"], [0, 0], np.zeros((3, 4, 4, 3), np.uint8))

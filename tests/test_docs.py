@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from PIL import Image
 from test_cli import retouch
 from test_data import make_folder
 
@@ -82,7 +83,7 @@ def test_the_python_example_prints_what_the_readme_says(tmp_path: Path):
 
 
 @pytest.mark.parametrize("number", range(3))
-def test_the_examples_for_contributors_run(number: int):
+def test_the_examples_for_contributors_run(number: int, tmp_path: Path):
     from tiny import images, tiny_clip
 
     import retouch as package
@@ -94,9 +95,12 @@ def test_the_examples_for_contributors_run(number: int):
     stream = Stream.split(images("train", 4, 6), images("test", 4, 2), tasks=2)
     if "l2_sp" in space:
         assert package.teach(tiny_clip(), stream, space["l2_sp"], settings=settings).finished
-    elif "Stripes" in space:
-        stripes = space["Stripes"](6)
-        own = Stream.split(stripes, stripes, tasks=1)
+    elif "recognises" in space:
+        for name in ("cat_1", "cat_2", "dog_1", "dog_2", "dog_3"):
+            Image.new("RGB", (20, 20)).save(tmp_path / f"{name}.jpg")
+        assert space["recognises"](tmp_path)
+        own = Stream.split(*space["read"](tmp_path).to_learn(0.3), tasks=1)
+        assert own.train.classes == ["cat", "dog"]
         assert package.teach(tiny_clip(), own, "spu", settings=settings).finished
     else:
         assert package.teach(space["clip"], stream, "flyp", settings=settings).finished

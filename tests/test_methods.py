@@ -95,7 +95,7 @@ class Spy(type(images("train", 6, 1))):
 
 def spying(name: str, each: int) -> Spy:
     plain = images(name, 6, each)
-    spy = Spy(plain.name, plain.classes, plain.labels, plain._arrays)
+    spy = Spy(plain.name, plain.classes, plain.labels, plain.pictures)
     spy.seen = []
     return spy
 
@@ -233,15 +233,16 @@ def test_cosine_with_warm_up_by_steps():
 def replayed(name: str, stream: Stream, **changes: Any) -> list[tuple[int, int]]:
     """New and old images of each step of the second task."""
     shapes: list[tuple[int, int]] = []
-    original = Lesson.load
+    original = Lesson.batches
 
-    def spy(self, new, old=None):
-        if old is not None and self.task.number == 1:
-            shapes.append((len(new), len(old)))
-        return original(self, new, old)
+    def spy(self, *about):
+        for step, batch in original(self, *about):
+            if self.task.number == 1:
+                shapes.append((batch.new, len(batch.pixels) - batch.new))
+            yield step, batch
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Lesson, "load", spy)
+        patch.setattr(Lesson, "batches", spy)
         retouch.teach(tiny_clip(), stream, quick(name, **changes), settings=QUICK)
     return shapes
 

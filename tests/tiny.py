@@ -11,7 +11,7 @@ import torch
 from retouch.clip.hf import HuggingFaceClip
 from retouch.clip.pixels import Pixels
 from retouch.clip.torchvision import mend_torchvision
-from retouch.data import ArrayImages
+from retouch.data import Images, in_memory
 
 mend_torchvision()
 
@@ -63,11 +63,11 @@ def tiny_folder(folder: str | Path | None = None, seed: int = 0) -> Path:
     return folder
 
 
-def images(name: str, classes: int, each: int, size: int = 16) -> ArrayImages:
+def images(name: str, classes: int, each: int, size: int = 16) -> Images:
     """Flat pictures of a class's colour with noise: easy to tell apart."""
     dice = np.random.default_rng([len(name), classes, each])
     labels = np.repeat(np.arange(classes), each)
     channel, level = labels // 2 % 3, np.where(labels % 2, 220, 90)
     arrays = dice.integers(0, 60, (len(labels), size, size, 3)).astype(np.uint8)
     arrays[np.arange(len(labels)), :, :, channel] = level[:, None, None].astype(np.uint8)
-    return ArrayImages(name, CLASSES[:classes], labels, arrays)
+    return in_memory(name, CLASSES[:classes], labels, arrays)

@@ -3,7 +3,7 @@
 import retouch
 
 clip = retouch.load("openai/clip-vit-base-patch16")
-stream = retouch.Stream.split(*retouch.read_folder("photos"), tasks=1)
+stream = retouch.Stream.split(*retouch.read_data("photos").to_learn(), tasks=1)
 results = retouch.teach(clip, stream, "spu", out="runs/march")
 """
 
@@ -17,21 +17,25 @@ from retouch.version import VERSION as __version__
 _HOME = {
     "Clip": "clip",
     "Delta": "sparse",
+    "Images": "data",
     "Pair": "clip",
     "Pixels": "clip",
     "RECIPES": "methods",
     "Results": "learn",
     "Selection": "sparse",
     "Settings": "methods",
-    "SparseAdamW": "sparse",
     "Snapshot": "sparse",
+    "SparseAdamW": "sparse",
+    "Splits": "data",
     "Stream": "data",
+    "cached": "data",
     "fingerprint": "sparse",
+    "in_memory": "data",
     "load": "clip",
     "locate": "sparse",
     "preview": "learn",
-    "read_classes": "data",
-    "read_folder": "data",
+    "read_data": "data",
+    "read_pairs": "data",
     "recipe": "methods",
     "select": "sparse",
     "teach": "learn",
@@ -41,7 +45,7 @@ __all__ = sorted(_HOME)
 
 if TYPE_CHECKING:
     from retouch.clip import Clip, Pair, Pixels, load
-    from retouch.data import Stream, read_classes, read_folder
+    from retouch.data import Images, Splits, Stream, cached, in_memory, read_data, read_pairs
     from retouch.learn import Results, preview, teach
     from retouch.methods import RECIPES, Settings, recipe
     from retouch.report import write_report

@@ -6,7 +6,7 @@ from typing import Literal
 import numpy as np
 
 from retouch.builtin.pictures import signs, world
-from retouch.data import ArrayImages
+from retouch.data import Images, in_memory
 
 TEMPLATES = ("a photo of {}", "a picture of {}", "an image of {}", "a photo showing {}")
 
@@ -18,7 +18,7 @@ Draw = Callable[[int, np.random.Generator], np.ndarray]
 _SEEDS = {"train": 1, "test": 2, "control": 3}
 
 
-def sign_images(split: Split, each: int, called: Called = "looks") -> ArrayImages:
+def sign_images(split: Split, each: int, called: Called = "looks") -> Images:
     """So many pictures of each of the 25 traffic signs; train and test differ in every picture.
 
     A sign is called by what it looks like, as CLIP's authors do with traffic signs: to a model that
@@ -28,19 +28,19 @@ def sign_images(split: Split, each: int, called: Called = "looks") -> ArrayImage
     return _images(f"built-in signs, {split}", names, signs.picture, each, _SEEDS[split])
 
 
-def control_images(each: int) -> ArrayImages:
+def control_images(each: int) -> Images:
     """So many pictures of each control class: combinations kept back from the pre-training."""
     names = [control.name for control in world.CONTROL]
     return _images("built-in world", names, world.control_picture, each, _SEEDS["control"])
 
 
-def _images(name: str, classes: list[str], draw: Draw, each: int, seed: int) -> ArrayImages:
+def _images(name: str, classes: list[str], draw: Draw, each: int, seed: int) -> Images:
     labels = np.repeat(np.arange(len(classes)), each)
     pictures = [
         draw(label, np.random.default_rng([seed, label, number]))
         for label in range(len(classes))
         for number in range(each)
     ]
-    images = ArrayImages(name, classes, labels, np.stack(pictures))
+    images = in_memory(name, classes, labels, np.stack(pictures))
     images.templates = TEMPLATES
     return images

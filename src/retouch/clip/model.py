@@ -137,13 +137,18 @@ class Pair(Clip):
 
 
 _NAMED: set[str] = set()
+_NAME_AT_MOST = 5
 
 
 def warn_of_cut(prompts: Sequence[str], lengths: Sequence[int], context: int) -> None:
-    """Say which prompts are longer than the model can read, each once."""
+    """Say which prompts are longer than the model can read, the first few of them, each once."""
     for prompt, length in zip(prompts, lengths, strict=True):
-        if length > context and prompt not in _NAMED:
-            _NAMED.add(prompt)
+        if length <= context or prompt in _NAMED or len(_NAMED) > _NAME_AT_MOST:
+            continue
+        _NAMED.add(prompt)
+        if len(_NAMED) > _NAME_AT_MOST:
+            log.warning("more prompts than these were cut at the model's %d tokens", context)
+        else:
             log.warning(
                 "a prompt of %d tokens was cut at the model's %d: %r; use a shorter class name",
                 length,

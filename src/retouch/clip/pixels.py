@@ -36,9 +36,16 @@ class Pixels:
     odd_pixel: Literal["floor", "round"] = "floor"
     """Of an odd number of pixels to crop, transformers floors the half, torchvision rounds it."""
 
+    @property
+    def transform(self) -> str:
+        """What `prepare` does, in a word that can be part of a file's name."""
+        how = "squash" if self.shortest is None else f"short{self.shortest}-{self.odd_pixel}"
+        return f"{self.size[0]}x{self.size[1]}-{how}-{self.resample.name.lower()}"
+
     def prepare(self, picture: Image.Image) -> Uint8:
         """Resize and crop to [height, width, 3]."""
-        picture = picture.convert("RGB")
+        if picture.mode != "RGB":
+            picture = picture.convert("RGB")
         if self.shortest is None:
             if picture.size != self.size[::-1]:
                 picture = picture.resize(self.size[::-1], self.resample)

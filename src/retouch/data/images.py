@@ -1,68 +1,97 @@
 """Labelled images: what every source of data looks like from outside."""
 
-from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
-from PIL import Image
 
 from retouch.clip.pixels import Pixels, Uint8
+from retouch.clip.prompts import fill
+from retouch.data.names import Names
+from retouch.data.pictures import Arrays, Indices, Pictures, Some
 from retouch.errors import UserError
 
-Indices = NDArray[np.int64]
+TEMPLATE = "a photo of {}"
 
 
-class Images(ABC):
-    """Images with one label each, an index into `classes`."""
+@dataclass
+class Images:
+    """Pictures with one label each, an index into `classes`."""
 
-    prompt: str = "a photo of {}"
+    name: str
+    classes: list[str]
+    labels: Indices
+    pictures: Pictures
+    prompt: str = TEMPLATE
     """What a class is called while training."""
-    templates: Sequence[str] = ("a photo of {}",)
+    templates: Sequence[str] = (TEMPLATE,)
     """What it is called while judging; the features of all are averaged."""
+    captions: Names | None = None
+    """What each image is called while training, if not by its class; "" leaves it to the class."""
+    notes: list[str] = field(default_factory=list)
+    """What a user should know of them: images that were missing, or skipped."""
 
-    def __init__(self, name: str, classes: Sequence[str], labels: Sequence[int] | Indices) -> None:
-        self.name = name
-        self.classes = list(classes)
-        self.labels = np.asarray(labels, np.int64)
-        self._check()
-
-    @abstractmethod
-    def read(self, indices: Indices, pixels: Pixels) -> Uint8:
-        """These images as the model takes them, [B, H, W, 3]."""
+    def __post_init__(self) -> None:
+        self.labels = np.asarray(self.labels, np.int64)
+        if len(self.pictures) != len(self.labels):
+            raise UserError(f"{self.name}: {len(self.pictures)} images, {len(self.labels)} labels")
+        if len(self.labels) and not 0 <= self.labels.min() <= self.labels.max() < len(self.classes):
+            raise UserError(
+                f"{self.name}: labels from {self.labels.min()} to {self.labels.max()} for "
+                f"{len(self.classes)} classes; they must lie between 0 and {len(self.classes) - 1}"
+            )
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def read(self, indices: Indices, pixels: Pixels) -> Uint8:
+        """These images as the model takes them, [B, H, W, 3]."""
+        return self.pictures.read(indices, pixels)
 
     def of_classes(self, classes: Sequence[int]) -> Indices:
         """The positions of all images of these classes, in order."""
         return np.flatnonzero(np.isin(self.labels, list(classes)))
 
-    def _check(self) -> None:
-        twice = {name for name in self.classes if self.classes.count(name) > 1}
-        if twice:
-            raise UserError(
-                f"{self.name}: the class name {twice.pop()!r} stands there twice; rename one"
-            )
-        empty = np.flatnonzero(np.bincount(self.labels, minlength=len(self.classes)) == 0)
-        if len(empty):
-            raise UserError(
-                f"{self.name}: the class {self.classes[empty[0]]!r} has no image; add or drop it"
-            )
+    def some(self, positions: Indices) -> Self:
+        """The images at these positions, as if there were no others."""
+        return replace(
+            self,
+            labels=self.labels[positions],
+            pictures=Some(self.pictures, positions),
+            captions=self.captions and self.captions.some(positions),
+        )
+
+    def texts(self, positions: Indices) -> tuple[list[str], Indices]:
+        """What these images are called while training: each text once, and which is whose."""
+        labels, which = np.unique(self.labels[positions], return_inverse=True)
+        texts = fill(self.prompt, [self.classes[label] for label in labels])
+        if self.captions is None:
+            return texts, which
+        said = [self.captions[int(i)] or texts[w] for i, w in zip(positions, which, strict=True)]
+        each, which = np.unique(said, return_inverse=True)
+        return each.tolist(), which
 
 
-class ArrayImages(Images):
-    """Images that are in memory already, [N, H, W, 3]."""
+def in_memory(
+    name: str, classes: Sequence[str], labels: Sequence[int] | Indices, arrays: Uint8
+) -> Images:
+    """Images from an array [N, H, W, 3]."""
+    return Images(name, list(classes), np.asarray(labels, np.int64), Arrays(arrays, name))
 
-    def __init__(
-        self, name: str, classes: Sequence[str], labels: Sequence[int] | Indices, arrays: Uint8
-    ) -> None:
-        super().__init__(name, classes, labels)
-        if len(arrays) != len(self.labels):
-            raise UserError(f"{name}: {len(arrays)} images but {len(self.labels)} labels")
-        self._arrays = arrays
 
-    def read(self, indices: Indices, pixels: Pixels) -> Uint8:
-        if self._arrays.shape[1:3] == pixels.size:
-            return self._arrays[indices]
-        return np.stack([pixels.prepare(Image.fromarray(self._arrays[i])) for i in indices])
+def refuse_empty(images: Images) -> None:
+    """Where classes are learned, each needs an image."""
+    empty = np.flatnonzero(np.bincount(images.labels, minlength=len(images.classes)) == 0)
+    if len(empty):
+        raise UserError(
+            f"{images.name}: the class {images.classes[empty[0]]!r} has no image; add or drop it"
+        )
+
+
+def refuse_twins(name: str, classes: Sequence[str]) -> None:
+    """Where classes are told apart by their names, no two may have the same."""
+    (twice, count), *_ = Counter(classes).most_common(1) or [("", 0)]
+    if count > 1:
+        raise UserError(f"{name}: the class name {twice!r} stands there twice; rename one")

@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from retouch.data.images import Indices
+from retouch.data.pictures import Indices
 from retouch.errors import UserError
 
 Balance = Literal["task", "class", "reservoir"]

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from retouch.data.images import Images, Indices
+from retouch.data.images import Images, refuse_empty, refuse_twins
+from retouch.data.pictures import Indices
 from retouch.errors import UserError
 
 
@@ -42,6 +43,9 @@ class Stream:
         """
         if train.classes != test.classes:
             raise UserError(f"{train.name} and {test.name} do not have the same classes")
+        refuse_twins(train.name, train.classes)
+        for images in (train, test):
+            refuse_empty(images)
         sizes = _sizes(len(train.classes), tasks)
         labels = _ordered(train.classes, order)
         ends = np.cumsum(sizes)

@@ -62,6 +62,8 @@ def teach(
         record = Run(clip, results, watch or Watch(), Path(out), weights, about, checkpoint_seconds)
     clip.model.eval()  # no dropout, and no batch norm that drifts: only what trains may change
     clip.bf16 = settings.precision == "bf16"
+    for images in (stream.train, stream.test, control):
+        results.notes += [n for n in (images.notes if images else []) if n not in results.notes]
     with _noting(results), _repeatable(clip.device), _stopping_cleanly(record), record.watch:
         train(clip, stream, chosen, settings, Judge(stream, control), record)
     return record.results

@@ -7,7 +7,9 @@ from torch import Tensor
 
 from retouch.clip import Clip
 from retouch.clip.prompts import classifier
-from retouch.data.images import Images, Indices
+from retouch.data.ahead import ahead, send
+from retouch.data.images import Images
+from retouch.data.pictures import Indices
 from retouch.data.stream import Stream
 from retouch.learn.results import Row
 
@@ -17,8 +19,8 @@ def image_features(clip: Clip, images: Images, indices: Indices) -> Tensor:
     """Features of these images [N, D]."""
     batch = 64 if clip.device.type == "cpu" else 256  # what fits a processor's cache is faster
     parts = [indices[i : i + batch] for i in range(0, len(indices), batch)]
-    pixels = (torch.from_numpy(images.read(part, clip.pixels)) for part in parts)
-    return torch.cat([clip.image_features(p) for p in pixels])
+    read = ahead(lambda part: send(images.read(part, clip.pixels), clip.device), parts)
+    return torch.cat([clip.image_features(pixels) for _, pixels in read])
 
 
 def percent_right(similarity: Tensor, labels: Tensor, choices: Sequence[int]) -> float:

@@ -32,17 +32,14 @@ def train(
         with method.trains.begin(lesson) as update:
             method.keeps.begin(lesson)
             steps = lesson.steps if update.optimiser else 0
-            for step in range(record.begin_task(task, update, steps), steps):
-                epoch = step // lesson.per_epoch
-                new = lesson.new(step)
-                count = len(new) if method.replays.joins(epoch) else 0
-                old = buffer.draw(count, lesson.replay_dice(step))
-                loss = backward(lesson, lesson.load(new, old), method.keeps)
+            left = range(record.begin_task(task, update, steps), steps)
+            for step, batch in lesson.batches(left, buffer, method.replays.joins):
+                loss = backward(lesson, batch, method.keeps)
                 if not math.isfinite(loss):
                     raise Diverged(_diverged(loss, settings, task.number, step))
                 factor = method.schedule.factor(step, steps, settings.epochs)
                 update.step(factor)
-                record.stepped(step, epoch, loss, settings.lr * factor)
+                record.stepped(step, step // lesson.per_epoch, loss, settings.lr * factor)
             method.settles.end(lesson, update)
             buffer.add(task.number, task.train, stream.train.labels[task.train])
             record.end_task(update, judge(clip, task.number + 1))

@@ -14,7 +14,7 @@ from pydantic import Field
 from torch import Tensor
 
 from retouch.clip import Features
-from retouch.data.images import Indices
+from retouch.data.pictures import Indices
 from retouch.errors import UserError
 from retouch.methods.lesson import Lesson
 from retouch.methods.method import Schedule, Trains, Update

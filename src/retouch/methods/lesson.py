@@ -10,8 +10,9 @@ from torch import Tensor
 
 from retouch.clip import Batch, Clip, Features
 from retouch.clip.contrast import losses
-from retouch.clip.prompts import fill
-from retouch.data.images import Indices
+from retouch.data.ahead import ahead, send
+from retouch.data.pictures import Indices
+from retouch.data.replay import Buffer
 from retouch.data.stream import Stream, Task
 from retouch.methods.settings import Settings
 
@@ -68,17 +69,25 @@ class Lesson:
             self._epoch = epoch, self._split(shuffled)
         return self._epoch[1][place]
 
-    def replay_dice(self, step: int) -> np.random.Generator:
-        return self.dice(_REPLAY, step)
+    def batches(
+        self, steps: Iterable[int], buffer: Buffer, joins: Callable[[int], bool]
+    ) -> Iterator[tuple[int, Batch]]:
+        """The task's images step by step, with as many old ones in the epochs that they join."""
 
-    def load(self, new: Indices, old: Indices | None = None) -> Batch:
-        """Image–prompt pairs, ready for the model; each distinct prompt stands there once."""
-        positions = new if old is None else np.concatenate([new, old])
-        train, device = self.stream.train, self.clip.device
-        labels, prompt = np.unique(train.labels[positions], return_inverse=True)
-        pixels = torch.from_numpy(train.read(positions, self.clip.pixels)).to(device)
-        tokens = self.clip.tokenise(fill(train.prompt, self.stream.names(labels.tolist())))
-        return Batch(pixels, tokens, torch.from_numpy(prompt).to(device), len(new))
+        def choose(step: int) -> tuple[int, int, Indices]:
+            new = self.new(step)
+            count = len(new) if joins(step // self.per_epoch) else 0
+            old = buffer.draw(count, self.dice(_REPLAY, step))
+            return step, len(new), np.concatenate([new, old])
+
+        chosen = map(choose, steps)
+        for (step, new, positions), pixels in ahead(lambda plan: self._read(plan[2]), chosen):
+            yield step, self._pairs(positions, pixels, new)
+
+    def load(self, positions: Indices, new: int | None = None) -> Batch:
+        """Image–prompt pairs, ready for the model; the first `new`, or all, are the task's own."""
+        count = len(positions) if new is None else new
+        return self._pairs(positions, self._read(positions), count)
 
     def losses(
         self, batch: Batch, loss: Callable[[Features], Tensor] | None = None
@@ -95,9 +104,18 @@ class Lesson:
     def mean_losses(self, groups: Sequence[Indices]) -> Iterable[Tensor]:
         """Losses whose sum is the mean loss over all images of these batches."""
         total = sum(len(group) for group in groups)
-        for group in groups:
-            for term in self.losses(self.load(group)):
+        for group, pixels in ahead(self._read, groups):
+            for term in self.losses(self._pairs(group, pixels, len(group))):
                 yield term * (len(group) / total)
+
+    def _read(self, positions: Indices) -> Tensor:
+        return send(self.stream.train.read(positions, self.clip.pixels), self.clip.device)
+
+    def _pairs(self, positions: Indices, pixels: Tensor, new: int) -> Batch:
+        """Each distinct prompt stands there once."""
+        texts, which = self.stream.train.texts(positions)
+        prompt = torch.from_numpy(which).to(self.clip.device)
+        return Batch(pixels, self.clip.tokenise(texts), prompt, new)
 
     def _split(self, images: Indices, drop_last: bool | None = None) -> list[Indices]:
         """Batches of nearly equal size: none is dropped, and none is left with a single image.

@@ -1,0 +1,45 @@
+"""The command line: thin. Whatever it does can be done in a few lines of Python."""
+
+import logging
+from typing import Annotated
+
+import typer
+from rich.logging import RichHandler
+
+from retouch.cli.datasets import datasets
+from retouch.cli.demo import demo
+from retouch.cli.learn import learn
+from retouch.cli.methods import methods
+from retouch.cli.say import err, out
+from retouch.version import VERSION
+
+app = typer.Typer(
+    help="Teach CLIP new things without making it forget.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Start with: retouch demo",
+)
+for command in (demo, learn, methods):
+    app.command()(command)
+app.add_typer(datasets)
+
+
+def main() -> None:
+    """The program `retouch`."""
+    logging.basicConfig(
+        format="%(message)s",
+        level=logging.WARNING,
+        handlers=[RichHandler(console=err, show_time=False, show_path=False)],
+    )
+    app()
+
+
+@app.callback(invoke_without_command=True)
+def _version(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    if version:
+        out.print(f"retouch {VERSION}", highlight=False)
+        raise typer.Exit

@@ -1,0 +1,81 @@
+"""`retouch datasets`: what there is, and whether it is whole."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from retouch.cli.say import out, plainly, progress
+
+Root = Annotated[
+    Path | None,
+    typer.Option("--data-root", help="Where benchmarks lie; or set RETOUCH_DATA.", metavar="DIR"),
+]
+
+datasets = typer.Typer(name="datasets", help="List the benchmarks, and check what is on disk.")
+
+
+@datasets.callback(invoke_without_command=True)
+def show(context: typer.Context, root: Root = None) -> None:
+    """List the benchmarks: what they hold, where to get them, and whether they are there."""
+    if context.invoked_subcommand:
+        return
+    from rich.table import Table
+
+    from retouch.data.read import BENCHMARKS, FORMS, data_root
+
+    table = Table("name", "data set", box=None)
+    for heading in ("train", "test", "classes"):
+        table.add_column(heading, justify="right")
+    table.add_column("found in", overflow="fold")
+    for name, benchmark in BENCHMARKS.items():
+        facts, there = benchmark.facts, benchmark.find(data_root(root))
+        counts = [f"{facts.images[s]:,}" if s in facts.images else "–" for s in ("train", "test")]
+        found = str(there) if there else "–"
+        table.add_row(name, facts.title, *counts, f"{len(facts.classes):,}", found)
+    out.print(table)
+    out.print("\nWhere to get them:")
+    for name, benchmark in BENCHMARKS.items():
+        _say(f"  {name:13}{benchmark.facts.get}")
+    out.print(
+        f"\nLooked in {data_root(root)} (change with --data-root or RETOUCH_DATA). Your own images "
+        f"are {', '.join(form.what for form in FORMS.values())}, or hf:OWNER/NAME on the hub.",
+        highlight=False,
+    )
+
+
+@datasets.command()
+def check(
+    name: Annotated[str, typer.Argument(help="A benchmark, or a path to your own images.")],
+    root: Root = None,
+) -> None:
+    """Is it whole? Counts, classes, unreadable images, and images in both train and test.
+
+    Ends with exit code 1 if something is missing or cannot be read.
+    """
+    with plainly():
+        from retouch.data.check import check as look
+        from retouch.data.read import BENCHMARKS, read_data
+
+        facts = BENCHMARKS[name].facts if name in BENCHMARKS else None
+        found = look(read_data(name, root), facts, progress)
+        for split, count in found.images.items():
+            right = " or ".join(f"{number:,}" for number in found.expected.get(split, ()))
+            of = f" of {right}" if right else ""
+            _say(f"{split}: {count:,}{of} images")
+        of = f" of {found.expected_classes:,}" if found.expected_classes else ""
+        _say(f"classes: {found.classes:,}{of}")
+        _say(f"unreadable: {len(found.bad):,}")
+        for bad in found.bad[:20]:
+            _say(f"  {bad}")
+        _say(f"in both train and test: {len(found.twins):,}")
+        for train, test in found.twins[:20]:
+            _say(f"  {train} is {test}")
+        for note in found.notes:
+            _say(note)
+        _say("whole" if found.whole else "not whole")
+        raise typer.Exit(0 if found.whole else 1)
+
+
+def _say(line: str) -> None:
+    out.print(line, highlight=False, soft_wrap=True, markup=False)

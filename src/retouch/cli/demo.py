@@ -1,0 +1,33 @@
+"""`retouch demo`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from retouch.cli.say import Quiet, Seed, out, plainly
+
+
+def demo(
+    folder: Annotated[Path, typer.Option("--out", help="Where results go.")] = Path("runs/demo"),
+    methods: Annotated[str, typer.Option(help="Which ones, with commas.")] = "frozen,flyp,er,spu",
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Seconds instead of minutes; little to see.")
+    ] = False,
+    seed: Seed = 0,
+    quiet: Quiet = False,
+) -> None:
+    """See a small CLIP learn 25 traffic signs in five tasks, by four methods.
+
+    Model and pictures come with the package. A table and a page show what each method learned and
+    what it forgot. Takes about two minutes on two processor cores.
+    """
+    with plainly(folder):
+        from retouch.builtin.demo import run_demo
+        from retouch.report import comparison, write_report
+
+        runs = run_demo(folder, methods.split(","), quick=quick, seed=seed, quiet=quiet)
+        out.print(comparison(runs))
+        rates = ", ".join(f"{run.method} {run.settings['lr']:g}" for run in runs[1:])
+        out.print(f"Learning rates: {rates} (docs/demo.md says why they differ)", highlight=False)
+        out.print(f"More in {write_report(folder, runs)}", highlight=False, soft_wrap=True)

@@ -1,0 +1,18 @@
+"""`retouch methods`."""
+
+from retouch.cli.say import out
+
+
+def methods() -> None:
+    """List the methods and their settings."""
+    from rich.table import Table
+
+    from retouch.methods import RECIPES
+
+    table = Table("method", "what it does", "settings (change with --set)", box=None)
+    for name, method in RECIPES.items():
+        parts = method.model_dump(include={"trains", "replays", "keeps", "settles"})
+        settings = [f"{p}.{name}={value}" for p in parts for name, value in parts[p].items()]
+        table.add_row(name, method.summary, " ".join(settings))
+    out.print(table)
+    out.print("Each also has loss, objective, drop_last and schedule.", highlight=False)

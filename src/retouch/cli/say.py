@@ -1,0 +1,65 @@
+"""How the program talks: to the screen, of progress, and of mistakes."""
+
+import errno
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from pydantic import ValidationError
+from rich.console import Console
+from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
+
+from retouch.errors import UserError
+
+if TYPE_CHECKING:
+    from retouch.data.pictures import Indices
+
+out = Console()
+err = Console(stderr=True)
+
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="A line a task instead of a bar.")]
+Seed = Annotated[int, typer.Option(help="The same seed gives the same result.", min=0)]
+
+
+@contextmanager
+def plainly(folder: Path | None = None) -> Iterator[None]:
+    """Say what went wrong in a sentence; no traceback for what a user can put right."""
+    try:
+        yield
+    except UserError as why:
+        _fail(str(why), 1)
+    except ValidationError as why:
+        first = why.errors()[0]
+        _fail(f"{'.'.join(map(str, first['loc']))}={first['input']}: {first['msg']}", 1)
+    except KeyboardInterrupt:
+        kept = (
+            f" What is done is kept in {folder}; the same command goes on there." if folder else ""
+        )
+        _fail(f"stopped.{kept}", 130)
+    except OSError as why:
+        if why.errno == errno.ENOSPC:
+            _fail(
+                "the disk is full. What was written before is whole; free some space and go on", 1
+            )
+        if why.filename is None:
+            raise
+        _fail(f"{why.filename}: {why.strerror}", 1)
+
+
+def _fail(message: str, code: int) -> None:
+    err.print("[bold red]error:[/]", end=" ", highlight=False)
+    err.print(message, highlight=False, soft_wrap=True, markup=False)
+    raise typer.Exit(code)
+
+
+def progress(parts: "Iterable[Indices]", what: str, total: int) -> "Iterator[Indices]":
+    """Pass on parts of some images, with a bar where there is a terminal."""
+    err.print(what, highlight=False, soft_wrap=True, markup=False)
+    columns = (*Progress.get_default_columns()[1:2], MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as bar:
+        task = bar.add_task("", total=total)
+        for part in parts:
+            yield part
+            bar.advance(task, len(part))

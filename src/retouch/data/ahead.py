@@ -1,0 +1,39 @@
+"""Load what is needed next while the device is busy with what is there."""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from retouch.clip.pixels import Uint8
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def ahead(load: Callable[[T], R], items: Iterable[T], depth: int = 2) -> Iterator[tuple[T, R]]:
+    """Each item with what `load` makes of it, in order; up to `depth` are loaded in advance."""
+    pool = ThreadPoolExecutor(1, thread_name_prefix="ahead")
+    waiting: deque[tuple[T, Future[R]]] = deque()
+    try:
+        for item in items:
+            waiting.append((item, pool.submit(load, item)))
+            if len(waiting) > depth:
+                first, loaded = waiting.popleft()
+                yield first, loaded.result()
+        while waiting:
+            first, loaded = waiting.popleft()
+            yield first, loaded.result()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def send(pixels: Uint8, device: torch.device) -> Tensor:
+    """To the device; to a GPU through pinned memory, so that nobody waits for the copy."""
+    found = torch.from_numpy(pixels)
+    if device.type != "cuda":
+        return found.to(device)
+    return found.pin_memory().to(device, non_blocking=True)

@@ -1,0 +1,171 @@
+"""Images decoded and resized once, kept as 8-bit pixels in a file that is mapped into memory.
+
+A cache is a folder named after the source, the transform, the state of the files and the version of
+this code, so a stale one is never found. It is written under another name and moved in place whole;
+processes that want the same one wait for the first to finish.
+"""
+
+import json
+import logging
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from filelock import FileLock
+from PIL import Image
+
+from retouch.clip.pixels import Pixels, Uint8
+from retouch.data.images import Images
+from retouch.data.pictures import Bad, Indices, Pictures, Some
+from retouch.errors import UserError
+
+log = logging.getLogger("retouch")
+
+VERSION = 1
+CHUNK = 256  # images decoded before they are written
+
+Progress = Callable[[Iterable[Indices], str, int], Iterable[Indices]]
+"""Passes on parts of the work, with what it is and how many images it has."""
+
+
+def cache_folder() -> Path:
+    """Where caches go: `RETOUCH_CACHE`, or the user's folder for such things."""
+    own = os.environ.get("RETOUCH_CACHE")
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(own) if own else Path(home) / "retouch"
+
+
+class Cached(Pictures):
+    """Pictures whose prepared pixels lie in a file."""
+
+    def __init__(self, source: Pictures, pixels: Pixels, folder: Path) -> None:
+        self.source = source
+        self.folder = folder
+        self._transform = pixels.transform
+        self._pixels: Uint8 = np.load(folder / "pixels.npy", mmap_mode="r").view(np.ndarray)
+        found = json.loads((folder / "bad.json").read_text())
+        self.bad = [Bad(bad["index"], source.where(bad["index"]), bad["why"]) for bad in found]
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def picture(self, index: int) -> Image.Image:
+        return self.source.picture(index)
+
+    def where(self, index: int) -> str:
+        return self.source.where(index)
+
+    def stamp(self) -> str:
+        return self.source.stamp()
+
+    def fits(self, pixels: Pixels) -> bool:
+        return pixels.transform == self._transform
+
+    def read(self, indices: Indices, pixels: Pixels) -> Uint8:
+        if not self.fits(pixels):
+            return self.source.read(indices, pixels)
+        return np.take(self._pixels, indices, axis=0)
+
+
+def cached(
+    images: Images,
+    pixels: Pixels,
+    folder: Path | None = None,
+    *,
+    skip_bad: bool = False,
+    progress: Progress = lambda todo, what, total: todo,
+) -> Images:
+    """The same images with their pixels in a cache, which is built if it is not there.
+
+    An image that cannot be read is an error that names it; with `skip_bad` it is left out, and the
+    images' notes name it.
+    """
+    if images.pictures.fits(pixels):
+        return images
+    # Of a part, decode the whole: the rest of it will be wanted too.
+    some = images.pictures if isinstance(images.pictures, Some) else None
+    source = some.whole if some else images.pictures
+    positions = some.positions if some else np.arange(len(images))
+    kept = _open(images.name, source, pixels, folder, progress)
+    bad = [replace(b, index=int(p)) for b in kept.bad for p in np.flatnonzero(positions == b.index)]
+    return _without(replace(images, pictures=Some(kept, positions)), bad, skip_bad)
+
+
+def checked(
+    images: Images, pixels: Pixels, progress: Progress = lambda todo, what, total: todo
+) -> Images:
+    """The same images without those that cannot be read; every one is decoded once to find out."""
+    bad: list[Bad] = []
+    for part in progress(parts(len(images)), f"Looking at {images.name}", len(images)):
+        bad += images.pictures.try_read(part, pixels)[1]
+    return _without(images, bad, skip_bad=True)
+
+
+def _without(images: Images, bad: list[Bad], skip_bad: bool) -> Images:
+    if not bad:
+        return images
+    listed = "; ".join(map(str, bad[:5])) + (f"; and {len(bad) - 5} more" if len(bad) > 5 else "")
+    if not skip_bad:
+        raise UserError(f"{listed}. Repair or remove what is broken, or skip it with --skip-bad")
+    note = f"{images.name}: {len(bad)} of {len(images)} images were skipped: {listed}"
+    log.warning("%s", note)
+    good = np.setdiff1d(np.arange(len(images)), [b.index for b in bad])
+    return replace(images.some(good), notes=[*images.notes, note])
+
+
+def _open(
+    name: str, source: Pictures, pixels: Pixels, folder: Path | None, progress: Progress
+) -> Cached:
+    folder = folder or cache_folder()
+    short = re.sub(r"[^A-Za-z0-9]+", "-", "-".join(Path(name).parts[-2:])).strip("-")
+    place = folder / f"{short}-{pixels.transform}-{source.stamp()[:12]}-v{VERSION}"
+    if not place.is_dir():
+        folder.mkdir(parents=True, exist_ok=True)
+        with FileLock(folder / f".{place.name}.lock"):
+            if not place.is_dir():  # nobody else has built it meanwhile
+                _build(name, source, pixels, place, progress)
+    return Cached(source, pixels, place)
+
+
+def _build(name: str, source: Pictures, pixels: Pixels, place: Path, progress: Progress) -> None:
+    shape = (len(source), *pixels.size, 3)
+    size = int(np.prod(shape, dtype=np.int64))
+    free = shutil.disk_usage(place.parent).free
+    if size > free:
+        raise UserError(
+            f"the decoded images of {name} take {_gigabytes(size)}, and {place.parent} has "
+            f"{_gigabytes(free)} left; free some, choose another place with --cache, or decode "
+            "every time with --no-cache"
+        )
+    what = f"Decoding {name} once ({_gigabytes(size)} in {place.parent})"
+    part = place.with_name(f".{place.name}.part")
+    shutil.rmtree(part, ignore_errors=True)  # left behind by a process that was killed
+    part.mkdir()
+    try:
+        bad: list[Bad] = []
+        with (part / "pixels.npy").open("wb") as file:
+            header = {"descr": "|u1", "fortran_order": False, "shape": shape}
+            np.lib.format.write_array_header_1_0(file, header)
+            for indices in progress(parts(len(source)), what, len(source)):
+                found, unreadable = source.try_read(indices, pixels)
+                file.write(found.data)  # not through the map: a full disk is then an error
+                bad += unreadable
+            file.flush()
+            os.fsync(file.fileno())
+        said = json.dumps([{"index": b.index, "why": b.why} for b in bad])
+        (part / "bad.json").write_text(said)
+        part.rename(place)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def parts(count: int) -> list[Indices]:
+    return [np.arange(i, min(i + CHUNK, count)) for i in range(0, count, CHUNK)]
+
+
+def _gigabytes(size: int) -> str:
+    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{max(size / 1e6, 0.1):.1f} MB"

@@ -1,0 +1,65 @@
+"""Images with captions, for methods that hold on to what a model knew by such pairs."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from retouch.clip.pixels import Pixels, Uint8
+from retouch.data.names import Names
+from retouch.data.pictures import Files, Indices, Pictures
+from retouch.data.sources import coco, table, webdataset
+from retouch.errors import UserError
+
+
+@dataclass
+class Pairs:
+    """Pictures, and what is said of each."""
+
+    name: str
+    captions: Names
+    pictures: Pictures
+
+    def __len__(self) -> int:
+        return len(self.captions)
+
+    def read(self, indices: Indices, pixels: Pixels) -> Uint8:
+        return self.pictures.read(indices, pixels)
+
+    def texts(self, indices: Indices) -> list[str]:
+        return [self.captions[int(i)] for i in indices]
+
+
+def read_pairs(source: str | Path) -> Pairs:
+    """From tar shards (CC12M and others, as img2dataset writes them), a table, or COCO."""
+    path = Path(source)
+    if table.recognises(path):
+        return _from_table(path)
+    shards = [path] if path.suffix == ".tar" and path.is_file() else webdataset.shards_of(path)
+    if shards:
+        pictures, texts = webdataset.scan(shards, "txt")
+        return Pairs(str(path), Names(text.strip() for text in texts), pictures)
+    for name in ("annotations/captions_val2017.json", "captions.json"):
+        if (path / name).is_file():
+            return _from_coco(path, path / name)
+    raise UserError(
+        f"{path} holds no images with captions: neither tar shards of .jpg and .txt, nor a .csv, "
+        ".tsv or .jsonl of path and caption, nor COCO's captions"
+    )
+
+
+def _from_table(file: Path) -> Pairs:
+    names, captions = Names(), Names()
+    for path, _, caption, _ in table.rows(file):
+        if not caption:
+            raise UserError(f"{file}: {path} has no caption; the file needs a column `caption`")
+        names.append(path)
+        captions.append(caption)
+    return Pairs(str(file), captions, Files(file.parent, names))
+
+
+def _from_coco(folder: Path, file: Path) -> Pairs:
+    found = json.loads(file.read_text("utf-8"))
+    files = {image["id"]: image["file_name"] for image in found["images"]}
+    said = sorted(found["annotations"], key=lambda a: (a["image_id"], a["id"]))
+    pictures = Files(coco.images_of(folder), [files[a["image_id"]] for a in said])
+    return Pairs(str(folder), Names(a["caption"].strip() for a in said), pictures)

@@ -1,0 +1,194 @@
+"""Pictures, wherever they lie: files, members of tar shards, arrays, or some of those."""
+
+import hashlib
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from retouch.clip.pixels import Pixels, Uint8
+from retouch.data.decode import Unreadable, decode, side_by_side
+from retouch.data.names import Names
+from retouch.errors import UserError
+
+Indices = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Bad:
+    """An image that cannot be read."""
+
+    index: int
+    where: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.where} cannot be read as an image ({self.why})"
+
+
+class Pictures(ABC):
+    """A sequence of pictures. A kind says how many there are, and gives one when asked."""
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def picture(self, index: int) -> Image.Image:
+        """One of them in RGB. Raises `Unreadable`."""
+
+    @abstractmethod
+    def where(self, index: int) -> str:
+        """Where a person would find it."""
+
+    @abstractmethod
+    def stamp(self) -> str:
+        """Changes whenever a picture does; what was made from them before is then made anew."""
+
+    def fits(self, pixels: Pixels) -> bool:
+        """Whether they are as the model takes them already, with nothing left to decode."""
+        return False
+
+    def read(self, indices: Indices, pixels: Pixels) -> Uint8:
+        """These pictures as the model takes them, [B, H, W, 3]."""
+        found, bad = self.try_read(indices, pixels)
+        if bad:
+            raise UserError(f"{bad[0]}; repair or remove it, or skip such images with --skip-bad")
+        return found
+
+    def try_read(self, indices: Indices, pixels: Pixels) -> tuple[Uint8, list[Bad]]:
+        """The same, black where one cannot be read, and which those are."""
+        found = np.zeros((len(indices), *pixels.size, 3), np.uint8)
+
+        def one(place: int) -> Bad | None:
+            index = int(indices[place])
+            try:
+                found[place] = pixels.prepare(self.picture(index))
+            except Unreadable as why:
+                return Bad(index, self.where(index), str(why))
+            return None
+
+        return found, [bad for bad in side_by_side(one, len(indices)) if bad]
+
+
+class Files(Pictures):
+    """Files on disk; the names are relative to `root`."""
+
+    def __init__(self, root: Path, names: Sequence[str]) -> None:
+        self.root = root
+        self.names = names if isinstance(names, Names) else Names(names)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def picture(self, index: int) -> Image.Image:
+        return decode(self.root / self.names[index])
+
+    def where(self, index: int) -> str:
+        return str(self.root / self.names[index])
+
+    def stamp(self) -> str:
+        digest = hashlib.blake2b(self.names.raw, digest_size=16)
+        for name in self.names:
+            digest.update(_size_and_time(os.path.join(self.root, name)))  # noqa: PTH118
+        return digest.hexdigest()
+
+
+class Members(Pictures):
+    """Members of tar files that are not compressed, read in place."""
+
+    def __init__(
+        self, shards: Sequence[Path], shard: Indices, start: Indices, size: Indices, names: Names
+    ) -> None:
+        self.shards = list(shards)
+        self.names = names
+        self._shard, self._start, self._size = shard, start, size
+
+    def __len__(self) -> int:
+        return len(self._start)
+
+    def picture(self, index: int) -> Image.Image:
+        try:
+            with self.shards[self._shard[index]].open("rb") as file:
+                file.seek(self._start[index])
+                return decode(file.read(self._size[index]))
+        except OSError as why:
+            raise Unreadable(why.strerror or str(why)) from None
+
+    def where(self, index: int) -> str:
+        return f"{self.shards[self._shard[index]]}:{self.names[index]}"
+
+    def stamp(self) -> str:
+        digest = hashlib.blake2b(self.names.raw, digest_size=16)
+        digest.update(self._shard.tobytes() + self._start.tobytes())
+        for shard in self.shards:
+            digest.update(_size_and_time(shard))
+        return digest.hexdigest()
+
+
+class Arrays(Pictures):
+    """Pictures that are in memory already, [N, H, W, 3]."""
+
+    def __init__(self, arrays: Uint8, name: str = "picture") -> None:
+        self.arrays = arrays
+        self.name = name
+
+    def __len__(self) -> int:
+        return len(self.arrays)
+
+    def picture(self, index: int) -> Image.Image:
+        return Image.fromarray(self.arrays[index])
+
+    def where(self, index: int) -> str:
+        return f"{self.name} {index}"
+
+    def stamp(self) -> str:
+        return hashlib.blake2b(self.arrays.tobytes(), digest_size=16).hexdigest()
+
+    def fits(self, pixels: Pixels) -> bool:
+        return self.arrays.shape[1:3] == pixels.size
+
+    def read(self, indices: Indices, pixels: Pixels) -> Uint8:
+        return self.arrays[indices] if self.fits(pixels) else super().read(indices, pixels)
+
+
+class Some(Pictures):
+    """Some pictures of others."""
+
+    def __init__(self, whole: Pictures, positions: Indices) -> None:
+        self.whole: Pictures = whole.whole if isinstance(whole, Some) else whole
+        self.positions: Indices = np.asarray(positions, np.int64)
+        if isinstance(whole, Some):
+            self.positions = whole.positions[self.positions]
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    def picture(self, index: int) -> Image.Image:
+        return self.whole.picture(int(self.positions[index]))
+
+    def where(self, index: int) -> str:
+        return self.whole.where(int(self.positions[index]))
+
+    def stamp(self) -> str:
+        digest = hashlib.blake2b(self.positions.tobytes(), digest_size=16)
+        digest.update(self.whole.stamp().encode())
+        return digest.hexdigest()
+
+    def fits(self, pixels: Pixels) -> bool:
+        return self.whole.fits(pixels)
+
+    def read(self, indices: Indices, pixels: Pixels) -> Uint8:
+        return self.whole.read(self.positions[indices], pixels)
+
+
+def _size_and_time(path: str | Path) -> bytes:
+    try:
+        found = os.stat(path)  # noqa: PTH116
+    except OSError:
+        return b"missing"
+    return b"%d %d;" % (found.st_size, found.st_mtime_ns)

@@ -1,0 +1,117 @@
+"""Tar shards: `train/0.tar` with `000.webp` and `000.cls`, as CLIP_benchmark has them."""
+
+import tarfile
+from array import array
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from retouch.data.images import TEMPLATE, Images
+from retouch.data.names import Names
+from retouch.data.pictures import Members
+from retouch.data.sources.folder import ENDINGS
+from retouch.data.splits import Splits
+from retouch.errors import UserError
+
+CLASSES, TEMPLATES = "classnames.txt", "zeroshot_classification_templates.txt"
+
+
+def recognises(folder: Path) -> bool:
+    return (folder / CLASSES).is_file() and any(shards_of(folder / s) for s in ("train", "test"))
+
+
+def read(folder: Path) -> Splits:
+    """`classnames.txt` names the classes, a sample's `.cls` is the number of its class."""
+    classes = lines(folder / CLASSES)
+    templates = [TEMPLATE]
+    if (folder / TEMPLATES).is_file():
+        templates = [line.replace("{c}", "{}") for line in lines(folder / TEMPLATES)]
+    return read_as(folder, classes, templates=templates)
+
+
+def read_as(folder: Path, classes: list[str], **more: Any) -> Splits:
+    """The same with class names and templates of one's own."""
+    train, test = (
+        _split(folder / split, classes, more) if shards_of(folder / split) else None
+        for split in ("train", "test")
+    )
+    return Splits(train, test)
+
+
+def _split(folder: Path, classes: list[str], more: dict[str, Any]) -> Images:
+    shards = shards_of(folder)
+    said = folder / "nshards.txt"
+    if said.is_file() and int(said.read_text()) != len(shards):
+        raise UserError(
+            f"{folder} holds {len(shards)} shards, and its nshards.txt says {said.read_text()}; "
+            "fetch the missing ones"
+        )
+    pictures, texts = scan(shards, "cls")
+    labels = np.array([_label(text, folder, classes) for text in texts], np.int64)
+    return Images(str(folder), classes, labels, pictures, **more)
+
+
+def _label(text: str, folder: Path, classes: list[str]) -> int:
+    if not text.strip().isdigit() or int(text) >= len(classes):
+        raise UserError(
+            f"{folder}: a sample's .cls says {text[:20]!r}; it must be the number of a class, 0 to "
+            f"{len(classes) - 1}"
+        )
+    return int(text)
+
+
+def scan(shards: list[Path], ending: str) -> tuple[Members, Names]:
+    """All images of some shards in order, and the text of that `ending` that goes with each."""
+    names, texts, places = Names(), Names(), array("q")
+    for number, shard in enumerate(shards):
+        images: dict[str, tuple[str, int, int]] = {}
+        beside: dict[str, str] = {}
+        for name, start, size, text in _members(shard, ending):
+            if text is None:
+                images[_key(name)] = name, start, size
+            else:
+                beside[_key(name)] = text
+        for key, (name, start, size) in images.items():
+            if key not in beside:
+                raise UserError(f"{shard}: {name} has no {key}.{ending} beside it; add it")
+            texts.append(beside[key])
+            names.append(name)
+            places.extend((number, start, size))
+    shard_of, start_of, size_of = np.array(places, np.int64).reshape(-1, 3).T.copy()
+    return Members(shards, shard_of, start_of, size_of, names), texts
+
+
+def _key(name: str) -> str:
+    """What the files of a sample have in common: the name up to its first dot."""
+    folder, slash, file = name.rpartition("/")
+    return folder + slash + file.split(".", 1)[0]
+
+
+def _members(shard: Path, ending: str) -> Iterator[tuple[str, int, int, str | None]]:
+    """Images with their places, and texts with what they say, one after the other."""
+    try:
+        with tarfile.open(shard, "r:") as tar:
+            while (member := tar.next()) is not None:
+                tar.members.clear()  # type: ignore[attr-defined]  # it would keep every one
+                if not member.isfile():
+                    continue
+                if member.name.lower().endswith(ENDINGS):
+                    yield member.name, member.offset_data, member.size, None
+                elif member.name.endswith(f".{ending}"):
+                    file = tar.extractfile(member)
+                    assert file is not None
+                    yield member.name, 0, 0, file.read().decode()
+    except (tarfile.TarError, EOFError) as why:
+        raise UserError(f"{shard} cannot be read as a tar file ({why}); fetch it again") from None
+
+
+def shards_of(folder: Path) -> list[Path]:
+    """The tar files of a folder, 2.tar before 10.tar."""
+    return sorted(folder.glob("*.tar"), key=lambda path: (len(path.name), path.name))
+
+
+def lines(file: Path) -> list[str]:
+    """The lines of a text file that are not empty."""
+    return [line.strip() for line in file.read_text("utf-8").splitlines() if line.strip()]

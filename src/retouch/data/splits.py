@@ -1,0 +1,56 @@
+"""What a source holds: images to learn from, images to judge by, or images not yet divided."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from retouch.data.images import Images
+from retouch.errors import UserError
+
+
+@dataclass(frozen=True)
+class Splits:
+    """The images of a source. Without `test`, `train` is everything there is."""
+
+    train: Images | None = None
+    test: Images | None = None
+
+    def to_learn(self, holdout: float = 0.2, seed: int = 0) -> tuple[Images, Images]:
+        """Images to learn from and images to judge by.
+
+        Where the source does not say which are which, the share `holdout` of every class is kept
+        aside for judging.
+        """
+        if self.train is None:
+            name = self.test.name if self.test else "this source"
+            raise UserError(f"{name} has no images to learn from; use it as --control")
+        return (self.train, self.test) if self.test else _hold_out(self.train, holdout, seed)
+
+    def to_judge(self) -> Images:
+        """The images to judge by; all, where the source does not divide them."""
+        found = self.test or self.train
+        assert found is not None
+        return found
+
+    def each(self, change: Callable[[Images], Images]) -> "Splits":
+        """Both parts changed in the same way."""
+        train, test = (part and change(part) for part in (self.train, self.test))
+        return Splits(train, test)
+
+
+def _hold_out(images: Images, share: float, seed: int) -> tuple[Images, Images]:
+    if not 0 < share < 1:
+        raise UserError(f"holdout={share} is not a share between 0 and 1, such as 0.2")
+    kept = np.zeros(len(images), bool)
+    by_class = np.argsort(images.labels, kind="stable")
+    ends = np.cumsum(np.bincount(images.labels, minlength=len(images.classes)))
+    for label, own in enumerate(np.split(by_class, ends[:-1])):
+        if len(own) < 2:
+            raise UserError(
+                f"{images.name}: the class {images.classes[label]!r} has a single image; it takes "
+                "two, one to learn from and one to judge by"
+            )
+        count = min(max(1, round(share * len(own))), len(own) - 1)
+        kept[np.random.default_rng([seed, label]).permutation(own)[:count]] = True
+    return images.some(np.flatnonzero(~kept)), images.some(np.flatnonzero(kept))

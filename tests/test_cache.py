@@ -1,0 +1,394 @@
+"""Decoding: odd pictures, the cache of pixels, reading ahead, and sets that are not whole."""
+
+import multiprocessing
+import threading
+import time
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from test_data import make_folder, places
+
+from retouch.clip.pixels import Pixels
+from retouch.data import Images, Stream, cached, read_data
+from retouch.data import cache as caches
+from retouch.data.ahead import ahead
+from retouch.data.check import check
+from retouch.data.decode import Unreadable, decode, set_workers
+from retouch.data.names import Names
+from retouch.errors import UserError
+
+PIXELS = Pixels(size=(16, 16), shortest=16)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return make_folder(tmp_path / "my photos", {"a": 5, "b": 7, "c": 4})
+
+
+@pytest.fixture
+def images(folder: Path) -> Images:
+    return read_data(folder).to_judge()
+
+
+def everything(images: Images, pixels: Pixels = PIXELS) -> np.ndarray:
+    return images.read(np.arange(len(images)), pixels)
+
+
+# Odd pictures.
+
+
+def gradient(mode: str) -> Image.Image:
+    """Dark above, bright below; the left half darker."""
+    grey = np.linspace(0, 200, 40)[:, None] + np.where(np.arange(30) < 15, 0, 55)[None]
+    return Image.fromarray(grey.astype(np.uint8)).convert(mode)
+
+
+def test_every_kind_of_picture_looks_the_same(tmp_path: Path):
+    plain = np.asarray(gradient("RGB"), int)
+    for mode, name in [
+        ("L", "grey.png"),
+        ("LA", "grey-alpha.png"),
+        ("RGBA", "alpha.png"),
+        ("P", "palette.png"),
+        ("P", "palette.gif"),
+        ("CMYK", "cmyk.jpg"),
+        ("CMYK", "cmyk.tif"),
+        ("1", "bits.png"),
+        ("RGB", "colour.webp"),
+    ]:
+        gradient(mode).save(tmp_path / name)
+        found = decode(tmp_path / name)
+        assert found.mode == "RGB"
+        far = 130 if mode == "1" else 12
+        assert np.abs(np.asarray(found, int) - plain).mean() < far, name
+
+
+@pytest.mark.parametrize("name", ["deep.png", "deep.tif"])
+def test_sixteen_bits_are_shown_in_eight(name: str, tmp_path: Path):
+    grey = np.asarray(gradient("L")).astype(np.uint16) * 257
+    Image.fromarray(grey).save(tmp_path / name)
+    assert np.abs(np.asarray(decode(tmp_path / name))[..., 0] - np.asarray(gradient("L"))).max() < 2
+
+
+def test_a_wide_format_with_small_numbers_stays_as_it_is(tmp_path: Path):
+    Image.fromarray(np.asarray(gradient("L")).astype(np.int32)).save(tmp_path / "wide.tif")
+    found = np.asarray(decode(tmp_path / "wide.tif"))[..., 0]
+    assert np.array_equal(found, np.asarray(gradient("L")))
+
+
+def test_a_picture_is_turned_as_its_camera_says(tmp_path: Path):
+    turned = Image.Exif()
+    turned[0x0112] = 6  # the camera was held upright
+    gradient("RGB").rotate(90, expand=True).save(tmp_path / "turned.png", exif=turned)
+    found = decode(tmp_path / "turned.png")
+    assert found.size == (30, 40)
+    assert np.array_equal(np.asarray(found), np.asarray(gradient("RGB")))
+
+
+def test_of_an_animation_the_first_picture_is_taken(tmp_path: Path):
+    others = [Image.new("RGB", (30, 40), colour) for colour in ("red", "blue")]
+    for name in ("moving.gif", "moving.webp", "moving.png"):
+        options: dict[str, Any] = {"lossless": True} if name.endswith("webp") else {}
+        gradient("RGB").save(tmp_path / name, save_all=True, append_images=others, **options)
+        found = np.asarray(decode(tmp_path / name), int)
+        assert np.abs(found - np.asarray(gradient("RGB"), int)).mean() < 12
+
+
+def test_a_picture_of_one_pixel_and_a_very_long_one(tmp_path: Path):
+    for size in ((1, 1), (1, 300), (300, 1)):
+        Image.new("RGB", size, (9, 99, 199)).save(tmp_path / "odd.png")
+        assert np.array_equal(
+            PIXELS.prepare(decode(tmp_path / "odd.png")), np.full((16, 16, 3), (9, 99, 199))
+        )
+
+
+def test_a_decompression_bomb_is_refused(tmp_path: Path):
+    Image.new("1", (20_000, 20_000)).save(tmp_path / "bomb.png")  # 50 KB on disk, 1.2 GB in RGB
+    with pytest.raises(Unreadable, match="claims more than 178,956,970 pixels"):
+        decode(tmp_path / "bomb.png")
+
+
+@pytest.mark.parametrize("content", [b"", b"GIF89a", b"\xff\xd8\xff\xe0", b"\x89PNG\r\n\x1a\n1234"])
+def test_broken_files(content: bytes, tmp_path: Path):
+    (tmp_path / "x").write_bytes(content)
+    with pytest.raises(Unreadable):
+        decode(tmp_path / "x")
+    with pytest.raises(Unreadable):
+        decode(content)
+    with pytest.raises(Unreadable, match="no such file"):
+        decode(tmp_path / "y")
+
+
+def test_the_number_of_workers_changes_nothing(images: Images):
+    found = []
+    for count in (1, 2, 7):
+        set_workers(count)
+        found.append(everything(images))
+    assert np.array_equal(found[0], found[1])
+    assert np.array_equal(found[0], found[2])
+    with pytest.raises(UserError, match="0 workers"):
+        set_workers(0)
+
+
+# The cache.
+
+
+def test_cached_pixels_are_the_decoded_ones(images: Images, tmp_path: Path):
+    said = []
+
+    def progress(parts, what, total):
+        said.append((what, total))
+        return parts
+
+    kept = cached(images, PIXELS, tmp_path / "cache", progress=progress)
+    assert np.array_equal(everything(kept), everything(images))
+    dice = np.random.default_rng(0).permutation(len(images))[:9]
+    assert np.array_equal(kept.read(dice, PIXELS), images.read(dice, PIXELS))
+    assert kept.read(dice, PIXELS).flags.writeable
+    assert places(kept) == places(images)
+    assert len(said) == 1
+    assert said[0][1] == 16
+    assert "0.1 MB" in said[0][0]
+    (place,) = (p for p in (tmp_path / "cache").iterdir() if p.is_dir())
+    assert "my-photos-16x16-short16-floor-bicubic-" in place.name
+    assert place.name.endswith(f"-v{caches.VERSION}")
+
+
+def test_a_cache_is_built_once_and_anew_when_something_changes(folder: Path, tmp_path: Path):
+    built = []
+
+    def progress(parts, what, total):
+        built.append(total)
+        return parts
+
+    def keep(pixels: Pixels = PIXELS) -> Images:
+        return cached(read_data(folder).to_judge(), pixels, tmp_path / "c", progress=progress)
+
+    keep()
+    keep()
+    assert len(built) == 1
+    keep(Pixels(size=(16, 16)))
+    assert len(built) == 2
+    Image.new("RGB", (20, 20), "white").save(folder / "a" / "0.png")
+    assert everything(keep())[0].min() == 255
+    assert len(built) == 3
+    (folder / "a" / "0.png").unlink()
+    assert len(keep()) == 15
+    assert len(built) == 4
+
+
+def test_other_pixels_than_the_cached_are_still_right(images: Images, tmp_path: Path):
+    kept = cached(images, PIXELS, tmp_path / "c")
+    other = Pixels(size=(8, 12))
+    assert np.array_equal(everything(kept, other), everything(images, other))
+
+
+def test_parts_share_a_cache(folder: Path, tmp_path: Path):
+    train, test = read_data(folder).to_learn(0.3)
+    for part in (train, test):
+        assert np.array_equal(everything(cached(part, PIXELS, tmp_path / "c")), everything(part))
+    assert len([p for p in (tmp_path / "c").iterdir() if p.is_dir()]) == 1
+
+
+def test_what_is_in_memory_needs_no_cache(tmp_path: Path):
+    from tiny import images as in_memory
+
+    plain = in_memory("train", 6, 2)
+    assert cached(plain, PIXELS, tmp_path / "c") is plain
+    assert not (tmp_path / "c").exists()
+    small = Pixels(size=(8, 8))
+    assert np.array_equal(
+        everything(cached(plain, small, tmp_path / "c"), small), everything(plain, small)
+    )
+
+
+def test_unreadable_images_are_all_named_or_skipped(folder: Path, tmp_path: Path):
+    (folder / "a" / "1.png").write_bytes(b"broken")
+    (folder / "c" / "3.png").write_bytes(b"")
+    images = read_data(folder).to_judge()
+    for _ in range(2):  # when it is built, and when it is there
+        with pytest.raises(
+            UserError, match=r"a/1\.png cannot be read.*c/3\.png cannot.*--skip-bad"
+        ):
+            cached(images, PIXELS, tmp_path / "c")
+    kept = cached(images, PIXELS, tmp_path / "c", skip_bad=True)
+    checked = caches.checked(images, PIXELS)
+    for found in (kept, checked):
+        assert len(found) == 14
+        assert not [p for p in places(found) if p.endswith(("a/1.png", "c/3.png"))]
+        assert np.bincount(found.labels).tolist() == [4, 7, 3]
+        assert "2 of 16 images were skipped" in found.notes[0]
+        assert "a/1.png" in found.notes[0]
+    assert np.array_equal(everything(kept), everything(checked))
+
+
+def test_skipping_respects_the_parts(folder: Path, tmp_path: Path):
+    (folder / "a" / "1.png").write_bytes(b"broken")
+    train, test = read_data(folder).to_learn(0.3)
+    found = [cached(part, PIXELS, tmp_path / "c", skip_bad=True) for part in (train, test)]
+    assert len(found[0]) + len(found[1]) == 15
+    for images in found:
+        assert np.array_equal(everything(images), everything(images.some(np.arange(len(images)))))
+        for i, place in enumerate(places(images)):
+            prepared = PIXELS.prepare(decode(Path(place)))
+            assert np.array_equal(images.read(np.array([i]), PIXELS)[0], prepared)
+
+
+def test_a_class_of_which_nothing_can_be_read(folder: Path, tmp_path: Path):
+    for file in (folder / "c").iterdir():
+        file.write_bytes(b"x")
+    images = cached(read_data(folder).to_judge(), PIXELS, tmp_path / "cache", skip_bad=True)
+    with pytest.raises(UserError, match="the class 'c' has no image"):
+        Stream.split(images, images, tasks=1)
+
+
+def test_a_cache_that_does_not_fit_is_refused_before_it_is_begun(images, tmp_path, monkeypatch):
+    usage = type("Usage", (), {"free": 1000})
+    monkeypatch.setattr(caches.shutil, "disk_usage", lambda place: usage)
+    with pytest.raises(UserError, match=r"take 0\.1 MB.*--no-cache"):
+        cached(images, PIXELS, tmp_path / "c")
+
+
+def test_a_build_that_fails_leaves_nothing_behind(images: Images, tmp_path: Path):
+    def stop(parts, what, total):
+        yield from []
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space"):
+        cached(images, PIXELS, tmp_path / "c", progress=stop)
+    assert not [p for p in (tmp_path / "c").iterdir() if p.is_dir()]
+    (tmp_path / "c" / ".left-behind.part").mkdir()
+    assert len(cached(images, PIXELS, tmp_path / "c")) == 16
+
+
+def _build(folder: Path, cache: Path, log: Path) -> None:
+    def slow(parts, what, total):
+        with log.open("a") as file:
+            file.write("built\n")
+        time.sleep(0.5)
+        return parts
+
+    cached(read_data(folder).to_judge(), PIXELS, cache, progress=slow)
+
+
+def test_processes_that_want_the_same_cache_build_it_once(folder: Path, tmp_path: Path):
+    context = multiprocessing.get_context("spawn")
+    about = (folder, tmp_path / "c", tmp_path / "log")
+    all_of_them = [context.Process(target=_build, args=about) for _ in range(3)]
+    for process in all_of_them:
+        process.start()
+    for process in all_of_them:
+        process.join()
+        assert process.exitcode == 0
+    assert (tmp_path / "log").read_text() == "built\n"
+
+
+def test_where_caches_go(monkeypatch, tmp_path: Path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("RETOUCH_CACHE", raising=False)
+    assert caches.cache_folder() == tmp_path / "retouch"
+    monkeypatch.setenv("RETOUCH_CACHE", str(tmp_path / "own"))
+    assert caches.cache_folder() == tmp_path / "own"
+
+
+def test_a_cache_of_real_shards(shared: Path, tmp_path: Path):
+    images = read_data("gtsrb", shared / "data").to_judge()
+    kept = cached(images, PIXELS, tmp_path / "c")
+    some = np.random.default_rng(0).permutation(len(images))[:50]
+    assert np.array_equal(kept.read(some, PIXELS), images.read(some, PIXELS))
+
+
+# Reading ahead.
+
+
+def test_ahead_keeps_the_order_and_is_ahead():
+    loaded = []
+    found = ahead(lambda i: loaded.append(i) or i * i, iter(range(20)), depth=3)
+    assert next(found) == (0, 0)
+    deadline = time.monotonic() + 5
+    while len(loaded) < 4 and time.monotonic() < deadline:
+        time.sleep(0.001)
+    assert loaded == [0, 1, 2, 3]
+    assert list(found) == [(i, i * i) for i in range(1, 20)]
+
+
+def test_ahead_passes_errors_on_and_ends_its_thread():
+    def load(i: int) -> int:
+        if i == 3:
+            raise UserError("no more")
+        return i
+
+    got = []
+    with pytest.raises(UserError, match="no more"):
+        got += [i for i, _ in ahead(load, range(10))]
+    found = ahead(load, range(3))
+    next(found)
+    found.close()
+    assert not [t for t in threading.enumerate() if t.name.startswith("ahead")]
+
+
+# Is it whole?
+
+
+def test_check_finds_what_is_wrong(tmp_path: Path):
+    for part, each in (("train", {"a": 3, "b": 2}), ("test", {"a": 2, "b": 2})):
+        make_folder(tmp_path / part, each, size=20 if part == "train" else 31)
+    (tmp_path / "test" / "b" / "1.png").write_bytes(b"broken")
+    copy = (tmp_path / "train" / "a" / "2.png").read_bytes()
+    (tmp_path / "test" / "a" / "copy.png").write_bytes(copy)
+    found = check(read_data(tmp_path))
+    assert found.images == {"train": 5, "test": 5}
+    assert found.classes == 2
+    assert [Path(bad.where).name for bad in found.bad] == ["1.png"]
+    ((train, test),) = found.twins
+    assert train.endswith("train/a/2.png")
+    assert test.endswith("test/a/copy.png")
+    assert not found.whole
+    (tmp_path / "test" / "b" / "1.png").unlink()
+    assert check(read_data(tmp_path)).whole
+
+
+def test_check_knows_how_many_there_should_be(tmp_path: Path):
+    import layouts
+
+    from retouch.data.read import BENCHMARKS
+
+    layouts.write_cub(tmp_path)
+    found = check(read_data("cub", tmp_path), BENCHMARKS["cub"].facts)
+    assert found.expected == {"train": (5994,), "test": (5794,)}
+    assert found.expected_classes == 200
+    assert not found.whole
+    assert not found.bad
+
+
+# Very many.
+
+
+def test_names_take_little_memory_and_come_back_as_they_were():
+    odd = ["plain.png", "", "é☆.png", b"\xff\xfe.png".decode(errors="surrogateescape")]
+    names = Names(odd)
+    assert list(names) == odd
+    assert names[-1] == odd[-1]
+    assert list(names[1:3]) == odd[1:3]
+    assert list(names.some(np.array([3, 0]))) == [odd[3], odd[0]]
+    with pytest.raises(IndexError):
+        _ = names[4]
+
+
+def test_very_many_files_are_listed_without_much_memory(tmp_path: Path):
+    """`benchmarks/data.py` does this with a million."""
+    for number in range(100):
+        (tmp_path / f"class {number}").mkdir()
+        for image in range(500):
+            (tmp_path / f"class {number}" / f"{image:07d}.jpg").touch()
+    tracemalloc.start()
+    stream = Stream.split(*read_data(tmp_path).to_learn(), tasks=10)
+    held, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert sum(len(task.train) + len(task.test) for task in stream.tasks) == 50_000
+    assert held < 100 * 50_000
+    assert peak < 150 * 50_000
