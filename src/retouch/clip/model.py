@@ -1,9 +1,11 @@
 """One small interface over every CLIP, whichever library it comes from."""
 
+import copy
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -87,6 +89,13 @@ class Clip(ABC):
     def to(self, device: torch.device | str) -> "Clip":
         self.model.to(device)
         return self
+
+    def twin(self) -> Self:
+        """A frozen copy, to compare with later."""
+        tokenizer = getattr(self, "tokenizer", None)
+        other = copy.deepcopy(self, {id(tokenizer): tokenizer})
+        other.model.requires_grad_(False)
+        return other
 
 
 class Pair(Clip):

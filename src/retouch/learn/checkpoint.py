@@ -17,6 +17,7 @@ from typing import Any
 
 import safetensors
 import torch
+from safetensors.torch import load_file
 from safetensors.torch import save as to_bytes
 from torch import Tensor
 
@@ -28,7 +29,7 @@ from retouch.files import write_atomically
 from retouch.learn import results as stored
 from retouch.learn.results import Results, Row
 from retouch.learn.watch import Watch
-from retouch.methods import Update
+from retouch.methods import Method, Update
 from retouch.sparse import Delta, Selection, Snapshot
 
 log = logging.getLogger("retouch")
@@ -56,12 +57,20 @@ class Record:
             self.results.rows.append(judge())
         self.watch.judged(self.results)
 
-    def begin_task(self, task: Task, update: Update, steps: int) -> int:
-        """The step to begin with: 0, unless the task was interrupted."""
+    def begin_task(self, task: Task, update: Update, steps: int) -> None:
+        """A task of so many steps begins."""
         self._task = task.number
         self._since = time.monotonic()
         self.watch.begins(task.number, steps)
+
+    def resume(self, update: Update) -> int:
+        """The step to begin with: 0, unless the task was interrupted."""
         return 0
+
+    def control_drop(self, now: Callable[[], float | None]) -> Callable[[], float] | None:
+        """How to find out by how many points the control set has fallen, if there is one."""
+        before = self.results.rows[0].control
+        return None if before is None else lambda: before - (now() or 0.0)
 
     def stepped(self, step: int, epoch: int, loss: float, lr: float) -> None:
         self.watch.stepped(step, epoch, loss)
@@ -87,6 +96,7 @@ class Run(Record):
         weights: str,
         about: dict[str, Any],
         every: float,
+        method: Method,
     ) -> None:
         """`weights` is the fingerprint of the model before the first task, `about` goes into every
         delta's header, and a checkpoint is written every `every` seconds.
@@ -94,6 +104,7 @@ class Run(Record):
         super().__init__(clip, results, watch)
         self.folder = folder
         self._about = about
+        self._method = method
         self._every = every
         self._saved_at = time.monotonic()
         self._metrics = _Lines(folder / "metrics.jsonl")
@@ -111,16 +122,20 @@ class Run(Record):
             self._weights = delta.after
         if self.done:
             buffer.restore(self.results.replay)
+            self._method.restore(self._read_state())
         super().begin(buffer, judge)
         if not resumed:
             self._save_results()
 
-    def begin_task(self, task: Task, update: Update, steps: int) -> int:
+    def begin_task(self, task: Task, update: Update, steps: int) -> None:
         super().begin_task(task, update, steps)
         self._update = update
-        self._snapshot = Snapshot(self.clip.model, update.selection, self._weights)
-        start = self._load_checkpoint(update)
-        self._metrics.keep(lambda line: (line["task"], line["step"]) < (task.number + 1, start + 1))
+        model, selection = self.clip.model, update.selection
+        self._snapshot = Snapshot(model, selection, self._weights, update.tensors)
+
+    def resume(self, update: Update) -> int:
+        start, task = self._load_checkpoint(update), self._task
+        self._metrics.keep(lambda line: (line["task"], line["step"]) < (task + 1, start + 1))
         self._saved_at = time.monotonic()
         return start
 
@@ -142,13 +157,28 @@ class Run(Record):
         delta.save(self.delta_file(self._task))
         self._weights = delta.after
         super().end_task(update, row)
+        self._write_state()
         self._save_results()
         self._checkpoint.unlink(missing_ok=True)
+        self._state_file(self.done - 1).unlink(missing_ok=True)
         if self.stop:
             raise KeyboardInterrupt
 
     def delta_file(self, number: int) -> Path:
         return self.folder / "deltas" / f"task-{number + 1:02}.safetensors"
+
+    def _state_file(self, done: int) -> Path:
+        return self.folder / f"state-{done:02}.safetensors"
+
+    def _write_state(self) -> None:
+        """What the method's parts remember from task to task, if anything."""
+        state = {name: tensor.cpu().contiguous() for name, tensor in self._method.state().items()}
+        if state:
+            write_atomically(self._state_file(self.done), to_bytes(state))
+
+    def _read_state(self) -> dict[str, Tensor]:
+        file = self._state_file(self.done)
+        return load_file(file) if file.exists() else {}
 
     @property
     def _checkpoint(self) -> Path:
@@ -159,18 +189,20 @@ class Run(Record):
 
     def _save_checkpoint(self, step: int) -> None:
         """What the task changed so far, and the optimiser's state."""
-        assert self._update is not None
-        assert self._update.optimiser is not None
-        selection, tensors = self._update.selection, self.clip.model.state_dict()
-        content = {f"value:{name}": c.take(tensors[name]).cpu() for name, c in selection.items()}
-        state = self._update.optimiser.state_dict()["state"]
+        update = self._update
+        assert update is not None
+        assert update.optimiser is not None
+        content = {f"value:{name}": entries.cpu() for name, entries in update.take().items()}
+        content |= {f"extra:{name}": p.detach().cpu() for name, p in update.extra.items()}
+        content |= {f"part:{name}": t.cpu() for name, t in self._method.state().items()}
+        state = update.optimiser.state_dict()["state"]
         for number, entry in state.items():
             content |= {f"state:{number}:{key}": value.cpu() for key, value in entry.items()}
         place = {
             "task": self._task,
             "step": step,
             "seconds": time.monotonic() - self._since,
-            "selection": _digest(selection),
+            "selection": _digest(update.selection),
             "weights": self._snapshot.before if self._snapshot else "",
         }
         write_atomically(self._checkpoint, to_bytes(content, {"retouch": json.dumps(place)}))
@@ -200,9 +232,10 @@ class Run(Record):
 
     def _restore(self, update: Update, content: dict[str, Tensor]) -> None:
         assert update.optimiser is not None
-        tensors = self.clip.model.state_dict()
-        for name, chosen in update.selection.items():
-            chosen.put(tensors[name], content[f"value:{name}"])
+        update.put({name: content[f"value:{name}"] for name in update.selection})
+        for name, parameter in update.extra.items():
+            parameter.data.copy_(content[f"extra:{name}"])
+        self._method.restore(_inside(content, "part:"))
         state: dict[int, dict[str, Tensor]] = {}
         for key, value in content.items():
             if key.startswith("state:"):
@@ -240,6 +273,10 @@ class _Lines:
             if wanted(line):
                 lines.append(text + "\n")
         write_atomically(self._path, "".join(lines))
+
+
+def _inside(content: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {k.removeprefix(prefix): t for k, t in content.items() if k.startswith(prefix)}
 
 
 def _digest(selection: Selection) -> str:

@@ -17,6 +17,7 @@ import yaml
 
 from retouch.clip import Clip
 from retouch.data.images import Images
+from retouch.data.pairs import Pairs
 from retouch.data.stream import Stream
 from retouch.errors import UserError
 from retouch.files import write_atomically
@@ -40,6 +41,7 @@ def teach(
     *,
     settings: Settings | None = None,
     control: Images | None = None,
+    reference: Pairs | None = None,
     out: str | Path | None = None,
     watch: Watch | None = None,
     checkpoint_seconds: float = 60.0,
@@ -47,11 +49,16 @@ def teach(
     """Learn the stream's tasks in order, and judge after each what was learned and what was lost.
 
     `method` is the name of a recipe, or a method of your own. `control` are images of what the
-    model could do before. With `out`, a folder is written: settings, results, losses and a delta a
+    model could do before; `reference` are images with captions, for methods that hold on to old
+    knowledge by such. With `out`, a folder is written: settings, results, losses and a delta a
     task; where it holds the same run unfinished, that run goes on. The model is changed in place.
     """
     settings = settings or Settings()
     chosen = recipe(method) if isinstance(method, str) else method
+    clip.model.eval()  # no dropout, and no batch norm that drifts: only what trains may change
+    clip.bf16 = settings.precision == "bf16"
+    with _repeatable(clip.device):
+        chosen = chosen.start(clip, settings, reference)
     results = _new_results(clip, stream, chosen, settings)
     record: Record = Record(clip, results, watch or Watch())
     if out is not None:
@@ -59,9 +66,9 @@ def teach(
         config = {"weights": weights, **_config(clip, stream, control, chosen, settings)}
         results = _open_folder(Path(out), config, results)
         about = {"method": chosen.model_dump(mode="json"), "prompt": stream.train.prompt}
-        record = Run(clip, results, watch or Watch(), Path(out), weights, about, checkpoint_seconds)
-    clip.model.eval()  # no dropout, and no batch norm that drifts: only what trains may change
-    clip.bf16 = settings.precision == "bf16"
+        record = Run(
+            clip, results, watch or Watch(), Path(out), weights, about, checkpoint_seconds, chosen
+        )
     for images in (stream.train, stream.test, control):
         results.notes += [n for n in (images.notes if images else []) if n not in results.notes]
     with _noting(results), _repeatable(clip.device), _stopping_cleanly(record), record.watch:
@@ -70,10 +77,16 @@ def teach(
 
 
 def preview(
-    clip: Clip, stream: Stream, method: str | Method = "spu", *, settings: Settings | None = None
+    clip: Clip,
+    stream: Stream,
+    method: str | Method = "spu",
+    *,
+    settings: Settings | None = None,
+    reference: Pairs | None = None,
 ) -> Selection:
     """What may move while the first task is learned. Nothing is changed; print it as a table."""
     chosen = recipe(method) if isinstance(method, str) else method
+    chosen = chosen.start(clip, settings or Settings(), reference)
     lesson = lesson_for(clip, stream, stream.tasks[0], chosen, settings or Settings())
     with chosen.trains.begin(lesson) as update:
         return update.selection

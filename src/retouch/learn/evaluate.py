@@ -51,9 +51,10 @@ class Judge:
             labels = torch.from_numpy(test.labels[task.test])
             choices = seen if task.number < learned else stream.classes
             found.append(percent_right(similarity, labels, choices))
-        return Row(tasks=found, control=self._judge_control(clip))
+        return Row(tasks=found, control=self.control(clip))
 
-    def _judge_control(self, clip: Clip) -> float | None:
+    def control(self, clip: Clip) -> float | None:
+        """Accuracy on what the model could do before, in percent."""
         images = self._control
         if images is None:
             return None

@@ -1,7 +1,6 @@
 """The loop over a stream of tasks. It reads like the paper and never asks which method it runs."""
 
 import math
-from collections.abc import Callable
 from functools import partial
 
 from torch import Tensor
@@ -11,7 +10,7 @@ from retouch.clip.contrast import pair_loss
 from retouch.data.stream import Stream, Task
 from retouch.errors import Diverged
 from retouch.learn.checkpoint import Record
-from retouch.learn.results import Row
+from retouch.learn.evaluate import Judge
 from retouch.methods import Keeps, Lesson, Method, Settings
 
 
@@ -20,7 +19,7 @@ def train(
     stream: Stream,
     method: Method,
     settings: Settings,
-    judge: Callable[[Clip, int], Row],
+    judge: Judge,
     record: Record,
 ) -> None:
     """Learn the tasks that `record` does not hold yet, one after the other."""
@@ -29,18 +28,24 @@ def train(
     record.begin(buffer, lambda: judge(clip, 0))
     for task in stream.tasks[record.done :]:
         lesson = lesson_for(clip, stream, task, method, settings)
+        lesson.control_drop = record.control_drop(lambda: judge.control(clip))
         with method.trains.begin(lesson) as update:
-            method.keeps.begin(lesson)
             steps = lesson.steps if update.optimiser else 0
-            left = range(record.begin_task(task, update, steps), steps)
+            record.begin_task(task, update, steps)
+            method.settles.begin(lesson, update)
+            method.keeps.begin(lesson)
+            left = range(record.resume(update), steps)
             for step, batch in lesson.batches(left, buffer, method.replays.joins):
                 loss = backward(lesson, batch, method.keeps)
                 if not math.isfinite(loss):
                     raise Diverged(_diverged(loss, settings, task.number, step))
                 factor = method.schedule.factor(step, steps, settings.epochs)
                 update.step(factor)
+                method.settles.stepped(lesson, update, step)
                 record.stepped(step, step // lesson.per_epoch, loss, settings.lr * factor)
+            update.end()
             method.settles.end(lesson, update)
+            method.keeps.end(lesson)
             buffer.add(task.number, task.train, stream.train.labels[task.train])
             record.end_task(update, judge(clip, task.number + 1))
 

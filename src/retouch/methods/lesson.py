@@ -40,6 +40,12 @@ class Lesson:
         self.task = task
         self.settings = settings
         self.loss = loss
+        self.step = 0
+        """The step at hand, from 0."""
+        self.control_drop: Callable[[], float] | None = None
+        """Points that the control set has fallen since before the first task, if there is one."""
+        self.weights: Callable[[], dict[str, Tensor]] = self._moving
+        """The weights that move, by name, as the towers use them now, with their gradient."""
         self._drop_last = drop_last
         self._epoch: tuple[int, list[Indices]] = (-1, [])
         if len(task.classes) == 1 and len(stream.tasks) > 1:
@@ -82,6 +88,7 @@ class Lesson:
 
         chosen = map(choose, steps)
         for (step, new, positions), pixels in ahead(lambda plan: self._read(plan[2]), chosen):
+            self.step = step
             yield step, self._pairs(positions, pixels, new)
 
     def load(self, positions: Indices, new: int | None = None) -> Batch:
@@ -107,6 +114,9 @@ class Lesson:
         for group, pixels in ahead(self._read, groups):
             for term in self.losses(self._pairs(group, pixels, len(group))):
                 yield term * (len(group) / total)
+
+    def _moving(self) -> dict[str, Tensor]:
+        return {name: p for name, p in self.clip.model.named_parameters() if p.requires_grad}
 
     def _read(self, positions: Indices) -> Tensor:
         return send(self.stream.train.read(positions, self.clip.pixels), self.clip.device)

@@ -6,25 +6,48 @@ of its own, or a new combination, and a line in `recipes.py`.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, ValidationError
 from torch import Tensor, nn
 
+from retouch.clip import Clip
 from retouch.clip.contrast import Features, LossName, Objective
+from retouch.data.pairs import Pairs
 from retouch.data.replay import Balance, Buffer
 from retouch.errors import UserError
 from retouch.methods.lesson import Lesson
+from retouch.methods.settings import Settings
 from retouch.sparse import Selection, only
 
 
 class Part(BaseModel):
-    """An answer to one of the four questions. Unknown settings are refused."""
+    """An answer to one of the four questions. Unknown settings are refused.
+
+    A part may remember things from task to task in private attributes: a run works on a copy of its
+    own. What `start` and `begin` do not make anew goes into `state`, so that a run that was killed
+    can go on.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    copies: ClassVar[int] = 0
+    """Extra copies of the model's weights that it holds while training."""
+    needs_reference: ClassVar[bool] = False
+    """Whether it wants images with captions of what the model knew before."""
+
+    def start(self, clip: Clip, settings: Settings, reference: Pairs | None) -> None:
+        """Look at the model before the first task, as it was pre-trained."""
+
+    def state(self) -> dict[str, Tensor]:
+        """What it must not forget when the run is interrupted."""
+        return {}
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Remember that again."""
 
 
 class Update:
@@ -35,14 +58,41 @@ class Update:
         model: nn.Module,
         selection: Selection,
         optimiser: Callable[[ExitStack], torch.optim.Optimizer] | None = None,
+        *,
+        moving: Collection[str] | None = None,
+        end: Callable[[], None] | None = None,
     ) -> None:
-        """`optimiser` makes one when the model is ready, and may ask to be told of the end."""
+        """`optimiser` makes one when the model is ready, and may ask to be told of the end.
+
+        `selection` are the entries that may differ when the task is over. Where the optimiser moves
+        something else meanwhile, `moving` says which of the model's own parameters need a gradient,
+        and `end` puts the result into the selection when the last step is done.
+        """
         self.selection = selection
+        self.tensors: dict[str, Tensor] = dict(model.state_dict())
+        """The model's own tensors by their own names, whatever is wrapped around them meanwhile."""
+        self.extra: dict[str, nn.Parameter] = {}
+        """What the optimiser moves besides, to be stored with a checkpoint."""
+        self._finish = end
         self._end = ExitStack()
-        self._end.enter_context(only(model, selection))
+        self._end.enter_context(only(model, selection if moving is None else moving))
         self.optimiser = optimiser and optimiser(self._end)
         for group in self.optimiser.param_groups if self.optimiser else ():
             group["initial_lr"] = group["lr"]
+
+    def take(self) -> dict[str, Tensor]:
+        """A copy of the selected entries as they are now."""
+        return {name: chosen.take(self.tensors[name]) for name, chosen in self.selection.items()}
+
+    def put(self, entries: Mapping[str, Tensor]) -> None:
+        """Write such entries back."""
+        for name, chosen in self.selection.items():
+            chosen.put(self.tensors[name], entries[name])
+
+    def end(self) -> None:
+        """The last step is done."""
+        if self._finish:
+            self._finish()
 
     def step(self, factor: float) -> None:
         """Move by the gradients at hand, with the learning rate times `factor`."""
@@ -85,6 +135,9 @@ class Keeps(Part):
     def begin(self, lesson: Lesson) -> None:
         """Look at the model before a task is learned."""
 
+    def end(self, lesson: Lesson) -> None:
+        """Look at the model when a task is learned."""
+
     def loss(self, features: Features) -> Tensor | None:
         """What to add to the loss of a batch."""
         return None
@@ -92,6 +145,12 @@ class Keeps(Part):
 
 class Settles(Part):
     """What happens when a task ends? Nothing."""
+
+    def begin(self, lesson: Lesson, update: Update) -> None:
+        """Change the model before a task is learned, among the entries that may move."""
+
+    def stepped(self, lesson: Lesson, update: Update, step: int) -> None:
+        """A step is done."""
 
     def end(self, lesson: Lesson, update: Update) -> None:
         """Change the model once more, among the entries that the update may move."""
@@ -150,6 +209,42 @@ class Method(BaseModel):
     objective: Objective = "summed"
     drop_last: bool = False
     """Leave out the last batch of an epoch if it is not full (and not the only one)."""
+
+    @property
+    def parts(self) -> dict[str, Part]:
+        names = ("trains", "replays", "keeps", "settles")
+        return {name: getattr(self, name) for name in names}
+
+    @property
+    def needs_reference(self) -> bool:
+        return any(part.needs_reference for part in self.parts.values())
+
+    @property
+    def copies(self) -> int:
+        """Extra copies of the model's weights that are held while training."""
+        return sum(part.copies for part in self.parts.values())
+
+    def start(self, clip: Clip, settings: Settings, reference: Pairs | None = None) -> "Method":
+        """A copy for one run, that has looked at the model."""
+        if self.needs_reference and reference is None:
+            raise UserError(
+                f"{self.name} holds on to what the model knew by images with captions that are "
+                "like those it was pre-trained on; name some with --reference"
+            )
+        own = self.model_copy(deep=True)
+        for part in own.parts.values():
+            part.start(clip, settings, reference)
+        return own
+
+    def state(self) -> dict[str, Tensor]:
+        """What the parts must not forget."""
+        found = {name: part.state() for name, part in self.parts.items()}
+        return {f"{name}:{key}": t for name, each in found.items() for key, t in each.items()}
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        for name, part in self.parts.items():
+            own = {k.partition(":")[2]: t for k, t in state.items() if k.startswith(f"{name}:")}
+            part.restore(own)
 
     def change(self, changes: dict[str, Any]) -> "Method":
         """The same recipe with other settings, named as in `{"trains.rate": 0.05}`."""

@@ -160,13 +160,19 @@ class Delta:
 class Snapshot:
     """The weights of a selection as they are now, to find out later what became of them."""
 
-    def __init__(self, model: nn.Module, selection: Selection, at: str | None = None) -> None:
-        """`at` is the model's fingerprint, where the caller has it at hand."""
+    def __init__(
+        self,
+        model: nn.Module,
+        selection: Selection,
+        at: str | None = None,
+        tensors: Mapping[str, Tensor] | None = None,
+    ) -> None:
+        """`at` is the model's fingerprint, `tensors` its state, where the caller has them."""
         self.before = at or fingerprint(model)
         self._model = model
         self._selection = selection
-        tensors = model.state_dict()
-        self._old = {name: chosen.take(tensors[name]) for name, chosen in selection.items()}
+        now = model.state_dict() if tensors is None else tensors
+        self._old = {name: chosen.take(now[name]) for name, chosen in selection.items()}
 
     def delta(self, about: dict[str, Any] | None = None) -> Delta:
         """What has changed since."""
