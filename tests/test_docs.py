@@ -115,7 +115,7 @@ def test_every_link_and_picture_in_the_documents_exists():
 def test_the_methods_of_the_readme_are_those_there_are():
     from retouch.methods import RECIPES
 
-    listed = re.findall(r"^\| `([a-z-]+)` \|", README, re.MULTILINE)
+    listed = re.findall(r"^\| `([a-z0-9+-]+)` \|", README, re.MULTILINE)
     assert listed == list(RECIPES)
 
 

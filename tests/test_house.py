@@ -23,6 +23,7 @@ ROOMS = [
     "learn",
     "report",
     "builtin",
+    "bench",
     "cli",
 ]
 

@@ -1,6 +1,7 @@
 """Contract tests over every method: what any recipe must do, and what makes each one itself."""
 
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,11 @@ from tiny import images, tiny_clip
 from torch import Tensor, nn
 
 import retouch
-from retouch.clip import Features
-from retouch.data import Stream
+from retouch.clip import Clip, Features
+from retouch.data import Pairs, Stream
+from retouch.data.names import Names
 from retouch.errors import UserError
-from retouch.learn import Watch
+from retouch.learn import Results, Watch
 from retouch.methods import RECIPES, Keeps, Lesson, Method, Settings, Settles, Update, recipe
 from retouch.methods.authors import AuthorsSchedule
 from retouch.methods.everything import Everything
@@ -24,11 +26,35 @@ from retouch.sparse import Delta, Selection, fingerprint, locate
 QUICK = Settings(epochs=4, batch=8, lr=5e-3, weight_decay=0.1)
 
 
+SMALL: dict[str, dict[str, Any]] = {
+    "mas": {"keeps.images": 8},
+    "mask": {"trains.share": 1.0},  # several batches to learn from
+    "zscl": {"keeps.batch": 6, "settles.every": 3},
+    "slca": {"settles.epochs": 1, "settles.samples": 16},
+    "dualprompt": {"trains.general": (1,), "trains.expert": (2,), "trains.tasks": 3},
+}
+"""What fits a model of two layers and a stream of few images."""
+
+
 def quick(name: str, **changes: Any) -> Method:
     """A recipe with a buffer that fits the tiny stream."""
     method = recipe(name)
     replays = {"replays.size": 12} if "size" in type(method.replays).model_fields else {}
-    return method.change({**replays, **{k.replace("__", "."): v for k, v in changes.items()}})
+    own = {**replays, **SMALL.get(name, {})}
+    return method.change({**own, **{k.replace("__", "."): v for k, v in changes.items()}})
+
+
+def reference(count: int = 12) -> Pairs:
+    """Pictures with captions."""
+    found = images("reference", 6, count // 6)
+    said = [f"a picture of {found.classes[label]}" for label in found.labels]
+    return Pairs("reference", Names(said), found.pictures)
+
+
+def learn(clip: Clip, stream: Stream, method: Method, **options: Any) -> Results:
+    """Teach with all that a method may ask for."""
+    given = {"settings": QUICK, "control": images("control", 4, 3), "reference": reference()}
+    return retouch.teach(clip, stream, method, **{**given, **options})
 
 
 class Listener(Watch):
@@ -47,14 +73,12 @@ def name(request: pytest.FixtureRequest) -> str:
 def test_a_run_of_every_method(name: str, stream: Stream, tmp_path: Path):
     clip, heard = tiny_clip(), Listener()
     start = {n: p.detach().clone() for n, p in clip.model.named_parameters()}
-    control = images("control", 4, 3)
-    results = retouch.teach(
-        clip, stream, quick(name), settings=QUICK, control=control, out=tmp_path, watch=heard
-    )
+    results = learn(clip, stream, quick(name), out=tmp_path, watch=heard)
     assert results.finished
     assert len(results.rows) == 4
     assert all(math.isfinite(x) for row in results.rows for x in (*row.tasks, row.control))
-    moved = [n for n, p in clip.model.named_parameters() if not torch.equal(p, start[n])]
+    now = dict(clip.model.named_parameters())
+    moved = [n for n, old in start.items() if not torch.equal(now[n], old)]
     if name == "frozen":
         assert moved == []
         assert results.trained == [0, 0, 0]
@@ -65,9 +89,19 @@ def test_a_run_of_every_method(name: str, stream: Stream, tmp_path: Path):
     assert sum(last) < sum(first), "the loss of the first task goes down"
 
     fresh = tiny_clip()
+    quick(name).start(fresh, QUICK, reference())  # what adds to the model does so here
     for number in range(3):
         Delta.load(tmp_path / "deltas" / f"task-{number + 1:02}.safetensors").apply(fresh.model)
     assert fingerprint(fresh.model) == fingerprint(clip.model)
+    clip.save(tmp_path / "saved")
+    pixels = torch.from_numpy(stream.test.read(stream.tasks[0].test, clip.pixels))
+    with torch.no_grad():
+        loaded = retouch.load(str(tmp_path / "saved")).image_features(pixels)
+        assert torch.allclose(loaded, clip.image_features(pixels), atol=1e-6)
+    added = set(dict(clip.model.named_parameters())) - set(
+        dict(tiny_clip().model.named_parameters())
+    )
+    assert bool(added) == (name in ("l2p", "dualprompt")), "a plain CLIP, but for those two"
     assert not any(p.grad is not None for p in clip.model.parameters())
     assert all(p.requires_grad for p in clip.model.parameters()), "the model is handed back free"
 
@@ -77,7 +111,7 @@ def test_the_same_seed_gives_the_same_result(name: str, stream: Stream):
     for seed in (0, 0, 1):
         clip = tiny_clip()
         settings = QUICK.model_copy(update={"seed": seed, "epochs": 2})
-        retouch.teach(clip, stream, quick(name), settings=settings)
+        learn(clip, stream, quick(name), settings=settings)
         prints.append(fingerprint(clip.model))
     assert prints[0] == prints[1]
     assert (prints[0] != prints[2]) == (name != "frozen")
@@ -121,7 +155,80 @@ def test_no_method_reads_a_later_tasks_images_and_only_replay_reads_earlier_ones
             if quick(name).replays.buffer(48, 0).size == 0:
                 assert set(train.seen) <= own
 
-    retouch.teach(tiny_clip(), stream, quick(name), settings=QUICK, watch=Guard())
+    learn(tiny_clip(), stream, quick(name), watch=Guard())
+
+
+@pytest.mark.parametrize("stop", [7, 11])
+def test_a_run_that_was_stopped_goes_on_to_the_same_bits(name: str, stop: int, tmp_path: Path):
+    """In the second task, after its first steps and later."""
+    if name == "frozen":
+        pytest.skip("it takes no step")
+    stream = Stream.split(images("train", 4, 8), images("test", 4, 2), tasks=2)
+    settings = QUICK.model_copy(update={"epochs": 3})
+
+    class Stop(Watch):
+        steps = 0
+
+        def stepped(self, step: int, epoch: int, loss: float) -> None:
+            self.steps += 1
+            if self.steps == stop:
+                raise KeyboardInterrupt
+
+    options = {"settings": settings, "checkpoint_seconds": 0.0}
+    whole = tiny_clip()
+    learn(whole, stream, quick(name), out=tmp_path / "whole", **options)
+    with pytest.raises(KeyboardInterrupt):
+        learn(tiny_clip(), stream, quick(name), out=tmp_path / "part", watch=Stop(), **options)
+    resumed = tiny_clip()
+    results = learn(resumed, stream, quick(name), out=tmp_path / "part", **options)
+    assert results.finished
+    assert fingerprint(resumed.model) == fingerprint(whole.model)
+
+
+DEFINING = [
+    ("mas", "keeps", Keeps()),
+    ("er+lwf", "keeps", Keeps()),
+    ("er+prd", "keeps", Keeps()),
+    ("lora-ewc", "keeps", Keeps()),
+    ("l2p", "keeps", Keeps()),
+    ("dualprompt", "keeps", Keeps()),
+    ("zscl", "keeps", Keeps()),
+    ("zscl", "settles", Settles()),
+    ("slca", "settles", Settles()),
+    ("slca", "trains", Everything()),
+    ("sparsecl", "trains", Everything(where=("*attn*", "*mlp*"))),
+    ("spg", "trains", Everything()),
+    ("wise-ft", "settles", Settles()),
+    ("magmax", "settles", Settles()),
+]
+
+
+@pytest.mark.parametrize(("name", "part", "without"), DEFINING)
+def test_what_makes_a_method_acts(name: str, part: str, without: Any, stream: Stream):
+    """Without its defining part the result is another."""
+    made, prints = quick(name), []
+    for method in (made, made.model_copy(update={part: without})):
+        clip = tiny_clip()
+        learn(clip, stream, method)
+        prints.append(fingerprint(clip.model))
+    assert prints[0] != prints[1]
+
+
+def test_no_two_methods_end_with_the_same_weights(stream: Stream):
+    prints = {}
+    for name in RECIPES:
+        clip = tiny_clip()
+        learn(clip, stream, quick(name))
+        prints[name] = fingerprint(clip.model)
+    same = [n for n in prints if list(prints.values()).count(prints[n]) > 1]
+    # A control set that falls little bounds nothing: then it is spu.
+    assert set(same) <= {"spu", "spu-bounded"}
+
+
+@pytest.mark.parametrize("name", [n for n, m in RECIPES.items() if m.needs_reference])
+def test_a_method_that_needs_reference_pairs_says_so(name: str, stream: Stream):
+    with pytest.raises(UserError, match=f"{re.escape(name)} holds on .*--reference"):
+        retouch.teach(tiny_clip(), stream, quick(name), settings=QUICK)
 
 
 # What makes each one itself.

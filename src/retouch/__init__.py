@@ -15,6 +15,7 @@ from retouch.version import VERSION as __version__
 # Where each name comes from. They are imported when they are used, so that `retouch --help` need
 # not wait for torch.
 _HOME = {
+    "Bench": "bench",
     "Clip": "clip",
     "Delta": "sparse",
     "Images": "data",
@@ -32,6 +33,7 @@ _HOME = {
     "fingerprint": "sparse",
     "in_memory": "data",
     "load": "clip",
+    "load_suite": "bench",
     "locate": "sparse",
     "preview": "learn",
     "read_data": "data",
@@ -44,6 +46,7 @@ _HOME = {
 __all__ = sorted(_HOME)
 
 if TYPE_CHECKING:
+    from retouch.bench import Bench, load_suite
     from retouch.clip import Clip, Pair, Pixels, load
     from retouch.data import Images, Splits, Stream, cached, in_memory, read_data, read_pairs
     from retouch.learn import Results, preview, teach

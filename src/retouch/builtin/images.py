@@ -6,7 +6,9 @@ from typing import Literal
 import numpy as np
 
 from retouch.builtin.pictures import signs, world
-from retouch.data import Images, in_memory
+from retouch.data import Images, Pairs, in_memory
+from retouch.data.names import Names
+from retouch.data.pictures import Arrays
 
 TEMPLATES = ("a photo of {}", "a picture of {}", "an image of {}", "a photo showing {}")
 
@@ -15,7 +17,7 @@ Called = Literal["looks", "name"]
 Draw = Callable[[int, np.random.Generator], np.ndarray]
 
 # Which pictures a seed belongs to; the same number always gives the same picture.
-_SEEDS = {"train": 1, "test": 2, "control": 3}
+_SEEDS = {"train": 1, "test": 2, "control": 3, "pairs": 4}
 
 
 def sign_images(split: Split, each: int, called: Called = "looks") -> Images:
@@ -44,3 +46,10 @@ def _images(name: str, classes: list[str], draw: Draw, each: int, seed: int) -> 
     images = in_memory(name, classes, labels, np.stack(pictures))
     images.templates = TEMPLATES
     return images
+
+
+def world_pairs(count: int, seed: int = 0) -> Pairs:
+    """Pictures of the world with captions, like those that the built-in model was trained on."""
+    drawn = [world.sample(np.random.default_rng([_SEEDS["pairs"], seed, i])) for i in range(count)]
+    pictures = Arrays(np.stack([picture for picture, _ in drawn]), "built-in world")
+    return Pairs("built-in world", Names(caption for _, caption in drawn), pictures)

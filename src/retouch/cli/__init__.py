@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 from rich.logging import RichHandler
 
+from retouch.cli.bench import bench
 from retouch.cli.datasets import datasets
 from retouch.cli.demo import demo
 from retouch.cli.learn import learn
@@ -21,7 +22,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Start with: retouch demo",
 )
-for command in (demo, learn, methods):
+for command in (demo, learn, bench, methods):
     app.command()(command)
 app.add_typer(datasets)
 

@@ -11,7 +11,7 @@ from retouch.cli.say import Quiet, Seed, out, plainly, progress
 from retouch.errors import UserError
 
 if TYPE_CHECKING:
-    from retouch.data import Images, Splits
+    from retouch.data import Images, Pairs, Splits
 
 
 def learn(
@@ -30,6 +30,10 @@ def learn(
     control: Annotated[
         str | None,
         typer.Option(help="Images of what the model must still know: as DATA."),
+    ] = None,
+    reference: Annotated[
+        str | None,
+        typer.Option(help="Images with captions, for methods that hold on by such; or 'builtin'."),
     ] = None,
     tasks: Annotated[int, typer.Option(help="Learn the classes in so many steps.", min=1)] = 1,
     order: Annotated[
@@ -113,7 +117,8 @@ def learn(
         stream = Stream.split(train, test, tasks=tasks, order=_order(order))
         if dry_run:
             out.print("What may move while the first task is learned:")
-            table = preview(clip, stream, chosen, settings=settings)
+            pairs = _pairs(reference)
+            table = preview(clip, stream, chosen, settings=settings, reference=pairs)
             out.print(str(table), highlight=False, soft_wrap=True)
             return
         watching = watch(method, len(stream.tasks), epochs, quiet=quiet)
@@ -127,6 +132,7 @@ def learn(
             chosen,
             settings=settings,
             control=ready(judged.to_judge()) if judged else None,
+            reference=_pairs(reference),
             out=folder,
             watch=watching,
         )
@@ -150,6 +156,16 @@ def _order(order: str) -> int | list[str]:
     if not Path(order).is_file():
         raise UserError(f"--order {order}: neither a number nor a file with a class name a line")
     return [line.strip() for line in Path(order).read_text("utf-8").splitlines() if line.strip()]
+
+
+def _pairs(reference: str | None) -> "Pairs | None":
+    from retouch.data import read_pairs
+
+    if reference == "builtin":
+        from retouch.builtin.images import world_pairs
+
+        return world_pairs(512)
+    return None if reference is None else read_pairs(reference)
 
 
 def _images(data: str, root: Path | None) -> "Splits":

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from retouch.clip.model import Clip, Tokens, warn_of_cut
 from retouch.clip.pixels import Pixels
+from retouch.clip.prompt_file import saving
 from retouch.clip.torchvision import mend_torchvision
 from retouch.errors import UserError
 
@@ -61,7 +62,8 @@ class HuggingFaceClip(Clip):
         return scale.exp()
 
     def save(self, folder: str | Path) -> None:
-        self._hf.save_pretrained(folder)
+        with saving(self.model, folder):
+            self._hf.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
         settings = _processor_settings(self.pixels)
         (Path(folder) / "preprocessor_config.json").write_text(json.dumps(settings, indent=1))

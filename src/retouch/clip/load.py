@@ -8,6 +8,7 @@ import torch
 from retouch.clip.hf import load_hf
 from retouch.clip.model import Clip
 from retouch.clip.open_clip import load_open_clip
+from retouch.clip.prompt_file import load_prompts
 from retouch.errors import UserError
 
 
@@ -29,7 +30,15 @@ def load(name: str, *, device: str = "cpu", random_weights: bool = False) -> Cli
         clip = load_hf(name, random_weights=random_weights)
     else:
         raise UserError(f"there is no folder {name}; give a model's folder, a hub id or 'builtin'")
+    if not random_weights:
+        load_prompts(clip, _folder(name))
     return clip.to(target)
+
+
+def _folder(name: str) -> Path:
+    """Where the model's files lie, if it came from files that were named."""
+    file = name.partition("@")[2] if name.startswith("open_clip:") else ""
+    return Path(file).parent if file else Path(name)
 
 
 def _device(name: str) -> torch.device:

@@ -12,6 +12,7 @@ from torch.func import functional_call
 
 from retouch.clip.model import Clip, Tokens, warn_of_cut
 from retouch.clip.pixels import Pixels
+from retouch.clip.prompt_file import saving
 from retouch.clip.torchvision import mend_torchvision
 from retouch.errors import UserError
 
@@ -84,7 +85,8 @@ class OpenClip(Clip):
         from safetensors.torch import save_file
 
         Path(folder).mkdir(parents=True, exist_ok=True)
-        save_file(self.model.state_dict(), Path(folder) / "open_clip_model.safetensors")
+        with saving(self.model, folder):
+            save_file(self.model.state_dict(), Path(folder) / "open_clip_model.safetensors")
 
     @property
     def _causal(self) -> bool:

@@ -172,9 +172,11 @@ class Run(Record):
 
     def _write_state(self) -> None:
         """What the method's parts remember from task to task, if anything."""
-        state = {name: tensor.cpu().contiguous() for name, tensor in self._method.state().items()}
-        if state:
+        if state := self._remembered():
             write_atomically(self._state_file(self.done), to_bytes(state))
+
+    def _remembered(self) -> dict[str, Tensor]:
+        return {name: t.detach().cpu().contiguous() for name, t in self._method.state().items()}
 
     def _read_state(self) -> dict[str, Tensor]:
         file = self._state_file(self.done)
@@ -194,7 +196,7 @@ class Run(Record):
         assert update.optimiser is not None
         content = {f"value:{name}": entries.cpu() for name, entries in update.take().items()}
         content |= {f"extra:{name}": p.detach().cpu() for name, p in update.extra.items()}
-        content |= {f"part:{name}": t.cpu() for name, t in self._method.state().items()}
+        content |= {f"part:{name}": t for name, t in self._remembered().items()}
         state = update.optimiser.state_dict()["state"]
         for number, entry in state.items():
             content |= {f"state:{number}:{key}": value.cpu() for key, value in entry.items()}

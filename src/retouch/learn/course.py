@@ -27,7 +27,7 @@ from retouch.learn.evaluate import Judge
 from retouch.learn.results import Results, TaskInfo
 from retouch.learn.train import lesson_for, train
 from retouch.learn.watch import Watch
-from retouch.methods import Method, Settings, recipe
+from retouch.methods import Method, Settings, Update, recipe
 from retouch.sparse import Selection, fingerprint
 from retouch.version import VERSION
 
@@ -64,6 +64,8 @@ def teach(
     if out is not None:
         weights = fingerprint(clip.model)
         config = {"weights": weights, **_config(clip, stream, control, chosen, settings)}
+        if chosen.needs_reference and reference is not None:
+            config["reference"] = {"name": reference.name, "pairs": len(reference)}
         results = _open_folder(Path(out), config, results)
         about = {"method": chosen.model_dump(mode="json"), "prompt": stream.train.prompt}
         record = Run(
@@ -85,11 +87,24 @@ def preview(
     reference: Pairs | None = None,
 ) -> Selection:
     """What may move while the first task is learned. Nothing is changed; print it as a table."""
-    chosen = recipe(method) if isinstance(method, str) else method
-    chosen = chosen.start(clip, settings or Settings(), reference)
-    lesson = lesson_for(clip, stream, stream.tasks[0], chosen, settings or Settings())
-    with chosen.trains.begin(lesson) as update:
+    with first_update(clip, stream, method, settings or Settings(), reference) as update:
         return update.selection
+
+
+@contextmanager
+def first_update(
+    clip: Clip,
+    stream: Stream,
+    method: str | Method,
+    settings: Settings,
+    reference: Pairs | None = None,
+) -> Iterator[Update]:
+    """The model as it is when the first step of the first task could be taken."""
+    chosen = recipe(method) if isinstance(method, str) else method
+    chosen = chosen.start(clip, settings, reference)
+    lesson = lesson_for(clip, stream, stream.tasks[0], chosen, settings)
+    with chosen.trains.begin(lesson) as update:
+        yield update
 
 
 def _new_results(clip: Clip, stream: Stream, method: Method, settings: Settings) -> Results:

@@ -74,11 +74,18 @@ class Update:
         self.extra: dict[str, nn.Parameter] = {}
         """What the optimiser moves besides, to be stored with a checkpoint."""
         self._finish = end
-        self._end = ExitStack()
-        self._end.enter_context(only(model, selection if moving is None else moving))
-        self.optimiser = optimiser and optimiser(self._end)
+        with ExitStack() as stack:  # whatever goes wrong here sets all free again
+            stack.enter_context(only(model, selection if moving is None else moving))
+            self.optimiser = optimiser and optimiser(stack)
+            self._end = stack.pop_all()
         for group in self.optimiser.param_groups if self.optimiser else ():
             group["initial_lr"] = group["lr"]
+
+    @property
+    def trainable(self) -> int:
+        """How many numbers the optimiser moves."""
+        groups = self.optimiser.param_groups if self.optimiser else ()
+        return sum(p.numel() for group in groups for p in group["params"])
 
     def take(self) -> dict[str, Tensor]:
         """A copy of the selected entries as they are now."""

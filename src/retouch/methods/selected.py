@@ -1,6 +1,7 @@
 """Selective Parameter Update: score, select, and move only what was selected."""
 
 from contextlib import ExitStack
+from functools import partial
 from typing import Annotated
 
 import numpy as np
@@ -10,6 +11,7 @@ from retouch.errors import UserError
 from retouch.methods.lesson import Lesson
 from retouch.methods.method import Trains, Update
 from retouch.sparse import SCORERS, Selection, SparseAdamW, locate, neuron_axis, only, select
+from retouch.sparse.losses import InBatches
 from retouch.sparse.select import Unit
 
 
@@ -43,9 +45,11 @@ class Selected(Trains):
         parameters = locate(model, self.where)
         groups = lesson.evidence(self.share, self.batches)
         seed = np.random.SeedSequence([lesson.settings.seed, lesson.task.number]).generate_state(1)
+        losses = InBatches(
+            lambda: lesson.mean_losses(groups),
+            [partial(lesson.mean_losses, [group]) for group in groups],
+        )
         with only(model, parameters):
-            scores = SCORERS[self.score](
-                parameters, lambda: lesson.mean_losses(groups), int(seed[0])
-            )
+            scores = SCORERS[self.score](parameters, losses, int(seed[0]))
         axes = {name: neuron_axis(model, name) for name in parameters}
         return select(scores, self.rate, self.unit, axes=axes, model_size=lesson.clip.size)

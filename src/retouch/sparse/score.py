@@ -1,44 +1,21 @@
 """How much does each weight matter for a task? A scorer answers with one number a weight.
 
-A scorer is a function of three things: the parameters, the task's losses and a seed. The losses
-are handed over as a function, because a learned score goes through them more than once. It returns
-losses one by one whose *sum* is the mean loss over the samples: so a batch may be split into
-micro-batches in any way, and batches may be of any size, without changing a score.
+A scorer is a function of three things: the parameters, the task's losses (see `losses`) and a seed.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 
 import torch
-from torch import Tensor, nn
 
-from retouch.errors import UserError
+from retouch.sparse.learned import mask, piggyback
+from retouch.sparse.losses import Losses, Parameters, Scores, mean_gradient
 
-Parameters = Mapping[str, nn.Parameter]
-Losses = Callable[[], Iterable[Tensor]]
-Scores = dict[str, Tensor]
 Scorer = Callable[[Parameters, Losses, int], Scores]
 
 
 def gradient(parameters: Parameters, losses: Losses, seed: int = 0) -> Scores:
     """Equation 2 of the paper: the magnitude of the mean gradient, |1/N′ Σ g(x)|."""
-    # At least single precision: many small gradients would be lost in a 16-bit sum.
-    totals = {
-        name: torch.zeros_like(p, dtype=torch.promote_types(p.dtype, torch.float32))
-        for name, p in parameters.items()
-    }
-    wanted = list(parameters.values())
-    seen = 0
-    for loss in losses():
-        if not loss.requires_grad:
-            continue
-        slopes = torch.autograd.grad(loss, wanted, allow_unused=True)
-        for total, slope in zip(totals.values(), slopes, strict=True):
-            if slope is not None:
-                total += slope
-        seen += 1
-    if not seen:
-        raise UserError("no loss to score by: the task gave no batch; give it at least one image")
-    return {name: total.abs() for name, total in totals.items()}
+    return {name: slope.abs() for name, slope in mean_gradient(parameters, losses).items()}
 
 
 def magnitude(parameters: Parameters, losses: Losses, seed: int = 0) -> Scores:
@@ -54,4 +31,10 @@ def random(parameters: Parameters, losses: Losses, seed: int = 0) -> Scores:
     }
 
 
-SCORERS: dict[str, Scorer] = {"gradient": gradient, "magnitude": magnitude, "random": random}
+SCORERS: dict[str, Scorer] = {
+    "gradient": gradient,
+    "magnitude": magnitude,
+    "random": random,
+    "mask": mask,
+    "piggyback": piggyback,
+}

@@ -1,0 +1,172 @@
+"""One number of a table: a row, a data set and a seed, run into a folder of its own."""
+
+import json
+import re
+import shutil
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from retouch.bench.suite import Ground, Line, Suite
+from retouch.errors import UserError
+from retouch.files import write_atomically
+from retouch.learn import Results
+from retouch.methods import Method, Settings, recipe
+
+FILE, DONE = "cell.json", "done.json"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What is to be run."""
+
+    row: str
+    method: str
+    dataset: str
+    seed: int
+    model: str
+    tasks: int
+    control: str | None
+    change: dict[str, Any]
+    settings: dict[str, Any]
+    differs: list[str] = field(default_factory=list, compare=False)
+    """In what this is not the paper's setting."""
+
+    @property
+    def recipe(self) -> Method:
+        return recipe(self.method, self.change)
+
+    @property
+    def training(self) -> Settings:
+        return Settings(**self.settings, seed=self.seed)
+
+    def folder(self, out: Path) -> Path:
+        rate = f" lr={self.settings['lr']:g}" if "@" in self.row else ""
+        name = re.sub(r"[^A-Za-z0-9.+=-]+", "-", self.row.split("@")[0] + rate).strip("-")
+        return out / "cells" / name / self.dataset / f"seed-{self.seed}"
+
+    def begin(self, out: Path) -> Path:
+        """Write down what will be run, and where."""
+        folder = self.folder(out)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(folder / FILE, self._json())
+        return folder / "run"
+
+    def finished(self, out: Path) -> Results | None:
+        """The results, if this very cell was run to its end before."""
+        folder = self.folder(out)
+        if not (folder / FILE).is_file():
+            return None
+        if json.loads((folder / FILE).read_text()) != json.loads(self._json()):
+            raise UserError(
+                f"{folder} holds a cell with other settings; choose another --out, or delete it"
+            )
+        if not (folder / DONE).is_file():
+            return None
+        found = Results.read(folder / "run")
+        return found if found.finished else None
+
+    def end(self, out: Path, told: dict[str, Any]) -> None:
+        """It is run; what it took goes beside it."""
+        write_atomically(self.folder(out) / DONE, json.dumps(told, indent=1))
+
+    def drop_weights(self, out: Path) -> None:
+        """Remove what a finished run keeps to go on from, and leave what it found out."""
+        run = self.folder(out) / "run"
+        shutil.rmtree(run / "deltas", ignore_errors=True)
+        for file in run.glob("*.safetensors"):
+            file.unlink()
+
+    def _json(self) -> str:
+        told = {key: value for key, value in asdict(self).items() if key != "differs"}
+        return json.dumps(told, indent=1)
+
+
+def cells(suite: Suite, base: Ground, model: str, options: "Options", paper: Ground) -> list[Cell]:
+    """Every cell of a suite, row by row."""
+    datasets = options.datasets or suite.datasets or base.datasets
+    rates = (options.lr or base.pareto or suite.lr) if suite.kind == "pareto" else (None,)
+    return [
+        _cell(suite, base, line, dataset, seed, model, options, paper, rate)
+        for line in suite.rows
+        for rate in (rates if line.method != "frozen" else rates[:1])
+        for dataset in datasets
+        for seed in range(options.seeds)
+    ]
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a user asked for beyond the suite."""
+
+    datasets: tuple[str, ...] = ()
+    seeds: int = 1
+    control: str | None = None
+    tasks: int | None = None
+    epochs: int | None = None
+    batch: int | None = None
+    precision: str | None = None
+    replay: float | None = None
+    lr: tuple[float, ...] = ()
+
+
+def _cell(
+    suite: Suite,
+    base: Ground,
+    line: Line,
+    dataset: str,
+    seed: int,
+    model: str,
+    options: Options,
+    paper: Ground,
+    rate: float | None,
+) -> Cell:
+    asked = {"epochs": options.epochs, "batch": options.batch, "precision": options.precision}
+    settings = {
+        **base.settings,
+        **({"lr": base.lr[line.method]} if line.method in base.lr else {}),
+        **suite.settings,
+        **line.settings,
+        **({"lr": rate} if rate else {}),
+        **{key: value for key, value in asked.items() if value is not None},
+    }
+    tasks = options.tasks or line.tasks or suite.tasks or base.tasks
+    change = _with_buffer(line, dataset, base, options.replay)
+    differs = _differs(settings, paper, model, line, tasks, rate)
+    control = options.control or suite.control or base.control
+    name = f"{line.name}@{rate:g}" if rate else line.name
+    return Cell(name, line.method, dataset, seed, model, tasks, control, change, settings, differs)
+
+
+def _with_buffer(line: Line, dataset: str, base: Ground, asked: float | None) -> dict[str, Any]:
+    """The recipe's changes, with the number of images that the paper replays for a data set."""
+    from retouch.data.read import BENCHMARKS
+
+    change = dict(line.change)
+    keeps = "size" in type(recipe(line.method).replays).model_fields
+    if not keeps or "replays.size" in change:
+        return change
+    known = BENCHMARKS[dataset].facts.buffer if dataset in BENCHMARKS else None
+    size = asked or base.replay or known
+    return change if size is None else {**change, "replays.size": size}
+
+
+def _differs(
+    settings: dict[str, Any],
+    paper: Ground,
+    model: str,
+    line: Line,
+    tasks: int,
+    rate: float | None,
+) -> list[str]:
+    found = [] if model in paper.models else ["another model"]
+    if rate is None:
+        wanted = {**paper.settings, **line.settings}
+        found += [
+            f"{key} {settings[key]:g} instead of {wanted[key]:g}"
+            for key in wanted
+            if settings.get(key) != wanted[key]
+        ]
+    if tasks != (line.tasks or paper.tasks):
+        found.append(f"{tasks} tasks instead of {line.tasks or paper.tasks}")
+    return found

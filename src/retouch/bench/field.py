@@ -1,0 +1,91 @@
+"""What the cells of a suite are run on: models, streams, control sets, each read once."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+
+from retouch.bench.cell import Cell
+from retouch.builtin.images import control_images, sign_images, world_pairs
+from retouch.clip import Clip, load
+from retouch.clip.pixels import Pixels
+from retouch.data import Images, Pairs, Splits, Stream, cached, read_data, read_pairs
+from retouch.data.cache import Progress
+from retouch.data.read import BENCHMARKS
+
+
+@dataclass
+class Field:
+    """Opens data sets by name; `builtin` are the pictures that come with the package."""
+
+    make_model: Callable[[], Clip]
+    data_root: Path | None = None
+    cache: Path | None = None
+    reference: str | None = None
+    use_cache: bool = True
+    skip_bad: bool = False
+    small: bool = False
+    """Few pictures of each class, for a quick look."""
+    progress: Progress = lambda todo, what, total: todo
+    _splits: dict[str, tuple[Images, Images]] = field(default_factory=dict)
+    _controls: dict[str, Images] = field(default_factory=dict)
+
+    @cached_property
+    def pixels(self) -> Pixels:
+        return self.make_model().pixels
+
+    def stream(self, cell: Cell) -> Stream:
+        """The data set in tasks; the seed also decides the order of the classes."""
+        if cell.dataset not in self._splits:
+            self._splits[cell.dataset] = self._open(cell.dataset).each(self._ready).to_learn()
+        train, test = self._splits[cell.dataset]
+        return Stream.split(train, test, tasks=cell.tasks, order=cell.seed)
+
+    def control(self, name: str | None) -> Images | None:
+        if name is None:
+            return None
+        if name not in self._controls:
+            if name == "builtin":
+                self._controls[name] = _few(control_images(1)) if self.small else control_images(4)
+            else:
+                self._controls[name] = self._ready(read_data(name, self.data_root).to_judge())
+        return self._controls[name]
+
+    @cached_property
+    def pairs(self) -> Pairs | None:
+        """Images with captions of what the model knew."""
+        if self.reference == "builtin":
+            return world_pairs(64 if self.small else 512)
+        return None if self.reference is None else read_pairs(self.reference)
+
+    def is_whole(self, dataset: str) -> bool:
+        """Whether all of a benchmark's images are there."""
+        if dataset not in BENCHMARKS:
+            return False
+        train, test = self._splits[dataset]
+        wanted = BENCHMARKS[dataset].facts.images
+        return (len(train), len(test)) == (wanted.get("train"), wanted.get("test"))
+
+    def _open(self, dataset: str) -> Splits:
+        if dataset == "builtin":
+            each = (6, 2) if self.small else (40, 16)
+            return Splits(sign_images("train", each[0]), sign_images("test", each[1]))
+        return read_data(dataset, self.data_root)
+
+    def _ready(self, images: Images) -> Images:
+        if not self.use_cache:
+            return images
+        return cached(
+            images, self.pixels, self.cache, skip_bad=self.skip_bad, progress=self.progress
+        )
+
+
+def _few(images: Images, classes: int = 20) -> Images:
+    """The first classes alone, with a single template."""
+    kept = images.some(images.of_classes(range(classes)))
+    return replace(kept, classes=images.classes[:classes], templates=images.templates[:1])
+
+
+def model_maker(name: str, device: str) -> Callable[[], Clip]:
+    """Loads a model anew for every cell, so that none learns from another."""
+    return lambda: load(name, device=device)

@@ -1,0 +1,103 @@
+"""What is learned at what loss: each method over a range of learning rates, and the frontier."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import mean
+
+from matplotlib.figure import Figure
+
+from retouch.bench.grid import Done
+from retouch.report.frame import frame, mark
+from retouch.report.look import MUTED, WIDTH, looks, styled
+
+
+@dataclass(frozen=True)
+class Point:
+    """A method at one learning rate: points of control accuracy lost, accuracy learned."""
+
+    name: str
+    lr: float
+    lost: float
+    learned: float
+
+
+def points(done: Sequence[Done]) -> list[Point]:
+    """Means over data sets and seeds."""
+    found = []
+    for row in dict.fromkeys(d.cell.row for d in done):
+        own = [d for d in done if d.cell.row == row]
+        measured = [d.results.metrics() for d in own]
+        name, _, rate = row.partition("@")
+        lost = mean(m.get("control_drop", m["forgetting"]) for m in measured)
+        found.append(Point(name, float(rate or 0), lost, mean(m["accuracy"] for m in measured)))
+    return found
+
+
+def frontier(found: Sequence[Point]) -> list[Point]:
+    """Those that no other beats in both: the more is lost, the more is learned."""
+    best: list[Point] = []
+    for point in sorted(found, key=lambda p: (p.lost, -p.learned)):
+        if not best or point.learned > best[-1].learned:
+            best.append(point)
+    return best
+
+
+def area(found: Sequence[Point], start: float, limit: float) -> float:
+    """Mean accuracy at a loss between 0 and `limit` points: the best reached so far, in steps.
+
+    `start` is what is known when nothing may be lost: the model as it was.
+    """
+    total, at, height = 0.0, 0.0, start
+    for point in frontier(found):
+        if point.lost >= limit:
+            break
+        here = max(point.lost, 0.0)
+        total += (here - at) * height
+        at, height = here, max(height, point.learned)
+    return (total + (limit - at) * height) / limit
+
+
+def draw(done: Sequence[Done]) -> Figure:
+    """Learned against forgotten: a line a method, from its lowest rate to its highest."""
+    every = points(done)
+    names = list(dict.fromkeys(p.name for p in every))
+    first = [next(d.results for d in done if d.cell.row.split("@")[0] == n) for n in names]
+    with styled():
+        figure = Figure(figsize=(1.5 * WIDTH, 4.4))
+        axes = frame(figure, "↑ recognised of the new classes, %")
+        axes.set_position((0.09, 0.14, 0.88, 0.76))
+        axes.set_xlabel("← points it forgot of what it could do before", loc="left", labelpad=7)
+        for name, look in zip(names, looks(first), strict=True):
+            own = [p for p in every if p.name == name]
+            where = [p.lost for p in own], [p.learned for p in own]
+            axes.plot(*where, **mark(look, 7), linestyle=look.line, linewidth=1.2, label=name)
+            axes.annotate(
+                f"{own[-1].lr:g}",
+                (own[-1].lost, own[-1].learned),
+                (4, 4),
+                textcoords="offset points",
+                fontsize=8,
+                color=MUTED,
+            )
+        best = frontier(every)
+        axes.step(
+            [p.lost for p in best],
+            [p.learned for p in best],
+            where="post",
+            color=MUTED,
+            linewidth=0.9,
+            linestyle=(0, (2, 2)),
+            label="frontier",
+        )
+        axes.grid(True)
+        axes.legend(frameon=False, loc="lower right")
+    return figure
+
+
+def areas(done: Sequence[Done], limit: float = 5.0) -> dict[str, float]:
+    """The area of every method, and of all together."""
+    every = points(done)
+    start = mean(d.results.frozen_accuracy for d in done)
+    names = dict.fromkeys(p.name for p in every)
+    found = {n: area([p for p in every if p.name == n], start, limit) for n in names}
+    return {**found, "all together": area(every, start, limit)}

@@ -1,0 +1,117 @@
+"""A suite is a table as data: rows, columns, settings, and what the paper found."""
+
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from retouch.errors import UserError
+
+SUITES = (
+    "table1",
+    "layers",
+    "scores",
+    "rate",
+    "buffer",
+    "localization",
+    "neuron",
+    "task-length",
+    "samples",
+    "efficiency",
+    "demo",
+    "pareto",
+)
+Kind = Literal["table", "efficiency", "pareto"]
+
+
+class Line(BaseModel):
+    """A row of the table: a method, and how it differs from its recipe and from the suite."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    method: str
+    change: dict[str, Any] = {}
+    """Of the recipe, as in `trains.rate: 0.05`."""
+    settings: dict[str, Any] = {}
+    tasks: int | None = None
+    paper: dict[str, tuple[float | None, float | None, float | None]] = {}
+    """By data set, and `average`: Acc., F. and C.; or Acc. In., Avg. F. and C. Drop."""
+    cost: tuple[str, str, str] | None = None
+    """The paper's figures in the table of efficiency."""
+
+
+class Ground(BaseModel):
+    """What the rows are run on, where the suite or a row does not say otherwise."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    models: tuple[str, ...] = ()
+    datasets: tuple[str, ...]
+    control: str | None = None
+    reference: str | None = None
+    tasks: int
+    settings: dict[str, Any] = {}
+    replay: float | None = None
+    """Images to keep; None leaves it to the data set's own number, or to the recipe."""
+    lr: dict[str, float] = {}
+    """Learning rates of single methods."""
+    pareto: tuple[float, ...] = ()
+
+
+class Suite(BaseModel):
+    """A table."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    title: str
+    source: str = ""
+    kind: Kind = "table"
+    name: str = ""
+    datasets: tuple[str, ...] = ()
+    control: str | None = None
+    tasks: int | None = None
+    settings: dict[str, Any] = {}
+    lr: tuple[float, ...] = ()
+    """For a pareto suite, the learning rates to try."""
+    rows: tuple[Line, ...]
+
+    def only(self, methods: list[str] | None) -> "Suite":
+        """With just these rows, named by their method or their name."""
+        if not methods:
+            return self
+        known = {name for row in self.rows for name in (row.method, row.name)}
+        for asked in methods:
+            if asked not in known:
+                names = ", ".join(dict.fromkeys(row.method for row in self.rows))
+                raise UserError(f"the suite {self.name} has no method {asked!r}; it has {names}")
+        kept = tuple(r for r in self.rows if r.method in methods or r.name in methods)
+        return self.model_copy(update={"rows": kept})
+
+
+def load_suite(name: str) -> Suite:
+    """A suite that comes with the package, or one's own file."""
+    if name in SUITES:
+        text = (files("retouch.bench") / "suites" / f"{name}.yaml").read_text("utf-8")
+    elif Path(name).is_file():
+        text = Path(name).read_text("utf-8")
+    else:
+        raise UserError(
+            f"there is no suite {name!r}: neither one of {', '.join(SUITES)} nor a YAML file"
+        )
+    try:
+        return Suite(**{"name": Path(name).stem, **yaml.safe_load(text)})
+    except (yaml.YAMLError, TypeError) as why:
+        raise UserError(f"{name} cannot be read as YAML ({why})") from None
+    except ValidationError as why:
+        first = why.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise UserError(f"{name}, {place}: {first['msg']}") from None
+
+
+def ground(name: Literal["paper", "builtin"]) -> Ground:
+    """The paper's setting, or the built-in one."""
+    text = (files("retouch.bench") / f"{name}.yaml").read_text("utf-8")
+    return Ground(**yaml.safe_load(text))

@@ -1,0 +1,165 @@
+"""`retouch bench`."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from retouch.cli.datasets import Root
+from retouch.cli.say import Quiet, out, plainly, progress
+from retouch.errors import UserError
+
+if TYPE_CHECKING:
+    from retouch.bench import Bench
+
+Names = Annotated[str | None, typer.Option(help="Only these, with commas.")]
+
+
+def bench(
+    suite: Annotated[
+        str,
+        typer.Argument(
+            help="table1, layers, scores, rate, buffer, localization, neuron, task-length, "
+            "samples, efficiency, demo, pareto, or a YAML file of your own."
+        ),
+    ],
+    model: Annotated[
+        str, typer.Option(help="A folder, a hub id, open_clip:NAME/TAG or 'builtin'.")
+    ] = "openai/clip-vit-base-patch16",
+    folder: Annotated[
+        Path | None, typer.Option("--out", help="Where results go. [default: runs/SUITE]")
+    ] = None,
+    methods: Names = None,
+    datasets: Names = None,
+    seeds: Annotated[int, typer.Option(help="Run each so often.", min=1)] = 1,
+    control: Annotated[
+        str | None, typer.Option(help="Another control set than the suite's.")
+    ] = None,
+    reference: Annotated[
+        str | None, typer.Option(help="Images with captions, for zscl and lora-ewc.")
+    ] = None,
+    tasks: Annotated[int | None, typer.Option(help="Another number of tasks.", min=1)] = None,
+    epochs: Annotated[int | None, typer.Option(help="Another number of epochs.", min=0)] = None,
+    batch: Annotated[int | None, typer.Option(help="Another batch size.", min=2)] = None,
+    lr: Annotated[
+        str | None, typer.Option(help="For pareto: the learning rates, with commas.")
+    ] = None,
+    data_root: Root = None,
+    cache: Annotated[
+        Path | None, typer.Option(help="Where decoded images are kept.", metavar="DIR")
+    ] = None,
+    no_cache: Annotated[
+        bool, typer.Option("--no-cache", help="Decode images every time they are needed.")
+    ] = False,
+    skip_bad: Annotated[
+        bool, typer.Option("--skip-bad", help="Leave out images that cannot be read.")
+    ] = False,
+    device: Annotated[str, typer.Option(help="Such as cpu, cuda, cuda:1.")] = "cpu",
+    bf16: Annotated[bool, typer.Option("--bf16", help="Compute in bfloat16.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume/--no-resume", help="Go on with what is in the folder.")
+    ] = True,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="With 'builtin': few pictures, one epoch.")
+    ] = False,
+    keep_deltas: Annotated[
+        bool, typer.Option("--keep-deltas", help="Keep what every task of every cell changed.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="List the cells and estimate time and disk.")
+    ] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Run a table of the paper, or any part of it, and print it beside the paper's numbers.
+
+    Finished cells are never run twice: a run that was killed goes on with the same command.
+    """
+    place = folder or Path("runs") / Path(suite).stem
+    with plainly(place):
+        from retouch.bench.cell import Options
+        from retouch.bench.field import Field, model_maker
+        from retouch.bench.grid import Bench
+        from retouch.bench.suite import ground, load_suite
+        from retouch.learn.watch import watch
+
+        if not resume and (place / "cells").exists():
+            raise UserError(f"{place} holds cells already; choose another --out, or --resume")
+        chosen = load_suite(suite).only(_split(methods))
+        base = ground("builtin" if model == "builtin" else "paper")
+        on = Field(
+            model_maker(model, device),
+            data_root,
+            cache,
+            reference or base.reference,
+            use_cache=not no_cache,
+            skip_bad=skip_bad,
+            small=quick,
+            progress=progress,
+        )
+        options = Options(
+            datasets=tuple(_split(datasets)),
+            seeds=seeds,
+            control=control,
+            tasks=tasks,
+            epochs=1 if quick and epochs is None else epochs,
+            batch=batch,
+            precision="bf16" if bf16 else None,
+            replay=50 if quick else None,
+            lr=tuple(float(rate) for rate in _split(lr)),
+        )
+        made = Bench(
+            chosen,
+            on,
+            model,
+            place,
+            options,
+            keep_deltas=keep_deltas,
+            say=lambda line: out.print(line, highlight=False, soft_wrap=True, markup=False),
+        )
+        if not quiet:
+            made.watch = lambda cell: watch(cell.row, cell.tasks, cell.training.epochs)
+        _plan(made) if dry_run else _run(made)
+
+
+def _run(made: "Bench") -> None:
+    from retouch.bench import efficiency, table
+    from retouch.bench.write import write_costs, write_pareto, write_table
+
+    if made.suite.kind == "efficiency":
+        found = efficiency.costs(made)
+        write_costs(made, found)
+        out.print(efficiency.to_rich(found, made.suite.title))
+    else:
+        done = made.run()
+        tabulated = table.tabulate(made.suite, done)
+        write_table(made.out, tabulated)
+        for part in table.to_rich(tabulated):
+            out.print(part)
+        if made.suite.kind == "pareto":
+            for name, area in write_pareto(made.out, done).items():
+                out.print(f"{name}: {area:.1f} % on average at up to 5 points lost")
+    out.print(f"More in {made.out}", highlight=False, soft_wrap=True)
+
+
+def _plan(made: "Bench") -> None:
+    from rich.table import Table
+
+    shown = Table("row", "method", "data", "seed", "tasks", "settings", box=None)
+    for cell in made.cells:
+        changes = {**cell.settings, **cell.change}
+        told = " ".join(f"{key}={value}" for key, value in changes.items())
+        where = f"{cell.dataset}", f"{cell.seed}", f"{cell.tasks}"
+        shown.add_row(cell.row, cell.method, *where, told)
+    out.print(shown)
+    if made.suite.kind == "efficiency":
+        return
+    about = made.estimate()
+    out.print(
+        f"{about['cells']:.0f} cells, roughly {about['seconds'] / 60:.0f} minutes and "
+        f"{about['bytes'] / 1e9:.1f} GB, from one step of each row on this machine",
+        highlight=False,
+    )
+
+
+def _split(names: str | None) -> list[str]:
+    return [name.strip() for name in names.split(",")] if names else []

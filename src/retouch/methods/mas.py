@@ -1,0 +1,119 @@
+"""Memory Aware Synapses (Aljundi et al., 2018): what the outputs hang on is held in place."""
+
+from collections.abc import Mapping
+from typing import Annotated, ClassVar
+
+import torch
+from pydantic import Field, PrivateAttr
+from torch import Tensor
+
+from retouch.clip import Features
+from retouch.data.pictures import Indices
+from retouch.errors import UserError
+from retouch.methods.lesson import Lesson
+from retouch.methods.method import Keeps
+from retouch.methods.settings import Positive
+from retouch.sparse import only
+
+_IMAGES = 11  # what the dice are for (see `lesson.py`)
+
+
+class MAS(Keeps):
+    """What holds the old knowledge? A spring on each weight, as stiff as the weight is important.
+
+    Important is what the output hangs on: the mean over images of |∂‖F(x)‖²/∂θ|, an image at a
+    time, measured when a task is learned. The next tasks add λ Σ Ω (θ − θ*)², where θ* is where the
+    task began. So nothing is held during the first one.
+
+    Adapted to CLIP: F(x) are an image's logits against the distinct prompts of its batch, because
+    the length of a feature is always one. As in the paper's appendix, a task's importance is
+    divided by its largest value in the model. Over the tasks it is a running average, as in
+    Avalanche, but one that begins with the first task's importance and not with zeros.
+    """
+
+    copies: ClassVar[int] = 2  # where the weights were, and how important they are
+
+    weight: Annotated[float, Field(ge=0)] = 1e4
+    """λ. The appendix tried 0.01, 0.05 and 0.1, which hold nothing where the largest importance in
+    the model is 1 and nearly all others are thousandths of it (docs/bench.md)."""
+    alpha: Annotated[float, Field(ge=0, lt=1)] = 0.5
+    """How much of the importance so far stays when a task is added to it."""
+    images: Positive | None = 512
+    """So many of a task's images, drawn at random, are looked at; all of them if None."""
+    _importance: dict[str, Tensor] = PrivateAttr(default_factory=dict)
+    _begun_at: dict[str, Tensor] = PrivateAttr(default_factory=dict)
+    _lesson: Lesson | None = PrivateAttr(None)
+
+    def begin(self, lesson: Lesson) -> None:
+        self._lesson = lesson
+        moving = {n: w.detach() for n, w in lesson.weights().items() if n in self._importance}
+        self._begun_at = {name: weight.clone() for name, weight in moving.items()}
+        self._importance |= {n: self._importance[n].to(w.device) for n, w in moving.items()}
+
+    def loss(self, features: Features) -> Tensor | None:
+        if not self._begun_at or self._lesson is None:
+            return None
+        now = self._lesson.weights()
+        terms = [
+            (self._importance[name] * (now[name] - old).square()).sum()
+            for name, old in self._begun_at.items()
+        ]
+        return self.weight * torch.stack(terms).sum()
+
+    def end(self, lesson: Lesson) -> None:
+        self._begun_at = {}
+        for name, found in _normalised(self._measure(lesson)).items():
+            so_far = self._importance.get(name, found).to(found.device)
+            self._importance[name] = self.alpha * so_far + (1 - self.alpha) * found
+
+    def state(self) -> dict[str, Tensor]:
+        return dict(self._importance)
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Within a task the tensors at hand, on the model's device, hold the same already."""
+        if not self._begun_at:
+            self._importance = dict(state)
+
+    def _measure(self, lesson: Lesson) -> dict[str, Tensor]:
+        model, moving = lesson.clip.model, lesson.weights()
+        own = {name: p for name, p in model.named_parameters() if name in moving}
+        if own.keys() != moving.keys():
+            raise UserError(
+                f"mas measures the weights that move by their own names, and "
+                f"{min(moving.keys() - own.keys())} has another one in the model while this method "
+                "trains; keep with mas what trains the model's own weights"
+            )
+        with only(model, own):
+            return importance(lesson, own, self._drawn(lesson))
+
+    def _drawn(self, lesson: Lesson) -> Indices:
+        order: Indices = lesson.dice(_IMAGES).permutation(lesson.task.train)
+        return order[: self.images]
+
+
+def importance(lesson: Lesson, weights: Mapping[str, Tensor], images: Indices) -> dict[str, Tensor]:
+    """The mean over these images of |∂‖logits‖²/∂θ|: one backward pass an image.
+
+    The gradients of a batch would cancel each other before their size is taken. A batch's prompts
+    are encoded once for all of its images.
+    """
+    clip, size = lesson.clip, lesson.settings.batch
+    total = {name: torch.zeros_like(weight) for name, weight in weights.items()}
+    for first in range(0, len(images), size):
+        batch = lesson.load(images[first : first + size])
+        texts, scale = clip.text_features(batch.tokens), clip.logit_scale
+        for image in batch.pixels.split(1):
+            norm = (scale * clip.image_features(image) @ texts.T).square().sum()
+            slopes = torch.autograd.grad(
+                norm, list(weights.values()), retain_graph=True, allow_unused=True
+            )
+            for mean, slope in zip(total.values(), slopes, strict=True):
+                if slope is not None:
+                    mean.add_(slope.abs(), alpha=1 / len(images))
+    return total
+
+
+def _normalised(found: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Divided by the largest value of all."""
+    largest = max((float(tensor.max()) for tensor in found.values()), default=0.0)
+    return {name: tensor / largest if largest else tensor for name, tensor in found.items()}

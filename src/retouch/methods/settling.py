@@ -1,0 +1,190 @@
+"""What happens to the weights when a task ends: they are mixed with earlier ones.
+
+`Interpolate` and `MagMax` tell two sets of weights apart: those that are *trained*, from task to
+task, as if nothing were mixed, and the mixed ones, which are judged, stored and handed out. A task
+begins with the trained weights again. Both sets of entries are those that the task may move: where
+a method selects others for each task, an entry outside the selection stays mixed while it learns.
+"""
+
+import logging
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Annotated, ClassVar
+
+import torch
+from pydantic import Field, PrivateAttr
+from torch import Tensor
+
+from retouch.clip import Clip
+from retouch.data.pairs import Pairs
+from retouch.errors import UserError
+from retouch.methods.lesson import Lesson
+from retouch.methods.method import Settles, Update
+from retouch.methods.settings import Settings
+from retouch.sparse import Chosen
+
+log = logging.getLogger("retouch")
+
+
+class Mixes(Settles):
+    """What happens when a task ends? The weights are mixed with the pre-trained ones.
+
+    Copies of weights lie in main memory: they are needed between tasks only.
+    """
+
+    copies: ClassVar[int] = 2
+    """The pre-trained weights and the trained ones."""
+
+    _base: dict[str, Tensor] = PrivateAttr(default_factory=dict)
+    _trained: dict[str, Tensor] = PrivateAttr(default_factory=dict)
+
+    def start(self, clip: Clip, settings: Settings, reference: Pairs | None) -> None:
+        parameters = clip.model.named_parameters()
+        self._base = {name: p.detach().to("cpu", copy=True) for name, p in parameters}
+
+    def begin(self, lesson: Lesson, update: Update) -> None:
+        """Go on with the trained weights."""
+        for name, chosen in update.selection.items():
+            if name in self._trained:
+                _put(chosen, update.tensors[name], _take(chosen, self._trained[name]))
+
+    @torch.no_grad()
+    def end(self, lesson: Lesson, update: Update) -> None:
+        for name, trained in update.take().items():
+            chosen, new = update.selection[name], trained.cpu()
+            base = _take(chosen, self._base[name])
+            self._lay_aside(self._trained, name, chosen, new)
+            _put(chosen, update.tensors[name], self.mix(name, chosen, base, new))
+
+    @abstractmethod
+    def mix(self, name: str, chosen: Chosen, base: Tensor, trained: Tensor) -> Tensor:
+        """The entries that are chosen of a tensor, from the pre-trained and the trained ones."""
+
+    def state(self) -> dict[str, Tensor]:
+        return {f"trained:{name}": tensor for name, tensor in self._trained.items()}
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        self._trained = _named(state, "trained:")
+
+    def _lay_aside(
+        self, where: dict[str, Tensor], name: str, chosen: Chosen, entries: Tensor
+    ) -> None:
+        """Remember entries of a tensor; those that were never chosen are as in the beginning."""
+        if name not in where:
+            where[name] = self._base[name].clone()
+        _put(chosen, where[name], entries)
+
+
+class Interpolate(Mixes):
+    """What happens when a task ends? The weights go part of the way back to the pre-trained ones.
+
+    WiSE-FT (Wortsman et al. 2022): (1 − α)·pre-trained + α·fine-tuned, with the α = 0.5 that it
+    recommends where nothing is known. Its fine-tuning is of one task; here it goes on over tasks.
+    """
+
+    alpha: Annotated[float, Field(ge=0, le=1)] = 0.5
+    """1 keeps all that was learned, 0 nothing."""
+
+    def mix(self, name: str, chosen: Chosen, base: Tensor, trained: Tensor) -> Tensor:
+        return base.lerp(trained, self.alpha)
+
+
+class MagMax(Mixes):
+    """What happens when a task ends? Of each weight's changes over the tasks the largest counts.
+
+    MagMax (Marczak et al. 2024): tasks are fine-tuned one after the other. After each the change
+    against the pre-trained weights is taken; weight by weight the change of largest magnitude over
+    all tasks so far is scaled and added to the pre-trained weights. Of equal ones the later counts.
+    """
+
+    copies: ClassVar[int] = 3
+    """The pre-trained weights, the trained ones and the largest change."""
+
+    scale: Annotated[float, Field(gt=0)] = 0.5
+    """The λ that the authors use throughout."""
+    _largest: dict[str, Tensor] = PrivateAttr(default_factory=dict)
+
+    def mix(self, name: str, chosen: Chosen, base: Tensor, trained: Tensor) -> Tensor:
+        if name not in self._largest:
+            self._largest[name] = torch.zeros_like(self._base[name])
+        change, known = trained - base, _take(chosen, self._largest[name])
+        largest = torch.where(change.abs() >= known.abs(), change, known)
+        _put(chosen, self._largest[name], largest)
+        return base + self.scale * largest
+
+    def state(self) -> dict[str, Tensor]:
+        return super().state() | {f"largest:{name}": t for name, t in self._largest.items()}
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        super().restore(state)
+        self._largest = _named(state, "largest:")
+
+
+class Bounded(Settles):
+    """What happens when a task ends? If the control set fell too far, the task is scaled back.
+
+    The task's change is shortened to a step between 0 and 1 that keeps the drop since before the
+    first task within `max_drop`, found by halving: each step that is tried is measured, and the
+    longest one that was seen to hold is taken. A drop does not grow evenly with the step, so a
+    longer one may hold as well. Where none holds the task leaves the weights as it found them.
+    """
+
+    max_drop: Annotated[float, Field(ge=0)] = 1.0
+    """Points that the control set may fall in all, since before the first task."""
+    tries: Annotated[int, Field(gt=0)] = 6
+    """How often the control set is judged to find the step."""
+    _start: dict[str, Tensor] = PrivateAttr(default_factory=dict)
+
+    def begin(self, lesson: Lesson, update: Update) -> None:
+        if lesson.control_drop is None:
+            raise UserError(
+                f"max_drop={self.max_drop} bounds the fall of a control set, and there is none; "
+                "this method needs --control"
+            )
+        self._start = update.take()
+
+    @torch.no_grad()
+    def end(self, lesson: Lesson, update: Update) -> None:
+        assert lesson.control_drop is not None
+        drop = lesson.control_drop()
+        if drop <= self.max_drop:
+            return
+        learned = update.take()
+        low, high, kept = 0.0, 1.0, None
+        for _ in range(self.tries):
+            step = (low + high) / 2
+            self._go(update, learned, step)
+            found = lesson.control_drop()
+            if found <= self.max_drop:
+                low, kept = step, found
+            else:
+                high = step
+        self._go(update, learned, low)
+        log.warning(
+            "task %d was scaled back to %.2f of its change: all of it would have cost %.2f points "
+            "of the control set, more than max_drop=%g; now %s. A larger max_drop learns more",
+            lesson.task.number + 1,
+            low,
+            drop,
+            self.max_drop,
+            "nothing of it is left" if kept is None else f"it has lost {kept:.2f}",
+        )
+
+    def _go(self, update: Update, learned: Mapping[str, Tensor], step: float) -> None:
+        """So far from where the task began to where it ended; 0 is its beginning to the bit."""
+        update.put({name: old.lerp(learned[name], step) for name, old in self._start.items()})
+
+
+def _take(chosen: Chosen, tensor: Tensor) -> Tensor:
+    """The chosen entries of a tensor that lies in main memory."""
+    return Chosen(chosen.shape, None if chosen.index is None else chosen.index.cpu()).take(tensor)
+
+
+def _put(chosen: Chosen, tensor: Tensor, entries: Tensor) -> None:
+    """Write entries into a tensor, wherever it lies."""
+    index = None if chosen.index is None else chosen.index.to(tensor.device)
+    Chosen(chosen.shape, index).put(tensor, entries)
+
+
+def _named(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {n.removeprefix(prefix): t.clone() for n, t in state.items() if n.startswith(prefix)}

@@ -1,0 +1,178 @@
+"""ZSCL (Zheng et al., 2023): hold on to the pre-trained model in what it says and where it is."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Annotated, ClassVar, TypeVar
+
+import torch
+from pydantic import Field, PrivateAttr
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from retouch.clip import Batch, Clip, Features
+from retouch.clip.model import Tokens
+from retouch.data.ahead import ahead, send
+from retouch.data.pairs import Pairs
+from retouch.data.pictures import Indices
+from retouch.errors import UserError
+from retouch.methods.distil import answers, divergence
+from retouch.methods.lesson import Lesson
+from retouch.methods.method import Keeps, Settles, Update
+from retouch.methods.settings import Positive, Settings
+
+_REFERENCE = 12  # what the dice are for (see `lesson.py`)
+T = TypeVar("T")
+
+
+class ReferenceDistillation(Keeps):
+    """What holds the old knowledge? What the pre-trained model says of reference images.
+
+    Every step draws a batch of reference pairs. Each image's distribution over the captions and
+    each caption's over the images are to stay as in the pre-trained model, T² · KL(old ‖ new) each;
+    nobody needs to know which caption belongs to which image. Both towers of the model at hand
+    take part (in the released code its images are compared with the old model's captions, so that
+    the text tower is not held).
+
+    The defaults are those of the released class-incremental configuration, which has this
+    project's learning rate and batch; for its stream of many domains the weight is 1.
+    """
+
+    copies: ClassVar[int] = 1
+    needs_reference: ClassVar[bool] = True
+
+    temperature: Annotated[float, Field(gt=0)] = 2.0
+    weight: Annotated[float, Field(ge=0)] = 5.0
+    batch: Annotated[int, Field(ge=2)] = 128
+    """Reference pairs a step. They take as much memory as so many images of the task."""
+    _teacher: Clip | None = PrivateAttr(None)
+    _reference: Pairs | None = PrivateAttr(None)
+    _lesson: Lesson | None = PrivateAttr(None)
+    _next: int = PrivateAttr(-1)
+    _pixels: Iterator[tuple[int, Tensor]] = PrivateAttr(default_factory=lambda: iter(()))
+
+    def start(self, clip: Clip, settings: Settings, reference: Pairs | None) -> None:
+        assert reference is not None
+        if len(reference) < 2:
+            raise UserError(
+                f"{reference.name} holds {len(reference)} image with a caption; to compare images "
+                "with captions there must be 2 at least, and better thousands"
+            )
+        self._teacher, self._reference = clip.twin(), reference
+
+    def begin(self, lesson: Lesson) -> None:
+        self._lesson, self._next = lesson, -1
+
+    def end(self, lesson: Lesson) -> None:
+        self._pixels = iter(())  # which ends its thread
+
+    def loss(self, features: Features) -> Tensor | None:
+        assert self._teacher is not None
+        assert self._lesson is not None
+        clip, at_once = self._lesson.clip, self._lesson.settings.micro_batch
+        drawn = self._draw(self._lesson)
+        old = answers(self._teacher, drawn, at_once)
+        images = _encoded(clip.image_features, _split(drawn.pixels, at_once))
+        texts = _encoded(clip.text_features, _split_tokens(drawn.tokens, at_once))
+        before, now = old.scale * old.images @ old.texts.T, features.scale * images @ texts.T
+        both = divergence(before, now, self.temperature)
+        both = both + divergence(before.T, now.T, self.temperature)
+        return self.weight * self.temperature**2 * both
+
+    def _draw(self, lesson: Lesson) -> Batch:
+        """This step's reference pairs; the next ones are read while this one is learned from."""
+        assert self._reference is not None
+        pairs, step = self._reference, lesson.step
+
+        def read(step: int) -> Tensor:
+            positions = self._positions(lesson, step)
+            return send(pairs.read(positions, lesson.clip.pixels), lesson.clip.device)
+
+        if step != self._next:
+            self._pixels = ahead(read, range(step, max(lesson.steps, step + 1)))
+        at, pixels = next(self._pixels)
+        assert at == step
+        self._next = step + 1
+        captions = lesson.clip.tokenise(pairs.texts(self._positions(lesson, step)))
+        own = torch.arange(len(pixels), device=pixels.device)
+        return Batch(pixels, captions, own, len(pixels))
+
+    def _positions(self, lesson: Lesson, step: int) -> Indices:
+        assert self._reference is not None
+        count = min(self.batch, len(self._reference))
+        dice = lesson.dice(_REFERENCE, step)
+        found: Indices = dice.choice(len(self._reference), count, replace=False, shuffle=False)
+        return found
+
+
+class Ensemble(Settles):
+    """What happens when a task ends? The model becomes the mean of what it was on the way.
+
+    The mean is over the weights at the beginning of the task, after every so many steps, and at the
+    end (which the original leaves out: where a task is short, nothing would be learned). Training
+    itself goes on from the weights as they are. The released configurations take them every 10
+    steps in class-incremental learning, every 100 in a stream of many domains.
+    """
+
+    copies: ClassVar[int] = 1
+
+    every: Positive = 10
+    _mean: dict[str, Tensor] = PrivateAttr(default_factory=dict)
+    _count: int = PrivateAttr(0)
+
+    def begin(self, lesson: Lesson, update: Update) -> None:
+        taken = update.take()
+        kinds = {name: torch.promote_types(t.dtype, torch.float32) for name, t in taken.items()}
+        self._mean = {name: tensor.to(kinds[name]) for name, tensor in taken.items()}
+        self._count = 1
+
+    def stepped(self, lesson: Lesson, update: Update, step: int) -> None:
+        if (step + 1) % self.every == 0:
+            now = lesson.weights()
+            self._add(
+                {
+                    name: chosen.take(now.get(name, update.tensors[name]))
+                    for name, chosen in update.selection.items()
+                }
+            )
+
+    def end(self, lesson: Lesson, update: Update) -> None:
+        if lesson.steps % self.every:
+            self._add(update.take())
+        update.put({n: mean.to(update.tensors[n].dtype) for n, mean in self._mean.items()})
+        self._mean, self._count = {}, 0
+
+    def state(self) -> dict[str, Tensor]:
+        """Between tasks there is nothing to remember."""
+        if not self._count:
+            return {}
+        means = {f"mean:{name}": mean for name, mean in self._mean.items()}
+        return {"count": torch.tensor(self._count), **means}
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        if "count" not in state:
+            return
+        self._count = int(state["count"])
+        for name, mean in self._mean.items():
+            mean.copy_(state[f"mean:{name}"])
+
+    def _add(self, now: Mapping[str, Tensor]) -> None:
+        self._count += 1
+        for name, mean in self._mean.items():
+            mean.lerp_(now[name].to(mean.dtype), 1 / self._count)
+
+
+def _split(pixels: Tensor, at_once: int | None) -> Sequence[Tensor]:
+    parts: Sequence[Tensor] = pixels.split(at_once or len(pixels))
+    return parts
+
+
+def _split_tokens(tokens: Tokens, at_once: int | None) -> list[Tokens]:
+    parts = {key: _split(value, at_once) for key, value in tokens.items()}
+    count = len(next(iter(parts.values())))
+    return [{key: part[i] for key, part in parts.items()} for i in range(count)]
+
+
+def _encoded(encode: Callable[[T], Tensor], parts: Sequence[T]) -> Tensor:
+    """Features with their graph; of several parts only one holds its activations at a time."""
+    if len(parts) == 1:
+        return encode(parts[0])
+    return torch.cat([checkpoint(encode, part, use_reentrant=False) for part in parts])

@@ -1,0 +1,231 @@
+"""What mixes weights when a task ends: interpolation, the largest change, and a bound."""
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from test_learn import Stop, content
+from test_methods import Listener
+from tiny import images, tiny_clip
+from torch import Tensor
+
+import retouch
+from retouch.clip.prompts import classifier
+from retouch.data import Images, Stream
+from retouch.errors import UserError
+from retouch.learn import Watch
+from retouch.learn.evaluate import image_features
+from retouch.methods import Lesson, Method, Settings, Update
+from retouch.methods.everything import Everything
+from retouch.methods.method import Balanced
+from retouch.methods.selected import Selected
+from retouch.methods.settling import Bounded, Interpolate, MagMax
+from retouch.sparse import Delta, fingerprint
+
+QUICK = Settings(epochs=2, batch=8, lr=5e-3, weight_decay=0.1)
+Weights = dict[str, Tensor]
+
+
+def weights(clip: Any) -> Weights:
+    return {name: p.detach().clone() for name, p in clip.model.named_parameters()}
+
+
+class Keep(Watch):
+    """The weights that are judged, before the first task and after each."""
+
+    def __init__(self) -> None:
+        self.clip = tiny_clip()
+        self.judged_at: list[Weights] = []
+
+    def judged(self, results: Any) -> None:
+        self.judged_at.append(weights(self.clip))
+
+
+def teach(method: Method, out: Path | None = None, **options: Any) -> list[Weights]:
+    keep = Keep()
+    stream = Stream.split(images("train", 6, 12), images("test", 6, 4), tasks=3, order=0)
+    options = {"settings": QUICK, "control": images("control", 4, 3), "watch": keep, **options}
+    retouch.teach(keep.clip, stream, method, out=out, **options)
+    return keep.judged_at or [weights(keep.clip)]
+
+
+def method(settles: Any = None, sparse: bool = False) -> Method:
+    parts = {"trains": Selected() if sparse else Everything(), "replays": Balanced(size=12)}
+    return Method(name="mine", **parts, **({"settles": settles} if settles else {}))
+
+
+def close(found: Weights, expected: Weights) -> None:
+    for name in expected:
+        torch.testing.assert_close(found[name], expected[name], rtol=0, atol=1e-7)
+
+
+def test_interpolation_goes_half_way_back_and_trains_on_as_if_it_had_not():
+    plain, mixed = teach(method()), teach(method(Interpolate()))
+    base = plain[0]
+    for free, half in zip(plain[1:], mixed[1:], strict=True):
+        close(half, {n: (base[n] + free[n]) / 2 for n in base})
+    whole = teach(method(Interpolate(alpha=1.0)))
+    assert all(torch.equal(whole[3][n], plain[3][n]) for n in base)
+    none = teach(method(Interpolate(alpha=0.0)))
+    assert all(torch.equal(none[3][n], base[n]) for n in base)
+
+
+def test_of_each_weights_changes_the_largest_counts():
+    plain, mixed = teach(method()), teach(method(MagMax(scale=0.5)))
+    base = plain[0]
+    for done in (1, 2, 3):
+        expected = {}
+        for name, old in base.items():
+            changes = torch.stack([after[name] - old for after in plain[1 : done + 1]])
+            largest = changes.abs().argmax(dim=0, keepdim=True)
+            expected[name] = old + 0.5 * changes.gather(0, largest)[0]
+        close(mixed[done], expected)
+    name = "vision_model.encoder.layers.0.mlp.fc1.weight"
+    last = base[name] + 0.5 * (plain[3][name] - base[name])
+    assert not torch.allclose(mixed[3][name], last), "it is not only the last change"
+
+
+@pytest.mark.parametrize("settles", [Interpolate(), MagMax()])
+def test_with_selected_weights_only_those_are_mixed(settles: Any, tmp_path: Path):
+    found = teach(method(settles, sparse=True), tmp_path)
+    fresh = tiny_clip()
+    for done in (1, 2, 3):
+        delta = Delta.load(tmp_path / "deltas" / f"task-{done:02}.safetensors")
+        for name, new in found[done].items():
+            moved = (new != found[done - 1][name]).flatten().nonzero().squeeze(1)
+            allowed = delta.changes[name].chosen.index if name in delta.changes else moved[:0]
+            assert set(moved.tolist()) <= set(allowed.tolist())
+        delta.apply(fresh.model)
+    assert all(torch.equal(p, found[3][n]) for n, p in weights(fresh).items())
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("settles", [Interpolate(), MagMax(), Bounded(max_drop=30)])
+def test_a_run_that_stopped_goes_on_to_the_same_bits(tmp_path: Path, settles: Any, sparse: bool):
+    mine = method(settles, sparse)
+    teach(mine, tmp_path / "whole")
+    for after in (8, 5):  # in the second task, then in the third
+        stop = Stop(after, ZeroDivisionError())
+        with pytest.raises(ZeroDivisionError):
+            teach(mine, tmp_path / "cut", watch=stop, checkpoint_seconds=0)
+    teach(mine, tmp_path / "cut")
+    assert content(tmp_path / "cut") == content(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("settles", [Interpolate(), MagMax()])
+def test_the_loss_goes_down(settles: Any):
+    heard = Listener()
+    teach(method(settles), watch=heard, settings=QUICK.model_copy(update={"epochs": 4}))
+    assert sum(heard.losses[9:12]) < sum(heard.losses[:3])
+
+
+# The bound
+
+
+class Asked:
+    """A control set that falls in a way of its own, as the weights leave their start."""
+
+    def __init__(self, clip: Any, falls: Any) -> None:
+        self.weight = clip.model.get_parameter("visual_projection.weight")
+        self.start = self.weight.detach().clone()
+        self.falls, self.steps = falls, []
+
+    def __call__(self) -> float:
+        step = ((self.weight - self.start).mean()).item()
+        self.steps.append(step)
+        return self.falls(step)
+
+
+def settle(falls: Any, **settings: Any) -> tuple[float, Asked, Tensor, Tensor]:
+    """A task that moves a tensor's entries by 1; how far is left of it at the end."""
+    clip = tiny_clip()
+    stream = Stream.split(images("train", 6, 4), images("test", 6, 2), tasks=3)
+    lesson = Lesson(clip, stream, stream.tasks[2], QUICK, lambda f: f.images.sum())
+    lesson.control_drop = asked = Asked(clip, falls)
+    part = Bounded(**settings)
+    with Everything(where="visual_projection").begin(lesson) as update:
+        assert isinstance(update, Update)
+        part.begin(lesson, update)
+        with torch.no_grad():
+            asked.weight += 1
+        part.end(lesson, update)
+    left = (asked.weight - asked.start).mean().item()
+    return left, asked, asked.weight.detach(), asked.start
+
+
+def test_a_task_within_the_bound_is_left_alone(caplog: pytest.LogCaptureFixture):
+    left, asked, now, start = settle(lambda step: 0.9 * step)
+    assert torch.equal(now, start + 1)
+    assert len(asked.steps) == 1
+    assert left == pytest.approx(1)
+    assert caplog.text == ""
+
+
+def test_a_task_beyond_the_bound_is_scaled_back_to_the_longest_step(caplog: Any):
+    with caplog.at_level(logging.WARNING, "retouch"):
+        left, asked, _, _ = settle(lambda step: 2.5 * step)  # holds up to 0.4
+    assert asked.steps == pytest.approx([1, 0.5, 0.25, 0.375, 0.4375, 0.40625, 0.390625], abs=1e-5)
+    assert left == pytest.approx(0.390625, abs=1e-5)
+    assert "task 3 was scaled back to 0.39 of its change: all of it would have cost 2.50" in (
+        caplog.text
+    )
+    assert "it has lost 0.98" in caplog.text
+
+
+def test_the_step_that_is_taken_was_seen_to_hold():
+    """The drop jumps up and down: what was measured as too much is never taken."""
+    wild = {64: 9.0, 32: 0.5, 48: 3.0, 40: 1.0, 44: 1.01, 42: 5.0, 41: 7.0}  # by 64ths
+    left, _, _, _ = settle(lambda step: wild[round(64 * step)])
+    assert left == pytest.approx(40 / 64, abs=1e-5)
+
+
+def test_where_no_step_holds_the_weights_are_as_before_to_the_bit(caplog: Any):
+    with caplog.at_level(logging.WARNING, "retouch"):
+        _, asked, now, start = settle(lambda step: 50.0, tries=3)
+    assert torch.equal(now, start)
+    assert len(asked.steps) == 4
+    assert "scaled back to 0.00" in caplog.text
+    assert "nothing of it is left" in caplog.text
+
+
+def known(clip: Any) -> Images:
+    """Pictures with the names that this model gives them: it knows them all."""
+    plain = images("control", 4, 6)
+    texts = classifier(clip, plain.classes, plain.templates)
+    found = image_features(clip, plain, np.arange(len(plain))) @ texts.T
+    return replace(plain, labels=found.argmax(dim=1).numpy())
+
+
+def test_in_a_run_the_control_set_stays_within_the_bound(caplog: Any):
+    stream = Stream.split(images("train", 6, 12), images("test", 6, 4), tasks=3, order=0)
+    drops = []
+    for settles in (None, Bounded(max_drop=5.0)):
+        clip = tiny_clip()
+        options = {"settings": QUICK, "control": known(clip)}
+        rows = retouch.teach(clip, stream, method(settles), **options).rows
+        assert rows[0].control == 100
+        drops.append(max(100 - row.control for row in rows))
+    assert drops[0] > 5
+    assert 0 <= drops[1] <= 5
+    assert "was scaled back" in caplog.text
+
+
+def test_a_bound_needs_a_control_set_and_says_so_before_training():
+    heard = Listener()
+    with pytest.raises(UserError, match=r"max_drop=1\.0 bounds.*needs --control"):
+        teach(method(Bounded()), control=None, watch=heard)
+    assert heard.losses == []
+
+
+def test_parts_do_not_share_what_they_remember(stream: Stream):
+    """One recipe, two runs: the second starts from its own model."""
+    mine, prints = method(Interpolate()), []
+    for seed in (0, 1, 0):
+        clip = tiny_clip(seed)
+        retouch.teach(clip, stream, mine, settings=QUICK)
+        prints.append(fingerprint(clip.model))
+    assert prints[0] == prints[2] != prints[1]
