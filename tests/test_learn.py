@@ -114,6 +114,21 @@ def test_killed_at_any_moment_and_started_again_is_as_never_killed(tmp_path: Pat
     assert fingerprint(fresh.model) == expected
 
 
+def test_killed_before_the_first_file_was_whole(tmp_path: Path):
+    """What such a run leaves behind is no reason to refuse the folder, and does not stay."""
+    _, expected = teach(tmp_path / "whole")
+    out = tmp_path / "killed"
+    (out / "deltas").mkdir(parents=True)
+    (out / ".config.yaml.part").write_text("half")
+    (out / "deltas" / ".task-01.safetensors.part").write_bytes(b"half")
+    assert teach(out)[1] == expected
+    assert content(out) == content(tmp_path / "whole")
+    (tmp_path / "other" / "deltas").mkdir(parents=True)
+    (tmp_path / "other" / "deltas" / "mine.txt").write_text("x")
+    with pytest.raises(UserError, match="is not empty and holds no run"):
+        teach(tmp_path / "other")
+
+
 def test_a_finished_run_is_not_run_again(tmp_path: Path):
     _, expected = teach(tmp_path)
     before = content(tmp_path)

@@ -32,6 +32,15 @@ from retouch.sparse import Selection, fingerprint
 from retouch.version import VERSION
 
 CONFIG = "config.yaml"
+HALVES = (
+    ".config.yaml.part",
+    ".results.json.part",
+    ".metrics.jsonl.part",
+    ".checkpoint.safetensors.part",
+    ".state-*.safetensors.part",
+    "deltas/.task-*.safetensors.part",
+)
+"""What a run leaves behind that was killed while it wrote."""
 
 
 def teach(
@@ -155,6 +164,8 @@ def _config(
 
 def _open_folder(folder: Path, config: dict[str, Any], fresh: Results) -> Results:
     """Begin a run in a new or empty folder, or go on with the one that is there."""
+    for left in [path for half in HALVES for path in folder.glob(half)]:
+        left.unlink()
     if (folder / CONFIG).exists():
         there = yaml.safe_load((folder / CONFIG).read_text())
         if there != config:
@@ -163,7 +174,7 @@ def _open_folder(folder: Path, config: dict[str, Any], fresh: Results) -> Result
                 "choose another folder, or delete this one"
             )
         return Results.read(folder) if (folder / stored.FILE).exists() else fresh
-    if folder.exists() and any(folder.iterdir()):
+    if folder.exists() and any(p.name != "deltas" or any(p.iterdir()) for p in folder.iterdir()):
         raise UserError(f"{folder} is not empty and holds no run; choose another folder")
     (folder / "deltas").mkdir(parents=True, exist_ok=True)
     write_atomically(folder / CONFIG, yaml.safe_dump(config, sort_keys=False, allow_unicode=True))
