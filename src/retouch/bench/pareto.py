@@ -90,7 +90,7 @@ def draw(done: Sequence[Done]) -> Figure:
             label="frontier",
         )
         axes.grid(True)
-        axes.legend(frameon=False, loc="lower right")
+        axes.legend(frameon=False, loc="best")
     return figure
 
 
