@@ -1,7 +1,6 @@
 """Methods that hold old knowledge by a spring, by old answers, or by a mean of weights."""
 
 import itertools
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from test_learn import content
 from tiny import images, tiny_clip
 from torch import Tensor, nn
 
@@ -91,16 +91,6 @@ class Listener(Watch):
 
 
 # What holds for all of them.
-
-
-def content(folder: Path) -> dict[str, Any]:
-    """Everything in a run's folder but what depends on the clock."""
-    found: dict[str, Any] = {
-        str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()
-    }
-    results = json.loads(found["results.json"])
-    results.pop("seconds")
-    return {**found, "results.json": results}
 
 
 @pytest.mark.parametrize("name", METHODS)

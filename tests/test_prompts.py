@@ -10,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from test_clip import dual, open_clip, own_pair
+from test_keeping import Listener
 from tiny import images, tiny_clip
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
@@ -20,7 +21,6 @@ from retouch.clip.prompting import Prompts, prompts_of
 from retouch.clip.tower import Tower, attend
 from retouch.data import Stream
 from retouch.errors import UserError
-from retouch.learn import Watch
 from retouch.learn.train import backward, lesson_for
 from retouch.methods import Keeps, Method, Settings
 from retouch.methods.method import Balanced
@@ -300,17 +300,6 @@ def test_the_key_loss_needs_prompts(stream: Stream):
 
 
 # Runs.
-
-
-class Listener(Watch):
-    def __init__(self, stop: int = -1) -> None:
-        self.losses: list[float] = []
-        self.stop = stop
-
-    def stepped(self, step: int, epoch: int, loss: float) -> None:
-        self.losses.append(loss)
-        if len(self.losses) == self.stop:
-            raise ZeroDivisionError
 
 
 def test_a_run_moves_prompts_keys_and_projections(method: Method, stream: Stream, tmp_path: Path):

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from retouch.cli.datasets import Root
-from retouch.cli.say import Quiet, out, plainly, progress
+from retouch.cli.options import Bf16, Cache, Device, Model, NoCache, Quiet, Root, SkipBad
+from retouch.cli.say import out, plainly, progress
 from retouch.errors import UserError
 
 if TYPE_CHECKING:
@@ -23,9 +23,7 @@ def bench(
             "samples, efficiency, demo, pareto, or a YAML file of your own."
         ),
     ],
-    model: Annotated[
-        str, typer.Option(help="A folder, a hub id, open_clip:NAME/TAG or 'builtin'.")
-    ] = "openai/clip-vit-base-patch16",
+    model: Model = "openai/clip-vit-base-patch16",
     folder: Annotated[
         Path | None, typer.Option("--out", help="Where results go. [default: runs/SUITE]")
     ] = None,
@@ -45,17 +43,11 @@ def bench(
         str | None, typer.Option(help="For pareto: the learning rates, with commas.")
     ] = None,
     data_root: Root = None,
-    cache: Annotated[
-        Path | None, typer.Option(help="Where decoded images are kept.", metavar="DIR")
-    ] = None,
-    no_cache: Annotated[
-        bool, typer.Option("--no-cache", help="Decode images every time they are needed.")
-    ] = False,
-    skip_bad: Annotated[
-        bool, typer.Option("--skip-bad", help="Leave out images that cannot be read.")
-    ] = False,
-    device: Annotated[str, typer.Option(help="Such as cpu, cuda, cuda:1.")] = "cpu",
-    bf16: Annotated[bool, typer.Option("--bf16", help="Compute in bfloat16.")] = False,
+    cache: Cache = None,
+    no_cache: NoCache = False,
+    skip_bad: SkipBad = False,
+    device: Device = "cpu",
+    bf16: Bf16 = False,
     resume: Annotated[
         bool, typer.Option("--resume/--no-resume", help="Go on with what is in the folder.")
     ] = True,

@@ -1,16 +1,11 @@
 """`retouch datasets`: what there is, and whether it is whole."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from retouch.cli.options import Root
 from retouch.cli.say import out, plainly, progress
-
-Root = Annotated[
-    Path | None,
-    typer.Option("--data-root", help="Where benchmarks lie; or set RETOUCH_DATA.", metavar="DIR"),
-]
 
 datasets = typer.Typer(name="datasets", help="List the benchmarks, and check what is on disk.")
 

@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from retouch.cli.say import Quiet, Seed, out, plainly
+from retouch.cli.options import Quiet, Seed
+from retouch.cli.say import out, plainly
 
 
 def demo(

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 import yaml
 
-from retouch.cli.datasets import Root
-from retouch.cli.say import Quiet, Seed, out, plainly, progress
+from retouch.cli.options import Bf16, Cache, Device, Model, NoCache, Quiet, Root, Seed, SkipBad
+from retouch.cli.say import out, plainly, progress
 from retouch.errors import UserError
 
 if TYPE_CHECKING:
@@ -23,9 +23,7 @@ def learn(
         ),
     ],
     folder: Annotated[Path, typer.Option("--out", help="Where the run is kept.")],
-    model: Annotated[
-        str, typer.Option(help="A folder, a hub id, open_clip:NAME/TAG or 'builtin'.")
-    ],
+    model: Model,
     method: Annotated[str, typer.Option(help="See `retouch methods`.")] = "spu",
     control: Annotated[
         str | None,
@@ -51,22 +49,15 @@ def learn(
         typer.Option("--set", help="Change the method, such as trains.rate=0.05. Repeatable."),
     ] = None,
     data_root: Root = None,
-    cache: Annotated[
-        Path | None,
-        typer.Option(help="Where decoded images are kept; or set RETOUCH_CACHE.", metavar="DIR"),
-    ] = None,
-    no_cache: Annotated[
-        bool, typer.Option("--no-cache", help="Decode images every time they are needed.")
-    ] = False,
-    skip_bad: Annotated[
-        bool, typer.Option("--skip-bad", help="Leave out images that cannot be read.")
-    ] = False,
+    cache: Cache = None,
+    no_cache: NoCache = False,
+    skip_bad: SkipBad = False,
     workers: Annotated[
         int | None, typer.Option(help="Threads that decode; one a core by default.", min=1)
     ] = None,
     seed: Seed = 0,
-    device: Annotated[str, typer.Option(help="Such as cpu, cuda, cuda:1.")] = "cpu",
-    bf16: Annotated[bool, typer.Option("--bf16", help="Compute in bfloat16.")] = False,
+    device: Device = "cpu",
+    bf16: Bf16 = False,
     random_weights: Annotated[
         bool, typer.Option("--random-weights", help="Begin with a model that knows nothing.")
     ] = False,
@@ -155,7 +146,9 @@ def _order(order: str) -> int | list[str]:
         return int(order)
     if not Path(order).is_file():
         raise UserError(f"--order {order}: neither a number nor a file with a class name a line")
-    return [line.strip() for line in Path(order).read_text("utf-8").splitlines() if line.strip()]
+    from retouch.data.sources.webdataset import lines
+
+    return lines(Path(order))
 
 
 def _pairs(reference: str | None) -> "Pairs | None":

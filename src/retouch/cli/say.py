@@ -4,7 +4,7 @@ import errno
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 from pydantic import ValidationError
@@ -18,9 +18,6 @@ if TYPE_CHECKING:
 
 out = Console()
 err = Console(stderr=True)
-
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="A line a task instead of a bar.")]
-Seed = Annotated[int, typer.Option(help="The same seed gives the same result.", min=0)]
 
 
 @contextmanager

@@ -58,13 +58,13 @@ class Clip(ABC):
     def image_features(self, pixels: Tensor) -> Tensor:
         """Features of 8-bit pixels [B, H, W, 3], of length one."""
         there = self.pixels.normalise(pixels.to(self.device))
-        with self._precision():
+        with self.precision():
             return normalize(self.encode_images(there).float(), dim=-1)
 
     def text_features(self, tokens: Tokens) -> Tensor:
         """Features of prompts, of length one."""
         there = {key: value.to(self.device) for key, value in tokens.items()}
-        with self._precision():
+        with self.precision():
             return normalize(self.encode_texts(there).float(), dim=-1)
 
     @property
@@ -83,7 +83,8 @@ class Clip(ABC):
         image = [name for name in names if name.startswith(self.image_prefix)]
         return {"image": image, "text": [name for name in names if name not in image]}
 
-    def _precision(self) -> torch.autocast:
+    def precision(self) -> torch.autocast:
+        """What the towers compute in while this lasts."""
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16)
 
     def to(self, device: torch.device | str) -> "Clip":

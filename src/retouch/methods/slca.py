@@ -207,19 +207,15 @@ def _before(lesson: Lesson, positions: Indices) -> Tensor:
 @torch.no_grad()
 def _images(clip: Clip, pixels: Tensor) -> Tensor:
     ready = clip.pixels.normalise(pixels.to(clip.device))
-    with Projection(clip, "image").aside(), _precision(clip):
+    with Projection(clip, "image").aside(), clip.precision():
         return clip.encode_images(ready).float()
 
 
 @torch.no_grad()
 def _texts(clip: Clip, prompts: Sequence[str]) -> Tensor:
     tokens = {key: value.to(clip.device) for key, value in clip.tokenise(prompts).items()}
-    with Projection(clip, "text").aside(), _precision(clip):
+    with Projection(clip, "text").aside(), clip.precision():
         return clip.encode_texts(tokens).float()
-
-
-def _precision(clip: Clip) -> torch.autocast:
-    return torch.autocast(clip.device.type, torch.bfloat16, enabled=clip.bf16)
 
 
 def _need_projections(clip: Clip) -> None:

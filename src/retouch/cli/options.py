@@ -1,0 +1,24 @@
+"""Options that several commands share, said once."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Model = Annotated[str, typer.Option(help="A folder, a hub id, open_clip:NAME/TAG or 'builtin'.")]
+Root = Annotated[
+    Path | None,
+    typer.Option("--data-root", help="Where benchmarks lie; or set RETOUCH_DATA.", metavar="DIR"),
+]
+Cache = Annotated[
+    Path | None,
+    typer.Option(help="Where decoded images are kept; or set RETOUCH_CACHE.", metavar="DIR"),
+]
+NoCache = Annotated[
+    bool, typer.Option("--no-cache", help="Decode images every time they are needed.")
+]
+SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Leave out images that cannot be read.")]
+Device = Annotated[str, typer.Option(help="Such as cpu, cuda, cuda:1.")]
+Bf16 = Annotated[bool, typer.Option("--bf16", help="Compute in bfloat16.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="A line a task instead of a bar.")]
+Seed = Annotated[int, typer.Option(help="The same seed gives the same result.", min=0)]
