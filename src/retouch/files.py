@@ -1,7 +1,12 @@
-"""Write files whole or not at all."""
+"""Write files and folders whole or not at all."""
 
 import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+from retouch.errors import UserError
 
 
 def write_atomically(path: str | Path, content: bytes | str) -> None:
@@ -17,3 +22,35 @@ def write_atomically(path: str | Path, content: bytes | str) -> None:
     except BaseException:
         part.unlink(missing_ok=True)
         raise
+
+
+@contextmanager
+def whole_folder(folder: Path) -> Iterator[Path]:
+    """A folder beside it to write into, which takes its place when all went well."""
+    refuse_full(folder)
+    part = folder.with_name(f".{folder.name}.part")
+    shutil.rmtree(part, ignore_errors=True)  # of one that was killed
+    part.mkdir(parents=True)
+    try:
+        yield part
+        _settle(part)
+        part.replace(folder)
+    except BaseException:
+        shutil.rmtree(part, ignore_errors=True)
+        raise
+
+
+def refuse_full(path: Path) -> None:
+    """Nothing that lies there is written over; an empty folder may be filled."""
+    if path.exists() and not (path.is_dir() and not any(path.iterdir())):
+        raise UserError(f"{path} exists already; choose another name, or delete it first")
+
+
+def _settle(folder: Path) -> None:
+    """All files on the disk, and as readable as any other: some libraries write for one user."""
+    mask = os.umask(0)
+    os.umask(mask)
+    for file in (path for path in folder.rglob("*") if path.is_file()):
+        file.chmod(0o666 & ~mask)
+        with file.open("rb") as written:
+            os.fsync(written.fileno())

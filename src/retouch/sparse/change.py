@@ -1,0 +1,92 @@
+"""What happened to one tensor: old XOR new of its entries' bit patterns.
+
+XOR undoes itself, so the same row leads from the old values to the new ones and back, with nothing
+lost to rounding.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from retouch.sparse.select import Chosen
+
+WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""By the bytes of an entry: the whole numbers that its bits are read as."""
+
+
+def digest(tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 over the names, types, shapes and bits of all."""
+    found = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        found.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        raw = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+        found.update(raw.numpy().data)
+    return found.hexdigest()
+
+
+def bits(tensor: Tensor) -> Tensor:
+    """The tensor's memory as a flat row of whole numbers of the same width."""
+    return tensor.detach().view(-1).view(WORDS[tensor.element_size()])
+
+
+@dataclass(frozen=True)
+class Change:
+    """The entries that may have moved, and old XOR new of each."""
+
+    chosen: Chosen
+    dtype: torch.dtype
+    xor: Tensor
+
+    def other(self, entries: Tensor) -> Tensor:
+        """What the old entries became, or what the new ones were."""
+        return (bits(entries) ^ self.xor.to(entries.device)).view(entries.dtype)
+
+    @torch.no_grad()
+    def flip(self, tensor: Tensor) -> None:
+        """Lead a tensor from old to new or back, in place."""
+        row, index = bits(tensor), self.chosen.index
+        xor = self.xor.to(row.device)
+        if index is None:
+            row.bitwise_xor_(xor)
+        else:
+            index = index.to(row.device)
+            row[index] = row[index] ^ xor
+
+    def fits(self, tensor: Tensor | None) -> bool:
+        """Whether it can be a change of this tensor."""
+        chosen = self.chosen
+        return (
+            tensor is not None
+            and tuple(tensor.shape) == chosen.shape
+            and tensor.dtype == self.dtype
+            and self.xor.dtype == WORDS[tensor.element_size()]
+            and self.xor.numel() == chosen.count
+            and (chosen.index is None or not chosen.count or int(chosen.index[-1]) < chosen.size)
+        )
+
+    def then(self, later: "Change") -> "Change":
+        """This change and the next one of the same tensor as one."""
+        xor = torch.zeros(self.chosen.size, dtype=self.xor.dtype)
+        touched = torch.zeros(self.chosen.size, dtype=torch.bool)
+        for change in (self, later):
+            index = slice(None) if change.chosen.index is None else change.chosen.index.cpu()
+            xor[index] ^= change.xor.cpu()
+            touched[index] = True
+        return _at(touched, xor, self.chosen.shape, self.dtype)
+
+
+def between(old: Tensor, new: Tensor) -> Change | None:
+    """The entries whose bits differ; None where none do."""
+    xor = bits(old.detach().contiguous().cpu()) ^ bits(new.detach().contiguous().cpu())
+    differ = xor != 0
+    return _at(differ, xor, tuple(old.shape), old.dtype) if differ.any() else None
+
+
+def _at(chosen: Tensor, xor: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> Change:
+    if chosen.all():
+        return Change(Chosen(shape), dtype, xor)
+    index = chosen.nonzero().squeeze(1)
+    return Change(Chosen(shape, index), dtype, xor[index])
