@@ -212,7 +212,9 @@ def zero_shot(clip: HuggingFaceClip, images: Images) -> float:
     from retouch.data import Stream
 
     stream = Stream.split(images, images, tasks=1)
-    return Judge(stream)(clip, 0).tasks[0]
+    found = Judge(stream).accuracy(clip, 1)
+    assert found is not None
+    return found
 
 
 CARD = """\

@@ -62,7 +62,9 @@ class HuggingFaceClip(Clip):
         return scale.exp()
 
     def save(self, folder: str | Path) -> None:
-        with saving(self.model, folder):
+        import transformers
+
+        with saving(self.model, folder), _quiet(transformers):
             self._hf.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
         settings = _processor_settings(self.pixels)

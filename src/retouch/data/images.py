@@ -10,7 +10,7 @@ import numpy as np
 from retouch.clip.pixels import Pixels, Uint8
 from retouch.clip.prompts import fill
 from retouch.data.names import Names
-from retouch.data.pictures import Arrays, Indices, Pictures, Some
+from retouch.data.pictures import Arrays, Indices, Joined, Pictures, Some
 from retouch.errors import UserError
 
 TEMPLATE = "a photo of {}"
@@ -72,6 +72,29 @@ class Images:
         said = [self.captions[int(i)] or texts[w] for i, w in zip(positions, which, strict=True)]
         each, which = np.unique(said, return_inverse=True)
         return each.tolist(), which
+
+
+def join(first: Images, second: Images) -> Images:
+    """All images of both, the second's after the first's; a class that both have is one.
+
+    Prompt and templates are the first's.
+    """
+    classes = list(dict.fromkeys([*first.classes, *second.classes]))
+    place = {name: label for label, name in enumerate(classes)}
+    moved = np.array([place[name] for name in second.classes], np.int64)
+    captions = None
+    if first.captions is not None or second.captions is not None:
+        both = [images.captions or Names([""] * len(images)) for images in (first, second)]
+        captions = Names([*both[0], *both[1]])
+    return replace(
+        first,
+        name=second.name,
+        classes=classes,
+        labels=np.concatenate([first.labels, moved[second.labels]]),
+        pictures=Joined(first.pictures, second.pictures),
+        captions=captions,
+        notes=[*first.notes, *second.notes],
+    )
 
 
 def in_memory(

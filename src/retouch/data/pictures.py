@@ -53,6 +53,10 @@ class Pictures(ABC):
         """Whether they are as the model takes them already, with nothing left to decode."""
         return False
 
+    def prepared(self, index: int, pixels: Pixels) -> Uint8:
+        """One of them as the model takes it, [H, W, 3]. Raises `Unreadable`."""
+        return pixels.prepare(self.picture(index))
+
     def read(self, indices: Indices, pixels: Pixels) -> Uint8:
         """These pictures as the model takes them, [B, H, W, 3]."""
         found, bad = self.try_read(indices, pixels)
@@ -67,7 +71,7 @@ class Pictures(ABC):
         def one(place: int) -> Bad | None:
             index = int(indices[place])
             try:
-                found[place] = pixels.prepare(self.picture(index))
+                found[place] = self.prepared(index, pixels)
             except Unreadable as why:
                 return Bad(index, self.where(index), str(why))
             return None
@@ -184,6 +188,43 @@ class Some(Pictures):
 
     def read(self, indices: Indices, pixels: Pixels) -> Uint8:
         return self.whole.read(self.positions[indices], pixels)
+
+
+class Joined(Pictures):
+    """Pictures of two kinds, one after the other."""
+
+    def __init__(self, first: Pictures, second: Pictures) -> None:
+        self.first, self.second = first, second
+
+    def __len__(self) -> int:
+        return len(self.first) + len(self.second)
+
+    def picture(self, index: int) -> Image.Image:
+        part, inside = self._part(index)
+        return part.picture(inside)
+
+    def where(self, index: int) -> str:
+        part, inside = self._part(index)
+        return part.where(inside)
+
+    def stamp(self) -> str:
+        both = f"{self.first.stamp()} {self.second.stamp()}"
+        return hashlib.blake2b(both.encode(), digest_size=16).hexdigest()
+
+    def fits(self, pixels: Pixels) -> bool:
+        return self.first.fits(pixels) and self.second.fits(pixels)
+
+    def read(self, indices: Indices, pixels: Pixels) -> Uint8:
+        found = np.empty((len(indices), *pixels.size, 3), np.uint8)
+        early, start = indices < len(self.first), len(self.first)
+        for part, own, shift in ((self.first, early, 0), (self.second, ~early, start)):
+            if own.any():
+                found[own] = part.read(indices[own] - shift, pixels)
+        return found
+
+    def _part(self, index: int) -> tuple[Pictures, int]:
+        start = len(self.first)
+        return (self.first, index) if index < start else (self.second, index - start)
 
 
 def _size_and_time(path: str | Path) -> bytes:

@@ -27,6 +27,8 @@ class Stream:
     train: Images
     test: Images
     tasks: tuple[Task, ...]
+    gone: int = 0
+    """Images that tasks of an earlier run were learned from, and that are no longer at hand."""
 
     @classmethod
     def split(
@@ -62,7 +64,7 @@ class Stream:
     @property
     def classes(self) -> list[int]:
         """All labels, in the order in which they are learned."""
-        return [label for task in self.tasks for label in task.classes]
+        return list(dict.fromkeys(label for task in self.tasks for label in task.classes))
 
     def names(self, labels: Sequence[int]) -> list[str]:
         return [self.train.classes[label] for label in labels]

@@ -27,6 +27,7 @@ from retouch.data.stream import Task
 from retouch.errors import UserError
 from retouch.files import write_atomically
 from retouch.learn import results as stored
+from retouch.learn.reopen import delta_file
 from retouch.learn.results import Results, Row
 from retouch.learn.watch import Watch
 from retouch.methods import Method, Update
@@ -50,11 +51,11 @@ class Record:
     def done(self) -> int:
         return self.results.done
 
-    def begin(self, buffer: Buffer, judge: Callable[[], Row]) -> None:
-        """Before the first task that is left to learn."""
+    def begin(self, buffer: Buffer, judge: Callable[[int], Row]) -> None:
+        """Before the first task that is left to learn; `judge` is told how many are learned."""
         self._buffer = buffer
         if not self.results.rows:
-            self.results.rows.append(judge())
+            self.results.begin(judge(0))
         self.watch.judged(self.results)
 
     def begin_task(self, task: Task, update: Update, steps: int) -> None:
@@ -75,8 +76,9 @@ class Record:
     def stepped(self, step: int, epoch: int, loss: float, lr: float) -> None:
         self.watch.stepped(step, epoch, loss)
 
-    def end_task(self, update: Update, row: Row) -> None:
-        """A task is learned and judged."""
+    def end_task(self, update: Update, row: Row, kept: float) -> None:
+        """A task is learned and judged; so much of its change was kept."""
+        self.results.kept.append(kept)
         self.results.trained.append(update.selection.count)
         self.results.seconds.append(round(time.monotonic() - self._since, 2))
         self.results.replay = self._buffer.state()
@@ -114,8 +116,8 @@ class Run(Record):
         self.stop = False
         """Set it to end cleanly after the step at hand."""
 
-    def begin(self, buffer: Buffer, judge: Callable[[], Row]) -> None:
-        resumed = bool(self.results.rows)
+    def begin(self, buffer: Buffer, judge: Callable[[int], Row]) -> None:
+        first = None if self.results.begun else judge(0)
         for number in range(self.done):
             delta = Delta.load(self.delta_file(number))
             delta.apply(self.clip.model)
@@ -123,9 +125,10 @@ class Run(Record):
         if self.done:
             buffer.restore(self.results.replay)
             self._method.restore(self._read_state())
-        super().begin(buffer, judge)
-        if not resumed:
+        if first is not None:
+            self.results.begin(first, judge(self.done) if self.done else None)
             self._save_results()
+        super().begin(buffer, judge)
 
     def begin_task(self, task: Task, update: Update, steps: int) -> None:
         super().begin_task(task, update, steps)
@@ -148,7 +151,7 @@ class Run(Record):
         if self.stop:
             raise KeyboardInterrupt
 
-    def end_task(self, update: Update, row: Row) -> None:
+    def end_task(self, update: Update, row: Row, kept: float) -> None:
         assert self._snapshot is not None
         task = self.results.tasks[self._task]
         delta = self._snapshot.delta(
@@ -156,7 +159,7 @@ class Run(Record):
         )
         delta.save(self.delta_file(self._task))
         self._weights = delta.after
-        super().end_task(update, row)
+        super().end_task(update, row, kept)
         self._write_state()
         self._save_results()
         self._checkpoint.unlink(missing_ok=True)
@@ -165,7 +168,7 @@ class Run(Record):
             raise KeyboardInterrupt
 
     def delta_file(self, number: int) -> Path:
-        return self.folder / "deltas" / f"task-{number + 1:02}.safetensors"
+        return delta_file(self.folder, number)
 
     def _state_file(self, done: int) -> Path:
         return self.folder / f"state-{done:02}.safetensors"

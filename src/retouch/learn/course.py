@@ -20,10 +20,12 @@ from retouch.data.images import Images
 from retouch.data.pairs import Pairs
 from retouch.data.stream import Stream
 from retouch.errors import UserError
-from retouch.files import write_atomically
+from retouch.files import whole_folder, write_atomically
 from retouch.learn import results as stored
 from retouch.learn.checkpoint import Record, Run
 from retouch.learn.evaluate import Judge
+from retouch.learn.onward import Earlier
+from retouch.learn.reopen import CONFIG, read_config
 from retouch.learn.results import Results, TaskInfo
 from retouch.learn.train import lesson_for, train
 from retouch.learn.watch import Watch
@@ -31,9 +33,7 @@ from retouch.methods import Method, Settings, Update, recipe
 from retouch.sparse import Selection, fingerprint
 from retouch.version import VERSION
 
-CONFIG = "config.yaml"
 HALVES = (
-    ".config.yaml.part",
     ".results.json.part",
     ".metrics.jsonl.part",
     ".checkpoint.safetensors.part",
@@ -54,6 +54,7 @@ def teach(
     out: str | Path | None = None,
     watch: Watch | None = None,
     checkpoint_seconds: float = 60.0,
+    earlier: Earlier | None = None,
 ) -> Results:
     """Learn the stream's tasks in order, and judge after each what was learned and what was lost.
 
@@ -61,6 +62,8 @@ def teach(
     model could do before; `reference` are images with captions, for methods that hold on to old
     knowledge by such. With `out`, a folder is written: settings, results, losses and a delta a
     task; where it holds the same run unfinished, that run goes on. The model is changed in place.
+    A run that is built upon an `earlier` one (see `learn.onward`) begins with the same model, and
+    gets a folder that needs the other no more.
     """
     settings = settings or Settings()
     chosen = recipe(method) if isinstance(method, str) else method
@@ -69,14 +72,24 @@ def teach(
     with _repeatable(clip.device):
         chosen = chosen.start(clip, settings, reference)
     results = _new_results(clip, stream, chosen, settings)
+    if earlier is not None:
+        if out is None:
+            raise UserError("a run that goes on from another needs a folder of its own: name `out`")
+        _begin_with(results, earlier, control)
     record: Record = Record(clip, results, watch or Watch())
     if out is not None:
         weights = fingerprint(clip.model)
         config = {"weights": weights, **_config(clip, stream, control, chosen, settings)}
         if chosen.needs_reference and reference is not None:
             config["reference"] = {"name": reference.name, "pairs": len(reference)}
-        results = _open_folder(Path(out), config, results)
-        about = {"method": chosen.model_dump(mode="json"), "prompt": stream.train.prompt}
+        if earlier is not None:
+            config["learned before"] = earlier.results.done
+        results = _open_folder(Path(out), config, results, earlier)
+        about = {
+            "model": clip.name,
+            "method": chosen.model_dump(mode="json"),
+            "prompt": stream.train.prompt,
+        }
         record = Run(
             clip, results, watch or Watch(), Path(out), weights, about, checkpoint_seconds, chosen
         )
@@ -147,45 +160,73 @@ def _config(
 ) -> dict[str, Any]:
     """Everything that the result depends on."""
     return {
-        "model": clip.name,
         "method": method.model_dump(mode="json"),
         "settings": settings.model_dump(mode="json"),
         "data": {
-            "train": stream.train.name,
-            "test": stream.test.name,
             "prompt": stream.train.prompt,
             "templates": list(stream.test.templates),
             "tasks": [stream.names(task.classes) for task in stream.tasks],
             "images": [len(task.train) for task in stream.tasks],
         },
-        "control": control and {"name": control.name, "images": len(control)},
+        "control": _size(control),
+        "places": {
+            "model": clip.name,
+            "train": stream.train.name,
+            "test": stream.test.name,
+            "control": control and control.name,
+        },
     }
 
 
-def _open_folder(folder: Path, config: dict[str, Any], fresh: Results) -> Results:
+def _begin_with(results: Results, earlier: Earlier, control: Images | None) -> None:
+    """Take over what an earlier run found out about the tasks that it learned."""
+    before = earlier.results
+    results.tasks[: before.done] = before.tasks
+    results.trained, results.seconds = [*before.trained], [*before.seconds]
+    results.kept, results.replay, results.notes = [*before.kept], before.replay, [*before.notes]
+    results.rows = [row.model_copy(deep=True) for row in before.rows]
+    if earlier.control != _size(control):
+        for row in results.rows:
+            row.control = None
+
+
+def _size(control: Images | None) -> dict[str, int] | None:
+    if control is None:
+        return None
+    return {"images": len(control), "classes": len(control.classes)}
+
+
+def _open_folder(
+    folder: Path, config: dict[str, Any], fresh: Results, earlier: Earlier | None
+) -> Results:
     """Begin a run in a new or empty folder, or go on with the one that is there."""
     for left in [path for half in HALVES for path in folder.glob(half)]:
         left.unlink()
     if (folder / CONFIG).exists():
-        there = yaml.safe_load((folder / CONFIG).read_text())
-        if there != config:
+        there = read_config(folder)
+        if {**there, "places": None} != {**config, "places": None}:  # a run may be moved
             raise UserError(
-                f"{folder} holds a run with other settings ({_first_difference(there, config)}); "
+                f"{folder} holds a run with other settings ({_difference(there, config)}); "
                 "choose another folder, or delete this one"
             )
         return Results.read(folder) if (folder / stored.FILE).exists() else fresh
-    if folder.exists() and any(p.name != "deltas" or any(p.iterdir()) for p in folder.iterdir()):
+    if folder.is_dir() and any(folder.iterdir()):
         raise UserError(f"{folder} is not empty and holds no run; choose another folder")
-    (folder / "deltas").mkdir(parents=True, exist_ok=True)
-    write_atomically(folder / CONFIG, yaml.safe_dump(config, sort_keys=False, allow_unicode=True))
+    with whole_folder(folder) as part:
+        (part / "deltas").mkdir()
+        if earlier is not None:
+            earlier.copy_to(part)
+            write_atomically(part / stored.FILE, fresh.to_json())
+        write_atomically(part / CONFIG, yaml.safe_dump(config, sort_keys=False, allow_unicode=True))
     return fresh
 
 
-def _first_difference(a: Any, b: Any, path: str = "") -> str:
+def _difference(a: Any, b: Any, path: str = "") -> str:
+    """The first one, in words."""
     if isinstance(a, dict) and isinstance(b, dict):
         for key in [*a, *b]:
-            if a.get(key) != b.get(key):
-                return _first_difference(a.get(key), b.get(key), f"{path}.{key}".lstrip("."))
+            if a.get(key) != b.get(key) and key != "places":
+                return _difference(a.get(key), b.get(key), f"{path}.{key}".lstrip("."))
     return f"{path}: {str(a)[:60]} there, {str(b)[:60]} asked for"
 
 

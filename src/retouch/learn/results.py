@@ -19,13 +19,26 @@ class TaskInfo(BaseModel):
     test: int
 
 
+class Drift(BaseModel):
+    """How far the meaning of everyday words moved: weaker evidence than a control set."""
+
+    moved: float
+    """Mean over the words of 1 − cosine between the text features before the first task and now."""
+    neighbours: float
+    """Percent of the words that are still nearest to the same other word."""
+
+
 class Row(BaseModel):
     """Accuracy in percent at one moment."""
 
-    tasks: list[float]
-    """On each task: over all classes seen so far if it is learned, else over all of the stream."""
+    tasks: list[float | None]
+    """On each task: over all classes seen so far if it is learned, else over all of the stream.
+
+    None where a task of an earlier run can no longer be judged, or a later one was not known yet.
+    """
     control: float | None = None
     """On what the model could do before, which no task holds."""
+    drift: Drift | None = None
 
 
 class Results(BaseModel):
@@ -44,6 +57,8 @@ class Results(BaseModel):
     """Before the first task, then after each."""
     seconds: list[float] = []
     """How long each task took to learn."""
+    kept: list[float] = []
+    """How much of each task's change was kept: 1, or less where it would have cost too much."""
     replay: dict[str, Any] = {}
     notes: list[str] = []
     """What the user should know: whatever was logged as a warning."""
@@ -60,20 +75,46 @@ class Results(BaseModel):
         return self.done == len(self.tasks)
 
     @property
+    def begun(self) -> bool:
+        """Whether the model was judged on all tasks, as is done before the first step."""
+        return bool(self.rows) and len(self.rows[0].tasks) == len(self.tasks)
+
+    @property
+    def judged(self) -> list[int]:
+        """The tasks, learned or not, that there are images to judge by for."""
+        return [number for number, task in enumerate(self.tasks) if task.test]
+
+    @property
     def matrix(self) -> list[list[float]]:
-        """a[t][i] for i ≤ t, of the tasks learned so far."""
-        return [row.tasks[: t + 1] for t, row in enumerate(self.rows[1:])]
+        """a[t][i] for i ≤ t, of the tasks learned so far that can be judged."""
+        learned = [number for number in self.judged if number < self.done]
+        rows = [[self.rows[t + 1].tasks[i] for i in learned if i <= t] for t in learned]
+        return [[value for value in row if value is not None] for row in rows]
 
     @property
     def frozen_accuracy(self) -> float:
         """On all classes of the stream, before anything was learned."""
-        return metrics.average_accuracy([self.rows[0].tasks], [task.test for task in self.tasks])
+        values = [(self.rows[0].tasks[i], self.tasks[i].test) for i in self.judged]
+        found = [(value, images) for value, images in values if value is not None]
+        return metrics.average_accuracy([[v for v, _ in found]], [images for _, images in found])
+
+    def begin(self, first: Row, now: Row | None = None) -> None:
+        """The model was judged before the first task, and as it is now if it has learned some.
+
+        Rows of an earlier run in between know nothing of the tasks that came later.
+        """
+        self.rows[:1] = [first]
+        for row in self.rows[1:]:
+            row.tasks += [None] * (len(self.tasks) - len(row.tasks))
+        if now is not None:
+            self.rows[-1] = now
 
     def metrics(self) -> dict[str, float]:
         """Every number that can be computed so far."""
-        if not self.done:
+        a = self.matrix
+        if not a or not self.begun:
             return {}
-        a, images = self.matrix, [task.test for task in self.tasks[: self.done]]
+        images = [self.tasks[i].test for i in self.judged if i < self.done]
         found = {
             "accuracy": metrics.average_accuracy(a, images),
             "frozen_accuracy": self.frozen_accuracy,
@@ -89,6 +130,8 @@ class Results(BaseModel):
                 "control": after,
                 "control_drop": metrics.control_drop(before, after),
             }
+        if drift := self.rows[-1].drift:
+            found |= {"drift": drift.moved, "drift_neighbours": drift.neighbours}
         return found
 
     def to_json(self) -> str:

@@ -23,12 +23,14 @@ def train(
     record: Record,
 ) -> None:
     """Learn the tasks that `record` does not hold yet, one after the other."""
-    buffer = method.replays.buffer(len(stream.train), settings.seed)
+    buffer = method.replays.buffer(len(stream.train) + stream.gone, settings.seed)
     buffer.check(len(stream.tasks), len(stream.classes))
-    record.begin(buffer, lambda: judge(clip, 0))
+    judge.begin(clip)
+    record.begin(buffer, lambda learned: judge(clip, learned))
     for task in stream.tasks[record.done :]:
         lesson = lesson_for(clip, stream, task, method, settings)
         lesson.control_drop = record.control_drop(lambda: judge.control(clip))
+        lesson.accuracy = partial(judge.accuracy, clip, task.number + 1)
         with method.trains.begin(lesson) as update:
             steps = lesson.steps if update.optimiser else 0
             record.begin_task(task, update, steps)
@@ -47,7 +49,7 @@ def train(
             method.settles.end(lesson, update)
             method.keeps.end(lesson)
             buffer.add(task.number, task.train, stream.train.labels[task.train])
-            record.end_task(update, judge(clip, task.number + 1))
+            record.end_task(update, judge(clip, task.number + 1), method.settles.kept)
 
 
 def backward(lesson: Lesson, batch: Batch, keeps: Keeps) -> float:

@@ -129,14 +129,17 @@ def summary(results: Results, loss: float | None = None) -> str:
     control = "" if row.control is None else f"   could do before {row.control:5.1f} %"
     if not done:
         return f"before      new classes {results.frozen_accuracy:5.1f} %{control}"
-    accuracy = results.metrics()["accuracy"]
-    line = f"task {done:>2}/{len(results.tasks)}  new classes {accuracy:5.1f} %{control}"
+    found = results.metrics()
+    new = f"new classes {found['accuracy']:5.1f} %" if found else "learned before"
+    line = f"task {done:>2}/{len(results.tasks)}  {new}{control}"
     return line if loss is None or loss != loss else f"{line}   loss {loss:.3f}"
 
 
-def watch(title: str, tasks: int, epochs: int, *, quiet: bool = False) -> Watch:
+def watch(
+    title: str, tasks: int, epochs: int, *, quiet: bool = False, to_stderr: bool = False
+) -> Watch:
     """A bar on a terminal, lines elsewhere, and lines too where the user wants it quiet."""
-    console = Console()
+    console = Console(stderr=to_stderr)
     if quiet or not console.is_terminal:
-        return Lines(title)
+        return Lines(title, sys.stderr if to_stderr else None)
     return Bar(title, tasks, epochs, console)

@@ -44,6 +44,8 @@ class Lesson:
         """The step at hand, from 0."""
         self.control_drop: Callable[[], float] | None = None
         """Points that the control set has fallen since before the first task, if there is one."""
+        self.accuracy: Callable[[], float | None] = lambda: None
+        """Percent right of the new classes so far: to tell a user, never to learn from."""
         self.weights: Callable[[], dict[str, Tensor]] = self._moving
         """The weights that move, by name, as the towers use them now, with their gradient."""
         self._drop_last = drop_last

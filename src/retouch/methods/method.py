@@ -162,6 +162,11 @@ class Settles(Part):
     def end(self, lesson: Lesson, update: Update) -> None:
         """Change the model once more, among the entries that the update may move."""
 
+    @property
+    def kept(self) -> float:
+        """How much of the last task's change was kept: 1, unless it was scaled back."""
+        return 1.0
+
 
 class Balanced(Replays):
     """A buffer of fixed size, drawn from in equal number to the batch (see `data.replay`)."""
@@ -260,8 +265,7 @@ class Method(BaseModel):
             name, _, setting = path.partition(".")
             try:
                 part = fields[name]
-                old = part.model_dump() if setting else {}
-                fields[name] = type(part)(**{**old, setting: value}) if setting else value
+                fields[name] = type(part)(**{**dict(part), setting: value}) if setting else value
             except (KeyError, ValidationError, AttributeError) as why:
                 raise UserError(_no_such(self, path, value, why)) from None
         try:

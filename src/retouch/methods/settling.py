@@ -12,14 +12,14 @@ from collections.abc import Mapping
 from typing import Annotated, ClassVar
 
 import torch
-from pydantic import Field, PrivateAttr
+from pydantic import Field, PrivateAttr, SerializeAsAny
 from torch import Tensor
 
 from retouch.clip import Clip
 from retouch.data.pairs import Pairs
 from retouch.errors import UserError
 from retouch.methods.lesson import Lesson
-from retouch.methods.method import Settles, Update
+from retouch.methods.method import Method, Settles, Update
 from retouch.methods.settings import Settings
 from retouch.sparse import Chosen
 
@@ -127,52 +127,102 @@ class Bounded(Settles):
     first task within `max_drop`, found by halving: each step that is tried is measured, and the
     longest one that was seen to hold is taken. A drop does not grow evenly with the step, so a
     longer one may hold as well. Where none holds the task leaves the weights as it found them.
+    Any method can be bounded: what settled its tasks before comes first.
     """
 
     max_drop: Annotated[float, Field(ge=0)] = 1.0
     """Points that the control set may fall in all, since before the first task."""
     tries: Annotated[int, Field(gt=0)] = 6
     """How often the control set is judged to find the step."""
+    after: SerializeAsAny[Settles] = Settles()
+    """What happens before the control set is looked at."""
     _start: dict[str, Tensor] = PrivateAttr(default_factory=dict)
+    _kept: float = PrivateAttr(default=1.0)
+
+    @property
+    def kept(self) -> float:
+        return self._kept
+
+    def start(self, clip: Clip, settings: Settings, reference: Pairs | None) -> None:
+        self.after.start(clip, settings, reference)
 
     def begin(self, lesson: Lesson, update: Update) -> None:
         if lesson.control_drop is None:
             raise UserError(
                 f"max_drop={self.max_drop} bounds the fall of a control set, and there is none; "
-                "this method needs --control"
+                "name one with --control"
             )
         self._start = update.take()
+        self.after.begin(lesson, update)
+
+    def stepped(self, lesson: Lesson, update: Update, step: int) -> None:
+        self.after.stepped(lesson, update, step)
+
+    def state(self) -> dict[str, Tensor]:
+        return self.after.state()
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        self.after.restore(state)
 
     @torch.no_grad()
     def end(self, lesson: Lesson, update: Update) -> None:
         assert lesson.control_drop is not None
+        self.after.end(lesson, update)
+        self._kept = 1.0
         drop = lesson.control_drop()
         if drop <= self.max_drop:
             return
-        learned = update.take()
-        low, high, kept = 0.0, 1.0, None
+        whole, learned = lesson.accuracy(), update.take()
+        self._kept, now = self._longest(lesson, update, learned)
+        self._go(update, learned, self._kept)
+        log.warning(_told(lesson, self._kept, self.max_drop, drop, now, whole))
+
+    def _longest(
+        self, lesson: Lesson, update: Update, learned: Mapping[str, Tensor]
+    ) -> tuple[float, float]:
+        """The longest step that was seen to hold, and what it costs."""
+        assert lesson.control_drop is not None
+        low, high, cost = 0.0, 1.0, 0.0
         for _ in range(self.tries):
             step = (low + high) / 2
             self._go(update, learned, step)
             found = lesson.control_drop()
             if found <= self.max_drop:
-                low, kept = step, found
+                low, cost = step, found
             else:
                 high = step
-        self._go(update, learned, low)
-        log.warning(
-            "task %d was scaled back to %.2f of its change: all of it would have cost %.2f points "
-            "of the control set, more than max_drop=%g; now %s. A larger max_drop learns more",
-            lesson.task.number + 1,
-            low,
-            drop,
-            self.max_drop,
-            "nothing of it is left" if kept is None else f"it has lost {kept:.2f}",
-        )
+        return low, cost
 
     def _go(self, update: Update, learned: Mapping[str, Tensor], step: float) -> None:
         """So far from where the task began to where it ended; 0 is its beginning to the bit."""
         update.put({name: old.lerp(learned[name], step) for name, old in self._start.items()})
+
+
+def bounded(method: Method, max_drop: float) -> Method:
+    """The same method, that may cost so many points of the control set and no more."""
+    inside = method.settles.after if isinstance(method.settles, Bounded) else method.settles
+    return method.change({"settles": Bounded(max_drop=max_drop, after=inside)})
+
+
+def _told(
+    lesson: Lesson, kept: float, limit: float, drop: float, now: float, whole: float | None
+) -> str:
+    """What was done, why, and what it cost."""
+    task = lesson.task.number + 1
+    if kept == 0:
+        done = f"nothing of task {task} was kept"
+        left = "no shorter step that was tried stays within that"
+    else:
+        done = f"{kept:.0%} of what task {task} changed was kept"
+        left = f"so it forgot {now:.1f}"
+    said = (
+        f"{done}: all of it would have cost {drop:.1f} points of what the model could do before, "
+        f"more than the {limit:g} allowed; {left}"
+    )
+    after = lesson.accuracy()
+    if whole is None or after is None:
+        return said
+    return f"{said}. Of the classes so far it recognises {after:.1f} % instead of {whole:.1f} %"
 
 
 def _take(chosen: Chosen, tensor: Tensor) -> Tensor:

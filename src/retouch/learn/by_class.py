@@ -1,0 +1,155 @@
+"""What a run did to each class: how many were right before and after, what was mistaken for what.
+
+Stored in the run's folder as `classes.json`, with a few example images in `examples/`, so that the
+page can be made again without the data.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict
+
+from retouch.data.images import Images
+from retouch.data.pictures import Indices
+from retouch.errors import UserError
+from retouch.files import write_atomically
+
+FILE = "classes.json"
+EXAMPLES = "examples"
+MOST_CONFUSIONS = 200
+"""So many pairs of classes are listed; with a thousand classes there may be ten thousand."""
+
+
+class ClassRow(BaseModel):
+    """One class: how many of its images were recognised."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str
+    images: int
+    before: float | None = None
+    """Percent right before the first task; None where only one model was judged."""
+    after: float
+    """Percent right now."""
+    learned: bool = True
+    """False for classes of the control set: it could do them before."""
+
+
+class Confusion(BaseModel):
+    """So many images of one class are called by the name of another, now."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str
+    called: str
+    images: int
+    of: int
+    """Images of the class in all."""
+
+
+class Example(BaseModel):
+    """An image, and what the model said it was."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    file: str
+    """A small JPEG, relative to the run's folder."""
+    name: str
+    """What it is."""
+    before: str | None = None
+    after: str
+    learned: bool = True
+
+
+class ByClass(BaseModel):
+    """All classes that were judged, the new ones and those of the control set."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    classes: list[ClassRow]
+    confusions: list[Confusion] = []
+    """The most frequent first."""
+    examples: list[Example] = []
+
+    def write(self, folder: str | Path) -> None:
+        write_atomically(Path(folder) / FILE, self.model_dump_json(indent=1))
+
+    @classmethod
+    def read(cls, folder: str | Path) -> "ByClass | None":
+        """What a run's folder holds of it, if anything."""
+        file = Path(folder) / FILE
+        try:
+            return cls.model_validate_json(file.read_text())
+        except FileNotFoundError:
+            return None
+        except ValueError as why:
+            reason = str(why).partition("\n")[0]
+            raise UserError(f"{file} is damaged ({reason}); delete it, or judge again") from None
+
+
+def by_class(
+    images: Images, before: Indices | None, after: Indices, learned: bool = True
+) -> ByClass:
+    """What two models called each image, by class. An answer is an index into `images.classes`.
+
+    Where a single model was judged, `before` is None. A class that has no image has no row.
+    """
+    of = np.bincount(images.labels, minlength=len(images.classes))
+    was = None if before is None else percent_by_class(images, before)
+    now = percent_by_class(images, after)
+    rows = [
+        ClassRow(
+            name=images.classes[label],
+            images=int(of[label]),
+            before=None if was is None else float(was[label]),
+            after=float(now[label]),
+            learned=learned,
+        )
+        for label in np.flatnonzero(of)
+    ]
+    return ByClass(classes=rows, confusions=_confusions(images, after, of))
+
+
+def percent_by_class(images: Images, answers: Indices) -> NDArray[np.float64]:
+    """Percent right of each class; 0 where it has no image."""
+    classes = len(images.classes)
+    of = np.bincount(images.labels, minlength=classes)
+    right = np.bincount(images.labels[answers == images.labels], minlength=classes)
+    return 100 * right / np.maximum(of, 1)
+
+
+def _confusions(images: Images, answers: Indices, of: Indices) -> list[Confusion]:
+    wrong = answers != images.labels
+    pairs = np.stack([images.labels[wrong], answers[wrong]], axis=1)
+    pairs, counts = np.unique(pairs, axis=0, return_counts=True)
+    most = np.argsort(-counts, kind="stable")[:MOST_CONFUSIONS]
+    return [
+        Confusion(
+            name=images.classes[label],
+            called=images.classes[called],
+            images=int(counts[place]),
+            of=int(of[label]),
+        )
+        for place, (label, called) in zip(most, pairs[most], strict=True)
+    ]
+
+
+def together(*parts: ByClass) -> ByClass:
+    """Several sets of classes as one, such as the new ones and those of the control set."""
+    confusions = [each for part in parts for each in part.confusions]
+    return ByClass(
+        classes=[row for part in parts for row in part.classes],
+        confusions=sorted(confusions, key=lambda each: -each.images),
+        examples=[each for part in parts for each in part.examples],
+    )
+
+
+def accuracy(rows: Iterable[ClassRow]) -> tuple[float | None, float]:
+    """Percent right over all images of these classes, before and now."""
+    rows = list(rows)
+    total = sum(row.images for row in rows)
+    before = [row.before * row.images for row in rows if row.before is not None]
+    after = sum(row.after * row.images for row in rows) / total
+    return (sum(before) / total if len(before) == len(rows) else None), after

@@ -1,0 +1,138 @@
+"""Look at two moments of a model closely: class by class, and image by image."""
+
+import shutil
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from retouch.clip import Clip
+from retouch.data.cache import Progress
+from retouch.data.images import Images
+from retouch.data.pictures import Indices
+from retouch.learn.answers import answers
+from retouch.learn.by_class import EXAMPLES, FILE, ByClass, by_class, together
+from retouch.learn.examples import write_examples
+from retouch.learn.reopen import Reopened
+
+Moment = Callable[[], Clip]
+"""Gives the model as it was then; what another moment gave before may be changed by that."""
+
+
+@dataclass(frozen=True)
+class Exam:
+    """Images to judge by, and the classes to choose among, if not all of theirs."""
+
+    images: Images
+    choices: list[int] | None = None
+    learned: bool = True
+    """Whether these are new classes; else the control set."""
+    notes: list[str] = field(default_factory=list)
+    """What was left out, and what the model chose among."""
+
+
+def exam_of(run: Reopened, images: Images, tasks: int | None = None) -> Exam:
+    """Judge the classes that a run has learned by these images.
+
+    The model chooses among all classes that it has learned (after so many tasks, or all), in the
+    run's own words. Images of tasks that come later do not count. Where there are classes that the
+    run never heard of, it chooses among the classes of the images instead.
+    """
+    infos = run.results.tasks
+    learned = _names(run, tasks) if tasks else run.classes
+    planned = {name for task in infos for name in task.classes}
+    there, foreign = set(images.classes), [n for n in images.classes if n not in planned]
+    if foreign or not learned:
+        return Exam(images, notes=[_among_theirs(images, foreign, learned)] if learned else [])
+    classes = list(dict.fromkeys([*images.classes, *learned]))
+    known = [label for label, name in enumerate(classes) if name in learned]
+    own = replace(images, classes=classes, templates=tuple(run.config["data"]["templates"]))
+    later = len(there - set(learned))
+    notes = [f"{later} classes that are not learned yet do not count"] if later else []
+    if missing := len(set(learned) - there):
+        notes.append(f"{missing} of the {len(learned)} learned classes have no images here")
+    choices = [classes.index(name) for name in learned]
+    return Exam(own.some(own.of_classes(known)), choices, notes=notes)
+
+
+def _names(run: Reopened, tasks: int) -> list[str]:
+    learned = run.results.tasks[:tasks]
+    return list(dict.fromkeys(name for task in learned for name in task.classes))
+
+
+def _among_theirs(images: Images, foreign: Sequence[str], learned: Sequence[str]) -> str:
+    some, total = len(foreign), len(images.classes)
+    more = f" and {some - 1} more" if some > 1 else ""
+    which = "learned none" if some == total else f"did not learn {foreign[0]!r}{more}"
+    return (
+        f"{images.name} has {total} classes, of which the run {which}: the model chose among these "
+        f"{total}, not among the {len(learned)} that the run learned"
+    )
+
+
+def judge(
+    exams: Sequence[Exam], before: Moment | None, now: Moment, progress: Progress | None = None
+) -> list[tuple[Indices | None, Indices]]:
+    """What each image of each exam was called at both moments.
+
+    A moment is gone to once, and all images are seen there: to walk through a run takes time. The
+    present comes first: where a file of the run is damaged, that is known at once.
+    """
+    is_now = _all(exams, now(), progress, "now" if before else "")
+    was = [None] * len(exams) if before is None else _all(exams, before(), progress, "before")
+    return list(zip(was, is_now, strict=True))
+
+
+def _all(exams: Sequence[Exam], clip: Clip, progress: Progress | None, when: str) -> list[Indices]:
+    shown = progress and _saying(progress, when)
+    return [answers(clip, exam.images, exam.choices, shown) for exam in exams]
+
+
+def _saying(progress: Progress, when: str) -> Progress:
+    """The same, with the moment in its words."""
+
+    def shown(todo: Iterable[Indices], what: str, total: int) -> Iterable[Indices]:
+        return progress(todo, f"{what}, {when}" if when else what, total)
+
+    return shown
+
+
+def compare(
+    exams: Sequence[Exam], before: Moment | None, now: Moment, progress: Progress | None = None
+) -> ByClass:
+    """Class by class, what a model could do before and what it can do now."""
+    return _by_class(exams, judge(exams, before, now, progress))
+
+
+def _by_class(exams: Sequence[Exam], said: Sequence[tuple[Indices | None, Indices]]) -> ByClass:
+    pairs = zip(exams, said, strict=True)
+    return together(*(by_class(e.images, was, now, e.learned) for e, (was, now) in pairs))
+
+
+def look_closely(
+    run: Reopened,
+    test: Images,
+    control: Images | None = None,
+    *,
+    examples: bool = True,
+    progress: Progress | None = None,
+) -> ByClass:
+    """Compare the model before the first task with that after the last, and store it in the folder.
+
+    Only images of classes that are learned count, and both models choose among all of those, so
+    that their numbers can be compared. Without `examples` no image is stored.
+    """
+    run.clip.bf16 = run.config["settings"]["precision"] == "bf16"
+    exams = [exam_of(run, test)]
+    exams += [Exam(control, learned=False)] if control is not None else []
+    said = judge(exams, lambda: run.go_to(0), run.go_to, progress)
+    found = _by_class(exams, said)
+    run.go_to()
+    # What names examples goes first, so that it never names those of another time.
+    (run.folder / FILE).unlink(missing_ok=True)
+    if examples:
+        pairs = zip(exams, said, strict=True)
+        groups = [(e.images, was, now, e.learned) for e, (was, now) in pairs if was is not None]
+        found.examples = write_examples(run.folder, groups)
+    else:
+        shutil.rmtree(run.folder / EXAMPLES, ignore_errors=True)
+    found.write(run.folder)
+    return found

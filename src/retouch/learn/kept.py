@@ -1,0 +1,188 @@
+"""Images that a run keeps, to go on from later: those to replay, and those to judge by.
+
+They lie in the run's folder as the model takes them, without loss, so that a run can be moved and
+continued where its data is gone. `index.json` names each with its checksum: an image that was
+changed, or that is missing, is refused.
+"""
+
+import hashlib
+import io
+import json
+import shutil
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from retouch.clip.pixels import Pixels, Uint8
+from retouch.data.images import Images
+from retouch.data.names import Names
+from retouch.data.pictures import Files, Indices
+from retouch.data.stream import Stream
+from retouch.errors import UserError
+from retouch.files import write_atomically
+from retouch.learn.results import Results
+
+FOLDER = "images"
+INDEX = "index.json"
+FORMAT = "retouch images 1"
+JUDGED_A_CLASS = 20
+"""So many images of each class are kept to judge by."""
+_PART = 256
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What a run's folder holds. `groups` says which images each of the buffer's groups has."""
+
+    replay: Images
+    judge: Images
+    replay_tasks: Indices
+    """The task that each image to replay was learned in, from 0."""
+    judge_tasks: Indices
+    groups: dict[str, list[int]] = field(default_factory=dict)
+    seen: int = 0
+
+
+class Prepared(Files):
+    """Files that hold pictures as the model takes them: not to be resized and cropped again."""
+
+    def prepared(self, index: int, pixels: Pixels) -> Uint8:
+        picture = self.picture(index)
+        whole = (picture.height, picture.width) == pixels.size
+        return np.asarray(picture) if whole else pixels.prepare(picture)
+
+
+def is_kept(run: str | Path) -> bool:
+    return (Path(run) / FOLDER / INDEX).is_file()
+
+
+def keep(run: str | Path, stream: Stream, results: Results, pixels: Pixels) -> int:
+    """Store the replay buffer and images to judge by, whole or not at all. Returns their bytes."""
+    folder = Path(run) / FOLDER
+    part = folder.with_name(f".{FOLDER}.part")
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir(parents=True)
+    groups = {g: np.array(own, np.int64) for g, own in results.replay.get("groups", {}).items()}
+    replayed = np.concatenate([np.empty(0, np.int64), *groups.values()])
+    judged = [_some_of_each(stream.test, task.test) for task in stream.tasks]
+    replay = _write(part, "replay", stream.train, replayed, pixels)
+    judge = _write(part, "judge", stream.test, np.concatenate(judged), pixels)
+    of_task = {int(i): task.number for task in stream.tasks for i in task.train}
+    for entry, position in zip(replay, replayed, strict=True):
+        entry["task"] = of_task[int(position)]
+    numbers = np.repeat([task.number for task in stream.tasks], [len(own) for own in judged])
+    for entry, number in zip(judge, numbers, strict=True):
+        entry["task"] = int(number)
+    ends = np.cumsum([0, *(len(own) for own in groups.values())]).tolist()
+    index = {
+        "format": FORMAT,
+        "size": list(pixels.size),
+        "prompt": stream.train.prompt,
+        "templates": list(stream.test.templates),
+        "groups": {g: list(range(ends[n], ends[n + 1])) for n, g in enumerate(groups)},
+        "seen": results.replay.get("seen", 0),
+        "replay": replay,
+        "judge": judge,
+    }
+    write_atomically(part / INDEX, json.dumps(index, indent=1))
+    shutil.rmtree(folder, ignore_errors=True)
+    part.rename(folder)
+    return sum(file.stat().st_size for file in folder.iterdir())
+
+
+def read_kept(run: str | Path) -> Kept:
+    """The images of a run, every one of them checked."""
+    folder = Path(run) / FOLDER
+    index = _read_index(folder)
+    replay, judge = (_images(folder, index, use) for use in ("replay", "judge"))
+    tasks = {
+        use: np.array([e["task"] for e in index[use]], np.int64) for use in ("replay", "judge")
+    }
+    return Kept(
+        replay, judge, tasks["replay"], tasks["judge"], groups=index["groups"], seen=index["seen"]
+    )
+
+
+def _read_index(folder: Path) -> dict[str, Any]:
+    file = folder / INDEX
+    try:
+        index = json.loads(file.read_text())
+        if index["format"] != FORMAT:
+            raise UserError(f"{file} is of another version ({index['format']})")
+        assert set(index) >= {"size", "prompt", "templates", "groups", "seen", "replay", "judge"}
+    except FileNotFoundError:
+        raise UserError(
+            f"{folder.parent} holds no images to go on from: it was run with --replay none, or is "
+            "not finished; run its own command to the end first"
+        ) from None
+    except (ValueError, KeyError, TypeError, AssertionError) as why:
+        if isinstance(why, UserError):
+            raise
+        raise UserError(f"{file} is damaged ({why}); take another copy of the run") from None
+    return dict(index)
+
+
+def _images(folder: Path, index: dict[str, Any], use: str) -> Images:
+    entries = index[use]
+    for entry in entries:
+        _check(folder / entry["file"], entry["sha256"])
+    classes = list(dict.fromkeys(entry["class"] for entry in entries))
+    captions = [entry.get("caption", "") for entry in entries]
+    return Images(
+        name=str(folder),
+        classes=classes,
+        labels=np.array([classes.index(entry["class"]) for entry in entries], np.int64),
+        pictures=Prepared(folder, [entry["file"] for entry in entries]),
+        prompt=index["prompt"],
+        templates=tuple(index["templates"]),
+        captions=Names(captions) if any(captions) else None,
+    )
+
+
+def _check(file: Path, wanted: str) -> None:
+    try:
+        found = hashlib.sha256(file.read_bytes()).hexdigest()
+    except OSError as why:
+        raise UserError(f"{file} cannot be read ({why.strerror}); take another copy") from None
+    if found != wanted:
+        raise UserError(f"{file} was changed since the run stored it; take another copy of the run")
+
+
+def _some_of_each(images: Images, positions: Indices) -> Indices:
+    """The first few images of each class."""
+    labels = images.labels[positions]
+    chosen = [positions[labels == label][:JUDGED_A_CLASS] for label in np.unique(labels)]
+    return np.concatenate([np.empty(0, np.int64), *chosen])
+
+
+def _write(
+    folder: Path, use: str, images: Images, positions: Indices, pixels: Pixels
+) -> list[dict[str, Any]]:
+    entries: list[dict[str, Any]] = []
+    for start in range(0, len(positions), _PART):
+        own = positions[start : start + _PART]
+        for position, array in zip(own, images.read(own, pixels), strict=True):
+            name = f"{use}-{len(entries):06}.png"
+            data = io.BytesIO()
+            Image.fromarray(array).save(data, "PNG")
+            (folder / name).write_bytes(data.getvalue())
+            entry = {
+                "file": name,
+                "sha256": hashlib.sha256(data.getvalue()).hexdigest(),
+                "class": images.classes[images.labels[position]],
+            }
+            if images.captions is not None and images.captions[int(position)]:
+                entry["caption"] = images.captions[int(position)]
+            entries.append(entry)
+    return entries
+
+
+def with_classes(images: Images, classes: list[str]) -> Images:
+    """The same images among more classes, in this order."""
+    place = {name: label for label, name in enumerate(classes)}
+    moved = np.array([place[name] for name in images.classes], np.int64)
+    labels = moved[images.labels] if len(images) else images.labels
+    return replace(images, classes=classes, labels=labels)

@@ -1,0 +1,128 @@
+"""Go on from a finished run: its tasks, then new ones, as a stream and a run of their own."""
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from retouch.data.images import Images, join
+from retouch.data.pictures import Files
+from retouch.data.stream import Stream, Task
+from retouch.errors import UserError
+from retouch.learn import results as stored
+from retouch.learn.kept import FOLDER as IMAGES
+from retouch.learn.kept import Kept, is_kept, with_classes
+from retouch.learn.reopen import CONFIG, Reopened, delta_file
+from retouch.learn.results import Results
+
+COPY = "earlier"
+"""Where a run that is under way keeps what it needs of the one before."""
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """What a run is built upon: the folder of the one before, and what that found out."""
+
+    folder: Path
+    results: Results
+    """With the replay buffer's positions in the new stream."""
+    control: dict[str, int] | None = None
+    """The control set that it was judged by."""
+
+    def copy_to(self, folder: Path) -> None:
+        """All that the new run needs to stand alone: what was changed, and what was remembered.
+
+        Until it is finished, that includes the images that the earlier run kept.
+        """
+        (folder / COPY).mkdir()
+        for name in (CONFIG, stored.FILE):
+            shutil.copyfile(self.folder / name, folder / COPY / name)
+        if is_kept(self.folder):
+            shutil.copytree(self.folder / IMAGES, folder / COPY / IMAGES)
+        done = self.results.done
+        for number in range(done):
+            shutil.copyfile(delta_file(self.folder, number), delta_file(folder, number))
+        for name in ("metrics.jsonl", f"state-{done:02}.safetensors"):
+            if (self.folder / name).exists():
+                shutil.copyfile(self.folder / name, folder / name)
+
+
+def drop_copy(folder: Path) -> None:
+    """A run that is finished stands alone."""
+    gone = folder / f".{COPY}.gone"
+    if (folder / COPY).exists():
+        (folder / COPY).rename(gone)  # in one move, so that half a copy is never taken for one
+    shutil.rmtree(gone, ignore_errors=True)
+
+
+def go_on(
+    run: Reopened,
+    kept: Kept | None,
+    train: Images,
+    test: Images,
+    *,
+    tasks: int = 1,
+    order: int | Sequence[str] = 0,
+) -> tuple[Stream, Earlier]:
+    """The tasks of a run and then those of new images.
+
+    Of the earlier tasks there are the images that the run kept: those of its replay buffer to learn
+    from, and some to judge by. Without `kept` there are none, and the earlier tasks are not judged.
+    """
+    if not run.results.finished:
+        raise UserError(
+            f"{run.folder} is not finished ({run.results.done} of {len(run.results.tasks)} tasks); "
+            "run its own command to the end first"
+        )
+    new = Stream.split(train, test, tasks, order)
+    old = kept or _nothing(run)
+    everything = list(dict.fromkeys([*run.classes, *train.classes]))
+    learn, judge = (
+        with_classes(join(with_classes(kept_ones, run.classes), fresh), everything)
+        for kept_ones, fresh in ((old.replay, train), (old.judge, test))
+    )
+    stream = Stream(learn, judge, (*_old_tasks(run, old, learn), *_new_tasks(run, old, new, learn)))
+    gone = sum(task.train for task in run.results.tasks) - len(old.replay)
+    results = run.results.model_copy(deep=True)
+    results.replay = {"seen": old.seen, "groups": old.groups}
+    for info, task in zip(results.tasks, stream.tasks, strict=False):
+        info.test = len(task.test)
+    return replace(stream, gone=gone), Earlier(run.folder, results, run.config["control"])
+
+
+def _nothing(run: Reopened) -> Kept:
+    data, none = run.config["data"], np.empty(0, np.int64)
+    empty = Images(
+        str(run.folder), [], none, Files(run.folder, []), data["prompt"], tuple(data["templates"])
+    )
+    return Kept(empty, empty, none, none)
+
+
+def _labels(images: Images, names: Sequence[str]) -> tuple[int, ...]:
+    return tuple(images.classes.index(name) for name in names)
+
+
+def _old_tasks(run: Reopened, old: Kept, images: Images) -> list[Task]:
+    return [
+        Task(
+            number,
+            _labels(images, info.classes),
+            np.flatnonzero(old.replay_tasks == number),
+            np.flatnonzero(old.judge_tasks == number),
+        )
+        for number, info in enumerate(run.results.tasks)
+    ]
+
+
+def _new_tasks(run: Reopened, old: Kept, new: Stream, images: Images) -> list[Task]:
+    return [
+        Task(
+            run.results.done + task.number,
+            _labels(images, new.names(task.classes)),
+            task.train + len(old.replay),
+            task.test + len(old.judge),
+        )
+        for task in new.tasks
+    ]

@@ -1,0 +1,115 @@
+"""Open the folder of a run again: its model before the first task, and after the last."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from retouch.clip import Clip, load
+from retouch.errors import UserError
+from retouch.learn.results import Results
+from retouch.methods import Method, Settings, recipe
+from retouch.methods.settling import Bounded
+from retouch.sparse import Delta, fingerprint
+
+CONFIG = "config.yaml"
+
+
+@dataclass
+class Reopened:
+    """A run, and its model at any moment of it. `clip` is as it was before the first task."""
+
+    folder: Path
+    config: dict[str, Any]
+    results: Results
+    clip: Clip
+    at: int = 0
+    """So many tasks are learned in `clip` now."""
+
+    def go_to(self, tasks: int | None = None) -> Clip:
+        """The model when so many tasks were learned: 0 is the one before, None the last."""
+        goal = self.results.done if tasks is None else tasks
+        if not 0 <= goal <= self.results.done:
+            raise UserError(f"{self.folder} has learned {self.results.done} tasks, not {goal}")
+        while self.at < goal:
+            Delta.load(delta_file(self.folder, self.at)).apply(self.clip.model)
+            self.at += 1
+        while self.at > goal:
+            Delta.load(delta_file(self.folder, self.at - 1)).undo(self.clip.model)
+            self.at -= 1
+        return self.clip
+
+    @property
+    def classes(self) -> list[str]:
+        """All that was learned, in order."""
+        learned = self.results.tasks[: self.results.done]
+        return list(dict.fromkeys(name for task in learned for name in task.classes))
+
+
+def is_run(folder: str | Path) -> bool:
+    return (Path(folder) / CONFIG).is_file()
+
+
+def reopen(folder: str | Path, *, model: str | None = None, device: str = "cpu") -> Reopened:
+    """The run in a folder, with the model that it began with.
+
+    Where that model lies elsewhere now, `model` says where. It is known by its weights: any other
+    is refused.
+    """
+    folder = Path(folder)
+    config = read_config(folder)
+    name = model or config["places"]["model"]
+    try:
+        clip = load(name, device=device)
+    except UserError as why:
+        if model:
+            raise
+        raise UserError(
+            f"{folder} began with the model {name}, which cannot be loaded here: {why}. "
+            "Say where it is now with --model, or name the model itself"
+        ) from None
+    if fingerprint(clip.model) != config["weights"]:
+        method, settings = method_of(config), Settings(**config["settings"])
+        method.trains.start(clip, settings, None)  # prompts are part of the model it began with
+    if (found := fingerprint(clip.model)) != config["weights"]:
+        raise UserError(
+            f"{folder} began with weights {config['weights'][:12]}, but those of {name} are "
+            f"{found[:12]}; give the model that the run began with as --model"
+        )
+    return Reopened(folder, config, Results.read(folder), clip)
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """What the run was asked to do."""
+    file = folder / CONFIG
+    try:
+        config = yaml.safe_load(file.read_text())
+        missing = {"weights", "places", "method", "settings", "data"} - set(config)
+    except FileNotFoundError:
+        raise UserError(f"{folder} holds no run: {CONFIG} is missing there") from None
+    except (yaml.YAMLError, TypeError, UnicodeDecodeError) as why:
+        reason = str(why).partition("\n")[0]
+        raise UserError(f"{file} is damaged ({reason}); take another copy of the run") from None
+    if missing:
+        raise UserError(f"{file} is damaged or of another version: it lacks {min(missing)!r}")
+    return dict(config)
+
+
+def method_of(config: dict[str, Any]) -> Method:
+    """The method of a run, with its settings; bounded if the run was."""
+    told = dict(config["method"])
+    known = recipe(told["name"])
+    if "after" in told["settles"]:
+        settles = told.pop("settles")
+        inside = known.settles.after if isinstance(known.settles, Bounded) else known.settles
+        after = type(inside)(**settles["after"])
+        known = known.change({"settles": Bounded(**{**settles, "after": after})})
+    named = [part for part in (*known.parts, "schedule") if part in told]
+    parts = {f"{part}.{key}": value for part in named for key, value in told[part].items()}
+    return known.change({**parts, **{key: told[key] for key in ("loss", "objective", "drop_last")}})
+
+
+def delta_file(folder: Path, number: int) -> Path:
+    """What the task of this number changed, from 0."""
+    return folder / "deltas" / f"task-{number + 1:02}.safetensors"

@@ -1,0 +1,264 @@
+"""A run that goes on from another: the same result as one long run, and nothing lost on the way."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from test_learn import Stop, content
+from test_methods import quick, reference
+from tiny import images, tiny_clip, tiny_folder
+
+import retouch
+from retouch.clip import Pixels
+from retouch.data import Images, Stream
+from retouch.data.images import join
+from retouch.errors import UserError
+from retouch.learn import reopen
+from retouch.learn.drift import drift_between, word_features, words
+from retouch.learn.kept import keep, read_kept
+from retouch.learn.onward import COPY, drop_copy, go_on
+from retouch.methods import RECIPES, Settings
+from retouch.sparse import Delta, fingerprint
+
+QUICK = Settings(epochs=2, batch=4, lr=1e-3)
+GIVEN = {
+    "settings": QUICK,
+    "control": images("control", 4, 3),
+    "reference": reference(),
+    "checkpoint_seconds": 0,
+}
+PIXELS = Pixels(size=(16, 16))
+
+
+def of(images_: Images, labels: range) -> Images:
+    """Only these classes, as a folder of its own would hold them."""
+    some = images_.some(images_.of_classes(labels))
+    return replace(
+        some, classes=[some.classes[i] for i in labels], labels=some.labels - labels.start
+    )
+
+
+def halves() -> tuple[tuple[Images, Images], tuple[Images, Images]]:
+    train, test = images("train", 4, 6), images("test", 4, 3)
+    early, late = range(2), range(2, 4)
+    return (of(train, early), of(test, early)), (of(train, late), of(test, late))
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_folder(tmp_path_factory.mktemp("model"))
+
+
+def march(model: Path, out: Path, name: str = "spu", **more: Any) -> Stream:
+    stream = Stream.split(*halves()[0], tasks=1, order=["dark red", "bright red"])
+    clip = retouch.load(str(model))
+    options = {**GIVEN, **more}
+    results = retouch.teach(clip, stream, quick(name), out=out, **options)
+    keep(out, stream, results, clip.pixels)
+    return stream
+
+
+def april(model: Path, before: Path, out: Path, name: str = "spu", **more: Any) -> Any:
+    run = reopen(before, model=str(model))
+    order = ["dark green", "bright green"]
+    stream, earlier = go_on(run, read_kept(before), *halves()[1], order=order)
+    options = {**GIVEN, **more}
+    results = retouch.teach(run.clip, stream, quick(name), out=out, earlier=earlier, **options)
+    return results, run.clip, stream
+
+
+def test_going_on_is_as_one_long_run(model: Path, tmp_path: Path):
+    """Replay comes from the stored images alone: the earlier data is not read again."""
+    march(model, tmp_path / "march")
+    results, clip, _ = april(model, tmp_path / "march", tmp_path / "april")
+    whole = retouch.load(str(model))
+    order = ["dark red", "bright red", "dark green", "bright green"]
+    stream = Stream.split(images("train", 4, 6), images("test", 4, 3), tasks=2, order=order)
+    # The same pictures in both: those of `halves` are cut from these.
+    control = images("control", 4, 3)
+    long = retouch.teach(whole, stream, quick("spu"), settings=QUICK, control=control)
+    assert results.done == 2
+    for name, tensor in clip.model.state_dict().items():
+        torch.testing.assert_close(tensor, whole.model.state_dict()[name], atol=2e-5, rtol=1e-4)
+    assert [row.tasks for row in results.rows] == [row.tasks for row in long.rows]
+    assert [row.control for row in results.rows] == [row.control for row in long.rows]
+    assert results.metrics().keys() == long.metrics().keys()
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_method_can_go_on_and_be_interrupted(name: str, model: Path, tmp_path: Path):
+    """What a part remembers from task to task travels from run to run."""
+    march(model, tmp_path / "march", name)
+    _, whole, _ = april(model, tmp_path / "march", tmp_path / "whole", name)
+    if name != "frozen":  # which takes no steps
+        stop = Stop(4, ZeroDivisionError())
+        with pytest.raises(ZeroDivisionError):
+            april(model, tmp_path / "march", tmp_path / "april", name, watch=stop)
+    results, clip, _ = april(model, tmp_path / "march", tmp_path / "april", name)
+    assert fingerprint(clip.model) == fingerprint(whole.model)
+    shutil.rmtree(tmp_path / "march")  # the new run needs the old one no more
+    run = reopen(tmp_path / "april", model=str(model))
+    assert fingerprint(run.go_to().model) == fingerprint(clip.model)
+    assert run.classes == ["dark red", "bright red", "dark green", "bright green"]
+    assert len(results.rows) == 3
+    assert all(value is not None for row in results.rows for value in row.tasks)
+
+
+@pytest.mark.parametrize("after", [1, 3, 6])
+def test_interrupted_anywhere_it_ends_with_the_same_bits(after: int, model: Path, tmp_path: Path):
+    march(model, tmp_path / "march")
+    april(model, tmp_path / "march", tmp_path / "whole")
+    stop = {"watch": Stop(after, ZeroDivisionError())}
+    with pytest.raises(ZeroDivisionError):
+        april(model, tmp_path / "march", tmp_path / "cut", **stop)
+    # The run before is gone; what is needed of it lies in the new folder.
+    shutil.rmtree(tmp_path / "march")
+    april(model, tmp_path / "cut" / COPY, tmp_path / "cut")
+    for name in ("whole", "cut"):
+        drop_copy(tmp_path / name)
+    assert content(tmp_path / "cut") == content(tmp_path / "whole")
+
+
+def test_a_third_run_goes_on_from_the_second(model: Path, tmp_path: Path):
+    march(model, tmp_path / "march")
+    results, clip, stream = april(model, tmp_path / "march", tmp_path / "april")
+    keep(tmp_path / "april", stream, results, clip.pixels)
+    run = reopen(tmp_path / "april", model=str(model))
+    again = of(images("train", 4, 6), range(1, 2)), of(images("test", 4, 3), range(1, 2))
+    more, earlier = go_on(run, read_kept(run.folder), *again)  # more images of a known class
+    assert more.names(more.classes) == ["dark red", "bright red", "dark green", "bright green"]
+    third = retouch.teach(
+        run.clip, more, quick("spu"), settings=QUICK, out=tmp_path / "may", earlier=earlier
+    )
+    assert [task.classes for task in third.tasks][-1] == ["bright red"]
+    assert third.rows[1].tasks[2] is None  # nobody knew of it then
+    assert third.rows[0].control is None  # not judged by the same control set, nor by any
+    assert third.finished
+    assert len(Delta.load(tmp_path / "may" / "deltas" / "task-03.safetensors").changes) > 0
+
+
+def test_without_stored_images_earlier_classes_are_not_judged(model: Path, tmp_path: Path):
+    march(model, tmp_path / "march")
+    run = reopen(tmp_path / "march", model=str(model))
+    stream, earlier = go_on(run, None, *halves()[1])
+    more = {"settings": QUICK, "earlier": earlier}
+    results = retouch.teach(run.clip, stream, "flyp", out=tmp_path / "april", **more)
+    assert [row.tasks[0] for row in results.rows][0::2] == [None, None]
+    assert results.metrics()["accuracy"] == results.rows[-1].tasks[1]
+    with pytest.raises(UserError, match="needs a folder of its own"):
+        retouch.teach(run.clip, stream, "flyp", **more)
+
+
+def test_an_unfinished_run_is_not_gone_on_from(model: Path, tmp_path: Path):
+    stop = {"watch": Stop(2, ZeroDivisionError())}
+    with pytest.raises(ZeroDivisionError):
+        march(model, tmp_path / "march", **stop)
+    run = reopen(tmp_path / "march", model=str(model))
+    with pytest.raises(UserError, match="not finished"):
+        go_on(run, None, *halves()[1])
+
+
+def test_stored_images_are_exactly_those_of_the_buffer(model: Path, tmp_path: Path):
+    stream = march(model, tmp_path / "march")
+    kept = read_kept(tmp_path / "march")
+    results = retouch.Results.read(tmp_path / "march")
+    positions = np.array(results.replay["groups"]["0"])
+    everything = np.arange(len(positions))
+    expected = stream.train.read(positions, PIXELS)
+    assert np.array_equal(kept.replay.read(everything, PIXELS), expected)
+    wider = Pixels(size=(16, 16), shortest=20)  # would cut the middle out of what is cut already
+    assert np.array_equal(kept.replay.read(everything, wider), expected)
+    names = [stream.train.classes[label] for label in stream.train.labels[positions]]
+    assert [kept.replay.classes[label] for label in kept.replay.labels] == names
+    assert len(kept.judge) == len(stream.test)
+    assert kept.groups == {"0": list(range(len(positions)))}
+
+
+@pytest.mark.parametrize(
+    ("damage", "complaint"),
+    [
+        (lambda f: (f / "replay-000001.png").write_bytes(b"x"), "replay-000001.png was changed"),
+        (lambda f: (f / "judge-000000.png").unlink(), "judge-000000.png cannot be read"),
+        (lambda f: (f / "index.json").write_text("{"), "index.json is damaged"),
+        (lambda f: (f / "index.json").write_text('{"format": "x"}'), "of another version"),
+        (lambda f: (f / "index.json").unlink(), "holds no images to go on from"),
+    ],
+)
+def test_a_changed_buffer_is_refused(damage: Any, complaint: str, model: Path, tmp_path: Path):
+    march(model, tmp_path / "march")
+    damage(tmp_path / "march" / "images")
+    with pytest.raises(UserError, match=complaint):
+        read_kept(tmp_path / "march")
+
+
+def test_reopening_refuses_another_model_and_damaged_settings(model: Path, tmp_path: Path):
+    march(model, tmp_path / "march")
+    with pytest.raises(UserError, match="began with weights"):
+        reopen(tmp_path / "march", model=str(tiny_folder(tmp_path / "other", seed=1)))
+    run = reopen(tmp_path / "march", model=str(model))
+    with pytest.raises(UserError, match="has learned 1 tasks, not 2"):
+        run.go_to(2)
+    before = fingerprint(run.clip.model)
+    run.go_to(1)
+    assert fingerprint(run.clip.model) != before
+    assert fingerprint(run.go_to(0).model) == before
+    config = tmp_path / "march" / "config.yaml"
+    told = config.read_text()
+    config.write_text(told.replace("weights:", "heights:"))
+    with pytest.raises(UserError, match="lacks 'weights'"):
+        reopen(tmp_path / "march")
+    config.write_text("{")
+    with pytest.raises(UserError, match="is damaged"):
+        reopen(tmp_path / "march")
+
+
+def test_a_run_moved_with_its_data_resumes(model: Path, tmp_path: Path):
+    """Where images and model lie is no setting: only what they are counts."""
+    stop = {"watch": Stop(3, ZeroDivisionError())}
+    with pytest.raises(ZeroDivisionError):
+        march(model, tmp_path / "here", **stop)
+    shutil.move(tmp_path / "here", tmp_path / "there")
+    moved = shutil.copytree(model, tmp_path / "model")
+    march(moved, tmp_path / "there")
+    assert retouch.Results.read(tmp_path / "there").finished
+
+
+def test_images_joined_keep_their_classes_captions_and_order():
+    (a, _), (b, _) = halves()
+    both = join(a, b)
+    assert both.classes == ["dark red", "bright red", "dark green", "bright green"]
+    order = np.array([20, 1, 13, 0])
+    pixels = both.read(order, PIXELS)
+    assert np.array_equal(pixels[0], b.read(np.array([8]), PIXELS)[0])
+    assert np.array_equal(pixels[1], a.read(np.array([1]), PIXELS)[0])
+    assert both.pictures.where(12) == b.pictures.where(0)
+    assert both.pictures.stamp() != join(b, a).pictures.stamp()
+    said = replace(b, captions=retouch.data.names.Names(["x"] * len(b)))
+    assert list(join(a, said).captions or [])[11:13] == ["", "x"]
+
+
+def test_words_drift_when_the_text_tower_moves_and_only_then():
+    clip = tiny_clip()
+    before = word_features(clip)
+    assert drift_between(before, word_features(clip)).moved == 0
+    with torch.no_grad():
+        clip.model.vision_model.encoder.layers[0].mlp.fc1.weight.mul_(2)
+    assert drift_between(before, word_features(clip)).neighbours == 100
+    with torch.no_grad():
+        clip.model.text_projection.weight.normal_()
+    found = drift_between(before, word_features(clip))
+    assert found.moved > 0.1
+    assert found.neighbours < 100
+    assert len(words()) == len(set(words())) > 400
+
+
+def test_a_run_tells_the_drift_of_words(model: Path, tmp_path: Path):
+    march(model, tmp_path / "march")
+    rows = json.loads((tmp_path / "march" / "results.json").read_text())["rows"]
+    assert rows[0]["drift"] is None  # of itself there is none
+    assert rows[1]["drift"]["moved"] > 0
