@@ -290,7 +290,7 @@ def test_a_page_without_a_control_set(tmp_path: Path) -> None:
 
 def test_a_page_of_an_unfinished_run(tmp_path: Path) -> None:
     page = page_of(tmp_path, fake(accuracy=(80, 70)))
-    assert "spu is not finished: 2 of 3 tasks are learned" in page.text
+    assert "The run is not finished: 2 of 3 tasks are learned" in page.text
     assert "deltas/task-02.safetensors" in page.text
     assert "12.0 %" not in page.text  # of all classes, which two tasks cannot be compared with
 
@@ -307,7 +307,7 @@ def test_hostile_names_do_no_harm(tmp_path: Path) -> None:
     evil = fake(HOSTILE[0], classes=HOSTILE, notes=[HOSTILE[1]], model=HOSTILE[1])
     evil.environment["python"] = HOSTILE[0]
     page = page_of(tmp_path, evil, evil.model_copy(update={"method": HOSTILE[5]}))
-    assert not {"script", "img"} & set(page.tags)
+    assert not {"script", "img"} & set(page.tags)  # not even of those that are named so
     assert not [name for name, _ in page.attributes if name.startswith("on")]
     for name in HOSTILE:
         assert name in page.text

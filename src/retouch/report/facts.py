@@ -3,8 +3,22 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from retouch.learn.by_class import ByClass
 from retouch.learn.results import Results
-from retouch.report.words import classes, duration, kept, labels, learned, percent, share, trains
+from retouch.report.changes import summary
+from retouch.report.naming import Named, labels
+from retouch.report.words import (
+    before,
+    classes,
+    drifted,
+    duration,
+    kept,
+    learned,
+    numbers,
+    percent,
+    share,
+    trains,
+)
 
 
 class Bar(NamedTuple):
@@ -12,8 +26,10 @@ class Bar(NamedTuple):
 
     name: str
     kind: str
-    """Its class in the style sheet: then or now."""
+    """Its class in the style sheet: then, now or weak."""
     value: float
+    was: float | None = None
+    """Where to mark what it was before."""
 
     @property
     def text(self) -> str:
@@ -26,11 +42,13 @@ class Answer(NamedTuple):
     heading: str
     sentence: str
     bars: list[Bar]
+    asides: list[str]
 
 
-def title(runs: Sequence[Results]) -> str:
+def title(runs: Sequence[Results], named: bool = False) -> str:
+    """The heading; a run that is `named` above it need not be called by its method."""
     if len(runs) == 1:
-        return f"What {runs[0].method} learned, and what it forgot"
+        return f"What {'it' if named else runs[0].method} learned, and what it forgot"
     return f"What {len(runs)} runs learned, and what they forgot"
 
 
@@ -45,20 +63,25 @@ def about(runs: Sequence[Results]) -> str:
     return " · ".join(said)
 
 
-def answers(run: Results) -> list[Answer]:
+def answers(run: Results, by_class: ByClass | None = None) -> list[Answer]:
     """What one run learned and what it kept."""
+    found, start = numbers(run), before(run)
     new, old = [], []
-    if run.rows and (run.finished or not run.done):
-        new.append(Bar("before", "then", run.frozen_accuracy))
-    if run.done:
-        new.append(Bar("now", "now", run.metrics()["accuracy"]))
-    if run.rows and run.rows[0].control is not None:
-        old.append(Bar("before", "then", run.rows[0].control))
-    if "control" in (found := run.metrics()):
-        old.append(Bar("now", "now", found["control"]))
+    if start is not None and (run.finished or not run.done):
+        new.append(Bar("before", "then", start))
+    if "accuracy" in found:
+        new.append(Bar("now", "now", found["accuracy"], start if run.finished else None))
+    could = run.rows[0].control if run.rows else None
+    if could is not None:
+        old.append(Bar("before", "then", could))
+    if "control" in found:
+        old.append(Bar("now", "now", found["control"], could))
+    if not old and "drift_neighbours" in found:
+        old.append(Bar("words", "weak", found["drift_neighbours"]))
+    asides = [summary(by_class, learned=True)], [summary(by_class, learned=False), drifted(run)]
     return [
-        Answer("What it learned", learned(run), new),
-        Answer("What it kept", kept(run), old),
+        Answer("What it learned", learned(run), new, list(filter(None, asides[0]))),
+        Answer("What it kept", kept(run), old, list(filter(None, asides[1]))),
     ]
 
 
@@ -78,9 +101,9 @@ def shared(runs: Sequence[Results]) -> dict[str, str]:
 
 
 def own(run: Results, runs: Sequence[Results]) -> dict[str, str]:
-    """The facts of a run that others do not share, besides its method, which is its heading."""
-    common = shared(runs)
-    return {k: v for k, v in _facts(run).items() if k not in common and k != "method"}
+    """The facts of a run that others do not share, and that its heading does not say."""
+    said = set(shared(runs)) | (set() if isinstance(run, Named) else {"method"})
+    return {k: v for k, v in _facts(run).items() if k not in said}
 
 
 def _facts(run: Results) -> dict[str, str]:
@@ -99,6 +122,10 @@ def _facts(run: Results) -> dict[str, str]:
         moved = f"{most:,} ({share(most, run.parameters)})" if trains(run) else "none"
         found["weights free in a task, at most"] = moved
         found["time for each task"] = ", ".join(duration(seconds) for seconds in run.seconds)
+    if min(run.kept, default=1.0) < 1:
+        found["kept of each task's change"] = ", ".join(percent(100 * part) for part in run.kept)
+    if "drift_neighbours" in (now := numbers(run)):
+        found["everyday words nearest to the same word"] = percent(now["drift_neighbours"])
     names = {key: key.replace("_", " ") for key in run.settings} | {"lr": "learning rate"}
     settings = {names[key]: str(v) for key, v in run.settings.items() if v is not None}
     return found | settings | run.environment

@@ -1,6 +1,7 @@
 """What the plots of several runs have in common: a frame, and a mark for each run."""
 
 from collections.abc import Callable, Sequence
+from math import isnan
 from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
@@ -8,24 +9,35 @@ from matplotlib.figure import Figure
 
 from retouch.learn.results import Results
 from retouch.report.look import PAPER, WIDTH, Look, looks
+from retouch.report.naming import labels
 from retouch.report.placing import Box, Point, shorten
-from retouch.report.words import labels
 
 TOP, BOTTOM, LEFT = 0.42, 0.62, 0.48  # inches: room for a title and for the axes' numbers
 
 
 class Drawn(NamedTuple):
-    """A run, how it looks and where its points lie."""
+    """A run, how it looks and where its points lie; a gap is a point that is not a number."""
 
     name: str
     look: Look
     points: list[Point]
+    thin: bool = False
+    """Drawn in the background."""
+
+    @property
+    def end(self) -> Point:
+        """The last point that is none of the gaps."""
+        return next(point for point in reversed(self.points) if not isnan(point[1]))
 
 
 def drawn(runs: Sequence[Results], points: Callable[[Results], list[Point]]) -> list[Drawn]:
     """The runs that have any points to draw."""
     every = zip(labels(runs), looks(runs), map(points, runs), strict=True)
-    return [Drawn(shorten(name), look, found) for name, look, found in every if found]
+    return [
+        Drawn(shorten(name), look, found)
+        for name, look, found in every
+        if any(not isnan(y) for _, y in found)
+    ]
 
 
 def frame(figure: Figure, title: str, panel: int = 0, right: float = 0.15) -> Axes:
@@ -81,5 +93,6 @@ def padded(values: Sequence[float], room: float, least: float) -> Point:
 
 def accuracies(values: Sequence[float], least: float) -> Point:
     """A range for accuracies: there is nothing to show below 0 or above 100."""
-    low, high = padded(values or [0.0, 100.0], 0.08, least)
+    known = [value for value in values if not isnan(value)]
+    low, high = padded(known or [0.0, 100.0], 0.08, least)
     return max(low, -3.0), min(high, 103.0)

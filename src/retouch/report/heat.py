@@ -7,7 +7,7 @@ from matplotlib.patches import Rectangle
 from retouch.learn.results import Results
 from retouch.report.look import HEAT, INK, MUTED, PAPER, WIDTH, styled
 from retouch.report.placing import text_width
-from retouch.report.words import number
+from retouch.report.words import NONE, number
 
 TOP, HIGH = 0.68, 0.36  # inches: room for the headings; a cell's height
 TITLE = "Recognised of each task, %"
@@ -17,7 +17,8 @@ NARROWEST, WIDEST = 0.36, 0.72  # a cell's width
 def matrix(run: Results) -> Figure:
     """Rows: before, then after each task. Columns: the tasks. The deeper the colour, the more.
 
-    What was not learned yet at that moment has no colour and is set in italics.
+    What was not learned yet at that moment has no colour and is set in italics; what could not be
+    judged is a dash.
     """
     tasks, rows = len(run.tasks), max(1, len(run.rows))
     left = text_width(_moment(run.done)) / 72 + 0.12
@@ -31,8 +32,12 @@ def matrix(run: Results) -> Figure:
         axes.set(xlim=(0, tasks), ylim=(rows, 0))
         _headings(axes, run, wide, left)
         for t, row in enumerate(run.rows):
-            for i, accuracy in enumerate(row.tasks):
-                _cell(axes, t, i, accuracy, exact=wide > 0.45)
+            for i in range(tasks):
+                accuracy = row.tasks[i] if i < len(row.tasks) else None
+                if accuracy is None:
+                    _blank(axes, t, i)
+                else:
+                    _cell(axes, t, i, accuracy, exact=wide > 0.45)
     return figure
 
 
@@ -61,3 +66,7 @@ def _cell(axes: Axes, t: int, i: int, accuracy: float, exact: bool) -> None:
         colour, style = PAPER if deep > 0.68 else INK, "normal"
     place = (i + 0.5, t + 0.5)
     axes.text(*place, text, ha="center", va="center_baseline", color=colour, style=style)
+
+
+def _blank(axes: Axes, t: int, i: int) -> None:
+    axes.text(i + 0.5, t + 0.5, NONE, ha="center", va="center_baseline", color=MUTED)

@@ -1,27 +1,48 @@
-"""Accuracy over time: one line a run."""
+"""Accuracy over time: one line a run; of a run alone, also one a task."""
 
 from collections.abc import Callable, Sequence
+from math import nan
 from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from retouch.learn import metrics
 from retouch.learn.results import Results
 from retouch.report.frame import BOTTOM, TOP, Drawn, accuracies, drawn, extent, frame, mark, within
-from retouch.report.look import WIDTH, styled
-from retouch.report.placing import LINE_HEIGHT, Point, shorten, spread, text_width
-from retouch.report.words import labels, number
+from retouch.report.look import INK, MUTED, STILL, WIDTH, Look, styled
+from retouch.report.placing import LINE_HEIGHT, Point, spread, text_width
+from retouch.report.words import before, number
+
+MANY = 10
+"""More tasks than these have no lines of their own."""
 
 
 def _learned(run: Results) -> list[Point]:
-    a, images = run.matrix, [task.test for task in run.tasks]
-    return [(t, metrics.average_accuracy(a[:t], images[:t])) for t in range(1, run.done + 1)]
+    """From the first task on; from before it if it is the only one.
+
+    With more of them, the model before has all classes to choose from, and later ones fewer.
+    """
+    start = before(run) if len(run.tasks) == 1 else None
+    first = [] if start is None else [(0, start)]
+    return [*first, *((t, _seen(run, t)) for t in range(1, run.done + 1))]
+
+
+def _seen(run: Results, t: int) -> float:
+    """Accuracy after task t on those learned by then, as far as they can be judged."""
+    pairs = zip(run.rows[t].tasks[:t], run.tasks, strict=False)
+    known = [(value, task.test) for value, task in pairs if value is not None and task.test]
+    return sum(value * n for value, n in known) / sum(n for _, n in known) if known else nan
 
 
 def _kept(run: Results) -> list[Point]:
-    return [(t, row.control) for t, row in enumerate(run.rows) if row.control is not None]
+    return [(t, nan if row.control is None else row.control) for t, row in enumerate(run.rows)]
+
+
+def _task(run: Results, i: int) -> list[Point]:
+    """Accuracy on task i, from when it was learned."""
+    values = [(t, run.rows[t].tasks[i]) for t in range(i + 1, run.done + 1)]
+    return [(t, nan if value is None else value) for t, value in values]
 
 
 class Panel(NamedTuple):
@@ -38,7 +59,8 @@ KEPT = Panel("Recognised of what it could do before, %", _kept, 0)
 
 def over_time(runs: Sequence[Results]) -> Figure:
     """Both panels beside each other; without a control set, only what was learned."""
-    return _figure(runs, [LEARNED, KEPT] if any(map(_kept, runs)) else [LEARNED])
+    measured = any(row.control is not None for run in runs for row in run.rows)
+    return _figure(runs, [LEARNED, KEPT] if measured else [LEARNED])
 
 
 def learned_over_time(runs: Sequence[Results]) -> Figure:
@@ -52,19 +74,32 @@ def kept_over_time(runs: Sequence[Results]) -> Figure:
 
 
 def _figure(runs: Sequence[Results], panels: Sequence[Panel]) -> Figure:
-    tell = len(runs) > 1
-    names = [f" {shorten(name)}" for name in labels(runs)] if tell else [""]
-    right = (24 if tell else 8) / 72 + max(text_width(f"100.0{name}") for name in names) / 72
-    height = max(2.9, TOP + BOTTOM + len(runs) * LINE_HEIGHT / 72)
+    every = [_drawn(runs, panel) for panel in panels]
+    height = max(2.9, TOP + BOTTOM + max(map(len, every)) * LINE_HEIGHT / 72)
     with styled():
         figure = Figure(figsize=(WIDTH * len(panels), height))
-        for i, panel in enumerate(panels):
-            axes = frame(figure, panel.title, i, right)
-            _moments(axes, panel.begin, max(len(run.tasks) for run in runs))
-            every = drawn(runs, panel.points)
-            _lines(axes, every)
-            _write_ends(axes, every, tell)
+        for i, (panel, lines) in enumerate(zip(panels, every, strict=True)):
+            tell = len(lines) > 1
+            names = [f"100.0 {one.name}" if tell else "100.0" for one in lines]
+            wide = max(map(text_width, names), default=0) + (24 if tell else 8)
+            axes = frame(figure, panel.title, i, wide / 72)
+            begin = min((int(one.points[0][0]) for one in lines), default=panel.begin)
+            _moments(axes, begin, max(len(run.tasks) for run in runs))
+            _lines(axes, lines)
+            _write_ends(axes, lines, tell)
     return figure
+
+
+def _drawn(runs: Sequence[Results], panel: Panel) -> list[Drawn]:
+    """The lines of a panel. That of a run alone is called "all" where its tasks have lines too."""
+    found = drawn(runs, panel.points)
+    if len(runs) > 1 or panel is not LEARNED or not 1 < runs[0].done <= MANY:
+        return found
+    still = Look(STILL, "o", "-")
+    tasks = [(i, _task(runs[0], i)) for i in range(runs[0].done)]
+    known = [(i, points) for i, points in tasks if any(y == y for _, y in points)]
+    each = [Drawn(f"task {i + 1}", still, points, thin=True) for i, points in known]
+    return each + [one._replace(name="all") for one in found]
 
 
 def _moments(axes: Axes, begin: int, tasks: int) -> None:
@@ -83,21 +118,30 @@ def _lines(axes: Axes, every: Sequence[Drawn]) -> None:
     axes.grid(True, axis="y")
     for one in every:
         x, y = zip(*one.points, strict=True)
-        axes.plot(x, y, **mark(one.look, 7), linestyle=one.look.line, linewidth=1.8)
+        size, wide = (4, 0.9) if one.thin else (7, 1.8)
+        axes.plot(x, y, **mark(one.look, size), linestyle=one.look.line, linewidth=wide)
 
 
 def _write_ends(axes: Axes, every: Sequence[Drawn], tell: bool) -> None:
     """The last value at each line's end, and whose it is if there are several to tell apart."""
     box = extent(axes)
     wide, high = box.right - box.left, box.top - box.bottom
-    ends = [within(axes, one.points[-1]) for one in every]
+    ends = [within(axes, one.end) for one in every]
     heights = spread([y * high for _, y in ends], LINE_HEIGHT, 0, high)
     place: dict[str, Any] = {"transform": axes.transAxes, "clip_on": False}
     for one, (x, y), height in zip(every, ends, heights, strict=True):
-        at, key, text = height / high, 1 + 14 / wide, number(one.points[-1][1])
+        at, key, text = height / high, 1 + 14 / wide, number(one.end[1])
         if tell:
             axes.plot([x, key], [y, at], color=one.look.colour, linewidth=0.8, zorder=1, **place)
-            axes.plot([key], [at], **{**mark(one.look, 7), **place})
+            axes.plot([key], [at], **{**mark(one.look, 4 if one.thin else 7), **place})
             text = f"{text} {one.name}"  # the number first: it stays there if the name is Arabic
         left = 1 + 22 / wide if tell else x + 8 / wide
-        axes.text(left, at, text, va="center_baseline", **place)
+        axes.text(
+            left,
+            at,
+            text,
+            va="center_baseline",
+            color=MUTED if one.thin else INK,
+            weight="bold" if tell and not one.thin and every[0].thin else "normal",
+            **place,
+        )

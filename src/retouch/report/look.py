@@ -95,16 +95,21 @@ class Look(NamedTuple):
     line: str | tuple[int, tuple[float, ...]]
 
 
+def run_colour(number: int) -> str:
+    """The colour of the first run, the second …; after the last it begins anew."""
+    return list(_RUNS)[number % len(_RUNS)]
+
+
 def looks(runs: Sequence[Results]) -> list[Look]:
     """One look a run. Grey is for those that train nothing: what the others start from."""
-    found, number, colours = [], 0, list(_RUNS)
+    found, number = [], 0
     for run in runs:
         if run.done and not trains(run):
             found.append(Look(STILL, "o", (0, (2, 2))))
             continue
         # 7 colours, 9 markers and 4 lines: no combination returns within 252 runs.
         marker, line = _MARKERS[number % len(_MARKERS)], _LINES[number % len(_LINES)]
-        found.append(Look(colours[number % len(colours)], marker, line))
+        found.append(Look(run_colour(number), marker, line))
         number += 1
     return found
 

@@ -10,7 +10,7 @@ from retouch.learn.results import Results
 from retouch.report.frame import Drawn, accuracies, drawn, extent, frame, mark, padded, within
 from retouch.report.look import MUTED, STILL, WIDTH, Look, styled
 from retouch.report.placing import Point, around
-from retouch.report.words import trains
+from retouch.report.words import before, numbers, trains
 
 
 def learned_and_forgot(runs: Sequence[Results]) -> Figure:
@@ -19,15 +19,15 @@ def learned_and_forgot(runs: Sequence[Results]) -> Figure:
     Where no run has a control set, forgetting is that of the new classes. Runs that have not
     learned a task yet are left out.
     """
-    measured = any("control_drop" in run.metrics() for run in runs)
+    measured = any("control_drop" in numbers(run) for run in runs)
     metric = "control_drop" if measured else "forgetting"
 
     def place(run: Results) -> list[Point]:
-        found = run.metrics()
+        found = numbers(run)
         return [(found[metric], found["accuracy"])] if metric in found else []
 
     found = drawn(runs, place)
-    starts = {round(run.frozen_accuracy, 1) for run in runs if run.rows}
+    starts = {round(start, 1) for run in runs if (start := before(run)) is not None}
     if found and len(starts) == 1 and all(trains(run) for run in runs):
         # Where they came from, if no frozen run shows it.
         found.append(Drawn("before", Look(STILL, "o", "-"), [(0.0, starts.pop())]))

@@ -8,7 +8,8 @@ from rich.table import Table
 from rich.text import Text
 
 from retouch.learn.results import Results
-from retouch.report.words import NONE, duration, labels, number, share, trains
+from retouch.report.naming import heading, labels
+from retouch.report.words import NONE, duration, number, numbers, share, trains
 
 
 class Column(NamedTuple):
@@ -43,24 +44,32 @@ COLUMNS = (
 )
 
 
+def columns(runs: Sequence[Results]) -> list[Column]:
+    """The columns, the first of which says what the runs' names are."""
+    return [COLUMNS[0]._replace(name=heading(runs)), *COLUMNS[1:]]
+
+
 def rows(runs: Sequence[Results]) -> list[dict[str, str]]:
     """The table's cells as text, a row a run, by the columns' names."""
-    return [_row(name, run) for name, run in zip(labels(runs), runs, strict=True)]
+    first = heading(runs)
+    return [{first: _name(n, run), **_row(run)} for n, run in zip(labels(runs), runs, strict=True)]
 
 
-def _row(name: str, run: Results) -> dict[str, str]:
-    found = run.metrics()
+def _name(name: str, run: Results) -> str:
+    return name if run.finished else f"{name} ({run.done} of {len(run.tasks)} tasks)"
+
+
+def _row(run: Results) -> dict[str, str]:
+    found = numbers(run)
 
     def cell(metric: str) -> str:
         return number(found[metric]) if metric in found else NONE
 
-    part = f" ({run.done} of {len(run.tasks)} tasks)"
     moved = share(max(run.trained), run.parameters) if trains(run) else "0 %"
     return {
-        "method": name if run.finished else name + part,
         "new classes": cell("accuracy"),
         # With a single task there was no chance to forget one: 0 would say too much.
-        "forgot of them": cell("forgetting") if run.done > 1 else NONE,
+        "forgot of them": cell("forgetting") if len(run.matrix) > 1 else NONE,
         "could do before": cell("control"),
         "forgot of that": cell("control_drop"),
         "weights that moved": moved if run.done else NONE,
@@ -71,19 +80,19 @@ def _row(name: str, run: Results) -> dict[str, str]:
 def comparison(runs: Sequence[Results]) -> Table:
     """The runs as a table for the terminal, with what each column means below it."""
     table = Table(box=box.SIMPLE_HEAD, caption=_legend(), caption_justify="left", pad_edge=False)
-    for column in COLUMNS:
-        heading = Text(column.name, style="bold")
-        if column.unit:
-            heading.append(f"\n{column.unit}", style="dim not bold")
-        table.add_column(
-            heading,
-            justify="left" if column is COLUMNS[0] else "right",
-            no_wrap=column.name == "time",
-        )
+    first, *others = columns(runs)
+    table.add_column(_head(first), justify="left")
+    for column in others:
+        table.add_column(_head(column), justify="right", no_wrap=column.name == "time")
     for row in rows(runs):
         # Text, so that a name such as "[red]" stays a name.
-        table.add_row(*(Text(row[column.name]) for column in COLUMNS))
+        table.add_row(*map(Text, row.values()))
     return table
+
+
+def _head(column: Column) -> Text:
+    text = Text(column.name, style="bold")
+    return text.append(f"\n{column.unit}", style="dim not bold") if column.unit else text
 
 
 def _legend() -> Text:

@@ -3,24 +3,13 @@
 Numbers are compared as they are shown, to one decimal: two runs that look the same share a place.
 """
 
-from collections import Counter
 from collections.abc import Sequence
 
 from retouch.learn.results import Results
+from retouch.report.naming import labels
 
 NONE = "–"
 """Stands where there is nothing to say."""
-
-
-def labels(runs: Sequence[Results]) -> list[str]:
-    """A name for each run: its method, numbered where several runs have the same."""
-    often = Counter(run.method for run in runs)
-    met: Counter[str] = Counter()
-    found = []
-    for run in runs:
-        met[run.method] += 1
-        found.append(f"{run.method} {met[run.method]}" if often[run.method] > 1 else run.method)
-    return found
 
 
 def number(value: float) -> str:
@@ -51,6 +40,15 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.1f} min" if seconds < 3600 else f"{seconds / 3600:.1f} h"
 
 
+def file_size(count: float) -> str:
+    """Short: "0.6 kB", "579 kB", "16.3 MB", "436 MB", "1.2 GB"."""
+    if count >= 999.5e6:
+        return f"{count / 1e9:.1f} GB"
+    if count >= 999.5e3:
+        return f"{count / 1e6:.0f} MB" if count >= 99.5e6 else f"{count / 1e6:.1f} MB"
+    return f"{count / 1e3:.0f} kB" if count >= 9_950 else f"{count / 1e3:.1f} kB"
+
+
 def trains(run: Results) -> bool:
     """Whether any weight was free to move."""
     return max(run.trained, default=0) > 0
@@ -61,40 +59,68 @@ def classes(run: Results, tasks: int | None = None) -> int:
     return sum(len(task.classes) for task in run.tasks[:tasks])
 
 
+def numbers(run: Results) -> dict[str, float]:
+    """Every number there is of a run; none before the model was judged on all its tasks."""
+    return run.metrics() if run.begun else {}
+
+
+def before(run: Results) -> float | None:
+    """Recognised of all new classes before anything was learned, in percent."""
+    known = run.begun and any(run.rows[0].tasks[task] is not None for task in run.judged)
+    return run.frozen_accuracy if known else None
+
+
 def learned(run: Results) -> str:
     """What one run learned.
 
     Before all tasks are learned there is no "before → after": the model then chooses among fewer
     classes than it did at the beginning, which is easier.
     """
-    total = classes(run)
+    total, start, now = classes(run), before(run), numbers(run).get("accuracy")
     if not run.rows:
         return f"The run has not begun: there are {total} new classes to learn."
-    if not run.done:
-        now = percent(run.frozen_accuracy)
-        return f"Nothing is learned yet: {now} of the {total} new classes recognised."
-    accuracy, before = run.metrics()["accuracy"], run.frozen_accuracy
+    if not run.done and start is not None:
+        return f"Nothing is learned yet: {percent(start)} of the {total} new classes recognised."
+    if now is None or start is None:
+        seen = f"{classes(run, run.done)} of {total} new classes"
+        return f"It has seen {seen}; there are no images to judge by how many it recognises."
     if not run.finished:
         seen = f"{classes(run, run.done)} of {total} new classes"
-        return f"So far it has seen {seen}: {percent(accuracy)} recognised."
-    change = f"{percent(before)} → {percent(accuracy)} recognised."
+        return f"So far it has seen {seen}: {percent(now)} recognised."
+    change = f"{percent(start)} → {percent(now)} recognised."
     if not trains(run):
         return f"It learned nothing, as no weight could move: {change}"
-    if round(accuracy, 1) <= round(before, 1):
+    if round(now, 1) <= round(start, 1):
         return f"It did not learn the {total} new classes: {change}"
     return f"It learned {total} new classes: {change}"
 
 
 def kept(run: Results) -> str:
     """What is left of what the model could do before."""
-    found = run.metrics()
+    found = numbers(run)
     if "control" in found:
-        still, before = percent(found["control"]), percent(found["control_before"])
+        still, once = percent(found["control"]), percent(found["control_before"])
         lost = _lost(found["control_drop"])
-        return f"Of what it could do before it still does {still} ({before} before): it {lost}."
-    if run.rows and (before_any := run.rows[0].control) is not None:
-        return f"It can do {percent(before_any)} of what it must not forget."
+        return f"Of what it could do before it still does {still} ({once} before): it {lost}."
+    start = run.rows[0].control if run.rows else None
+    if start is not None and run.done:
+        return f"It could do {percent(start)} before; how much of that is left was not measured."
+    if start is not None:
+        return f"It can do {percent(start)} of what it must not forget."
     return "What it could do before was not measured: the run had no control set."
+
+
+def drifted(run: Results) -> str:
+    """How far everyday words moved, which is known without any images."""
+    drift = run.rows[-1].drift if run.done else None
+    if drift is None:
+        return ""
+    weaker = "Weaker evidence than a control set, as it is about texts alone."
+    if not drift.moved:
+        return f"Everyday words: they mean to it what they meant before. {weaker}"
+    same = f"{percent(drift.neighbours)} are still nearest to the same word"
+    far = f"they moved by {drift.moved:.2g} (1 − cosine) on average"
+    return f"Everyday words: {same}; {far}. {weaker}"
 
 
 def reading(runs: Sequence[Results]) -> list[str]:
@@ -106,11 +132,11 @@ def reading(runs: Sequence[Results]) -> list[str]:
     if not _alike(runs):
         return []
     pairs = zip(labels(runs), runs, strict=True)
-    able = {name: run for name, run in pairs if run.finished and run.done and trains(run)}
+    able = {name: run for name, run in pairs if run.finished and numbers(run) and trains(run)}
     if not able:
         return ["No run that trains is finished yet."]
     said = [_most(able)]
-    drops = {n: m["control_drop"] for n, run in able.items() if "control" in (m := run.metrics())}
+    drops = {n: m["control_drop"] for n, run in able.items() if "control" in (m := numbers(run))}
     if drops:
         still = len(drops) > 1 and any(run.done and not trains(run) for run in runs)
         said.append(("Of those that train, " if still else "") + _least(drops))
@@ -120,13 +146,13 @@ def reading(runs: Sequence[Results]) -> list[str]:
 def _most(able: dict[str, Results]) -> str:
     accuracy = {name: run.metrics()["accuracy"] for name, run in able.items()}
     top = max(accuracy, key=lambda name: accuracy[name])
-    best, before = accuracy[top], able[top].frozen_accuracy
-    numbers = f"{percent(best)} of the new classes recognised, {percent(before)} before"
+    best, start = accuracy[top], able[top].frozen_accuracy
+    both = f"{percent(best)} of the new classes recognised, {percent(start)} before"
     names = _named(accuracy, best)
-    if round(best, 1) <= round(before, 1):
-        return f"No run learned the new classes; the best is {names}: {numbers}."
+    if round(best, 1) <= round(start, 1):
+        return f"No run learned the new classes; the best is {names}: {both}."
     verb = "learned" if len(able) == 1 else "learned most"
-    return f"{names} {verb}: {numbers}."
+    return f"{names} {verb}: {both}."
 
 
 def _least(drops: dict[str, float]) -> str:
@@ -152,6 +178,8 @@ def cautions(runs: Sequence[Results]) -> list[str]:
             "their numbers cannot be compared directly."
         )
     named = list(zip(labels(runs), runs, strict=True))
+    if len(runs) == 1:
+        named = [("The run", runs[0])]
     found += [_unfinished(name, run) for name, run in named if not run.finished]
     without = [name for name, run in named if run.rows and run.rows[0].control is None]
     if without and len(without) < len(runs):

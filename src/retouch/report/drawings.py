@@ -1,0 +1,89 @@
+"""The plots as parts of the page and as files, each with a text for those who cannot see it."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+from matplotlib.figure import Figure
+
+from retouch.files import write_atomically
+from retouch.learn.results import Results
+from retouch.report import plots
+from retouch.report.facts import own
+from retouch.report.look import inline, png, svg
+from retouch.report.naming import labels
+from retouch.report.story import Story
+from retouch.report.where import blocks, farthest
+
+
+class Gallery:
+    """A folder of plots; what is hung there is returned for the page as well."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def hang(self, name: str, figure: Figure) -> str:
+        drawing = svg(figure, name)
+        write_atomically(self._folder / f"{name}.svg", drawing)
+        write_atomically(self._folder / f"{name}.png", png(figure))
+        return drawing
+
+
+def drawings(runs: Sequence[Results], gallery: Gallery) -> dict[str, Any]:
+    """What is drawn of results.
+
+    The page lays out the two panels over time by itself, beside or below each other; as a file
+    they are one plot.
+    """
+    found: dict[str, Any] = {"scatter": "", "lines": []}
+    if any(run.done for run in runs):
+        scatter = gallery.hang("learned-and-forgot", plots.learned_and_forgot(runs))
+        text = "Accuracy on the new classes against points forgotten, a point a run"
+        found["scatter"] = Markup(inline(scatter, text))
+        gallery.hang("over-time", plots.over_time(runs))
+        found["lines"] = _panels(runs)
+    found["runs"] = [
+        {
+            "name": name,
+            "summary": run.summary,
+            "tasks": run.tasks,
+            "facts": own(run, runs),
+            "matrix": _matrix(run, name, f"-{i:02}" if len(runs) > 1 else "", gallery),
+        }
+        for i, (name, run) in enumerate(zip(labels(runs), runs, strict=True), 1)
+    ]
+    return found
+
+
+def moved(told: Sequence[Story], gallery: Gallery) -> dict[str, Any]:
+    """Where in the network the weights of a single run moved."""
+    done = told[0].results.done
+    towers = blocks(told[0].movements, done) if len(told) == 1 and done else {}
+    if towers:
+        gallery.hang("where-it-moved", plots.where_it_moved(towers))
+    return {
+        "farthest": farthest(towers),
+        "towers": [
+            Markup(inline(svg(plots.where_it_moved({tower: found}), f"moved-{tower}"), text))
+            for tower, found in towers.items()
+            for text in [f"How far each block of the tower for {tower} moved, and how much of it"]
+        ],
+    }
+
+
+def _panels(runs: Sequence[Results]) -> list[Markup]:
+    text = "Accuracy on the classes seen so far, after each task"
+    found = [inline(svg(plots.learned_over_time(runs), "learned"), text)]
+    if any(row.control is not None for run in runs for row in run.rows):
+        text = "Accuracy on what the model could do before, before the first task and after each"
+        found.append(inline(svg(plots.kept_over_time(runs), "kept"), text))
+    return [Markup(drawing) for drawing in found]
+
+
+def _matrix(run: Results, name: str, suffix: str, gallery: Gallery) -> Markup:
+    if not run.rows:
+        return Markup("")
+    drawing = gallery.hang(f"matrix{suffix}", plots.matrix(run))
+    return Markup(inline(drawing, f"Accuracy of {name} on each task, before and after each task"))
