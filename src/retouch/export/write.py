@@ -1,0 +1,91 @@
+"""Export: write a plain model with its card, check it, and only then put it in its place."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+from safetensors import SafetensorError
+
+from retouch.clip import Clip
+from retouch.clip.prompting import prompts_of
+from retouch.errors import UserError
+from retouch.export.card import card
+from retouch.export.onnx import write_onnx
+from retouch.export.plain import Written, write_hf, write_open_clip
+from retouch.export.quiet import quietly
+from retouch.export.subject import Subject
+from retouch.files import refuse_full, whole_folder
+
+Format = Literal["hf", "open_clip", "onnx"]
+FORMATS: tuple[Format, ...] = get_args(Format)
+CLASSES = "classes.json"
+
+_WRITERS: dict[Format, Callable[[Subject, Path], Written]] = {
+    "hf": write_hf,
+    "open_clip": write_open_clip,
+    "onnx": write_onnx,
+}
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What was written, and how near it is to the model it came from."""
+
+    folder: Path
+    to: Format
+    files: list[str]
+    size: int
+    """Bytes in all."""
+    max_difference: float
+    tolerance: float
+
+
+def export(subject: Subject, to: Format, folder: str | Path) -> Exported:
+    """Write the model for another program into a new folder, with a card as its README.md.
+
+    What was written is loaded again and compared before the folder appears: it is there whole and
+    right, or not at all.
+    """
+    folder = Path(folder)
+    if to not in FORMATS:
+        raise UserError(f"{to!r} is no format; choose one of {', '.join(FORMATS)}")
+    refuse_full(folder)
+    _refuse_prompts(subject.clip)
+    with whole_folder(folder) as part, quietly(), _explained(folder):
+        found = _WRITERS[to](subject, part)
+        if subject.classes:
+            known = {"classes": subject.classes, "templates": subject.templates}
+            (part / CLASSES).write_text(json.dumps(known, indent=1, ensure_ascii=False), "utf-8")
+        (part / "README.md").write_text(card(subject, to, found), "utf-8")
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return Exported(
+        folder,
+        to,
+        [path.relative_to(folder).as_posix() for path in files],
+        sum(path.stat().st_size for path in files),
+        found.difference,
+        found.tolerance,
+    )
+
+
+@contextmanager
+def _explained(folder: Path) -> Iterator[None]:
+    """safetensors has an error of its own for a disk that is full or cannot be written."""
+    try:
+        yield
+    except SafetensorError as why:
+        raise UserError(f"{folder} could not be written: {why}") from None
+
+
+def _refuse_prompts(clip: Clip) -> None:
+    prompts = prompts_of(clip.model)
+    if prompts is not None:
+        raise UserError(
+            f"{prompts.kind} put prompts into the visual tower, and no other library's CLIP has a "
+            "place for them: without them it is not what was learned. In Python, "
+            "retouch.learn.reopen(RUN).go_to().save(FOLDER) writes it for retouch alone; to leave "
+            "retouch, learn with a method that keeps a plain CLIP, such as spu"
+        )
