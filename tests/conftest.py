@@ -12,6 +12,8 @@ from tiny import images, tiny_clip
 from retouch.clip import Clip
 from retouch.data import Stream
 
+os.environ["COLUMNS"] = "120"  # before a console is made: what it prints is looked at
+
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 

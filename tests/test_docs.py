@@ -8,9 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from commands import run
 from PIL import Image
 from test_cli import retouch
 from test_data import make_folder
+
+from retouch.builtin.photos import write_photos
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
@@ -32,6 +35,7 @@ def test_the_readme_holds_these_commands():
         "pip install .",
         "retouch learn photos --model openai/clip-vit-base-patch16 --control imagenet "
         "--out runs/march",
+        "retouch learn more --from runs/march --control imagenet --max-drop 1 --out runs/april",
     ]
 
 
@@ -55,15 +59,38 @@ def test_make_test_is_what_runs_this():
     assert "make test" in (ROOT / ".ci" / "run").read_text()
 
 
-def test_the_learn_command(tmp_path: Path):
+def test_the_learn_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """With the built-in model in place of one from the hub, which cannot be reached here."""
     make_folder(tmp_path / "photos", {"golden retriever": 12, "cat": 14})
+    make_folder(tmp_path / "more", {"horse": 6, "cow": 6})
     make_folder(tmp_path / "imagenet", {"dog": 3, "cup": 3})
-    words = commands()[-1].replace("openai/clip-vit-base-patch16", "builtin").split()[1:]
-    done = retouch(*words, "--epochs", 1, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    for name in ("config.yaml", "results.json", "metrics.jsonl", "report.html", "deltas"):
-        assert (tmp_path / "runs" / "march" / name).exists()
+    monkeypatch.chdir(tmp_path)
+    for command in commands()[-2:]:
+        words = command.replace("openai/clip-vit-base-patch16", "builtin").split()[1:]
+        run(*words, "--epochs", 1)
+    for name in ("config.yaml", "results.json", "metrics.jsonl", "report.html", "deltas", "images"):
+        assert (tmp_path / "runs" / "april" / name).exists()
+
+
+def test_every_command_for_a_product(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """In order, as they stand in the document, on the drawings that its first command writes."""
+    document = (ROOT / "docs" / "product.md").read_text()
+    lines = [line for block in blocks(document, "sh") for line in block.splitlines()]
+    assert lines[0] == "python -m retouch.builtin.photos ."
+    write_photos(tmp_path, each=4)
+    monkeypatch.chdir(tmp_path)
+    ran = set()
+    for line in lines[1:]:
+        words = line.split()[1:]
+        ran.add(words[0])
+        shown = run(*words, *(["--epochs", 1] if words[0] == "learn" else [])).stdout
+        assert shown.strip()
+    assert ran == {"learn", "report", "eval", "classify", "delta", "export"}
+    assert {p.name for p in Path("models").iterdir()} == {
+        *("as-in-march", "april", "hf", "open_clip", "onnx")
+    }
+    (code,) = blocks(document, "python")
+    exec(code, {})
 
 
 def test_the_python_example_prints_what_the_readme_says(tmp_path: Path):

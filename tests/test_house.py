@@ -22,6 +22,7 @@ ROOMS = [
     "methods",
     "learn",
     "report",
+    "export",
     "builtin",
     "bench",
     "cli",

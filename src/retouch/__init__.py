@@ -30,15 +30,18 @@ _HOME = {
     "Splits": "data",
     "Stream": "data",
     "cached": "data",
+    "difference": "sparse",
     "fingerprint": "sparse",
     "in_memory": "data",
     "load": "clip",
     "load_suite": "bench",
     "locate": "sparse",
+    "merge": "sparse",
     "preview": "learn",
     "read_data": "data",
     "read_pairs": "data",
     "recipe": "methods",
+    "reopen": "learn",
     "select": "sparse",
     "teach": "learn",
     "write_report": "report",
@@ -49,7 +52,7 @@ if TYPE_CHECKING:
     from retouch.bench import Bench, load_suite
     from retouch.clip import Clip, Pair, Pixels, load
     from retouch.data import Images, Splits, Stream, cached, in_memory, read_data, read_pairs
-    from retouch.learn import Results, preview, teach
+    from retouch.learn import Results, preview, reopen, teach
     from retouch.methods import RECIPES, Settings, recipe
     from retouch.report import write_report
     from retouch.sparse import (
@@ -57,8 +60,10 @@ if TYPE_CHECKING:
         Selection,
         Snapshot,
         SparseAdamW,
+        difference,
         fingerprint,
         locate,
+        merge,
         select,
     )
 

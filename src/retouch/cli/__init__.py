@@ -7,10 +7,15 @@ import typer
 from rich.logging import RichHandler
 
 from retouch.cli.bench import bench
+from retouch.cli.classify import classify
 from retouch.cli.datasets import datasets
+from retouch.cli.delta import delta
 from retouch.cli.demo import demo
+from retouch.cli.evaluate import evaluate
+from retouch.cli.export import export
 from retouch.cli.learn import learn
 from retouch.cli.methods import methods
+from retouch.cli.report import report
 from retouch.cli.say import err, out
 from retouch.version import VERSION
 
@@ -24,7 +29,12 @@ app = typer.Typer(
 )
 for command in (demo, learn, bench, methods):
     app.command()(command)
+app.command("eval")(evaluate)
+app.command()(classify)
+app.command()(export)
+app.command()(report)
 app.add_typer(datasets)
+app.add_typer(delta)
 
 
 def main() -> None:

@@ -1,17 +1,48 @@
 """`retouch learn`."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-import yaml
 
-from retouch.cli.options import Bf16, Cache, Device, Model, NoCache, Quiet, Root, Seed, SkipBad
-from retouch.cli.say import out, plainly, progress
-from retouch.errors import UserError
+from retouch.cli.images import find_control, find_images, find_pairs, ready
+from retouch.cli.options import (
+    Bf16,
+    Cache,
+    Device,
+    Json,
+    NoCache,
+    Quiet,
+    Root,
+    Seed,
+    SkipBad,
+    methods_named,
+)
+from retouch.cli.plan import show_classes, show_cost, show_settings
+from retouch.cli.prepare import (
+    choose_method,
+    cost_of,
+    find_model,
+    find_run,
+    given,
+    inherited,
+    make_stream,
+    read_changes,
+    read_order,
+    renamed,
+)
+from retouch.cli.say import err, out, plainly, say_json
 
 if TYPE_CHECKING:
-    from retouch.data import Images, Pairs, Splits
+    from rich.console import Console
+
+    from retouch.clip import Clip
+    from retouch.data import Images, Stream
+    from retouch.learn import Results, Watch
+    from retouch.learn.suit import Suited
+
+NOTHING_KEPT = 3
+"""The exit code where every step would have cost more than --max-drop."""
 
 
 def learn(
@@ -23,30 +54,69 @@ def learn(
         ),
     ],
     folder: Annotated[Path, typer.Option("--out", help="Where the run is kept.")],
-    model: Model,
-    method: Annotated[str, typer.Option(help="See `retouch methods`.")] = "spu",
+    model: Annotated[
+        str | None,
+        typer.Option(help="A folder, a hub id, open_clip:NAME/TAG or 'builtin'."),
+    ] = None,
+    goes_on_from: Annotated[
+        Path | None,
+        typer.Option("--from", help="A finished run to go on from.", metavar="RUN"),
+    ] = None,
     control: Annotated[
         str | None,
         typer.Option(help="Images of what the model must still know: as DATA."),
     ] = None,
-    reference: Annotated[
+    max_drop: Annotated[
+        float | None,
+        typer.Option(
+            help="Points of the control set that may be lost at most: where a task costs more, it "
+            "is scaled back.",
+            min=0,
+        ),
+    ] = None,
+    names: Annotated[
+        Path | None,
+        typer.Option(help="A CSV of FOLDER,NAME: what the classes are called.", metavar="CSV"),
+    ] = None,
+    holdout: Annotated[
+        float, typer.Option(help="Share of the images to judge by, where DATA has no test part.")
+    ] = 0.2,
+    replay: Annotated[
         str | None,
-        typer.Option(help="Images with captions, for methods that hold on by such; or 'builtin'."),
+        typer.Option(
+            help="How many images the run may keep to learn from again; 'none' stores no image."
+        ),
+    ] = None,
+    method: Annotated[
+        str | None,
+        typer.Option(
+            help="See `retouch methods`.", show_default="spu", autocompletion=methods_named
+        ),
     ] = None,
     tasks: Annotated[int, typer.Option(help="Learn the classes in so many steps.", min=1)] = 1,
     order: Annotated[
         str, typer.Option(help="Of the classes: a seed, or a file with a name a line.")
     ] = "0",
-    holdout: Annotated[
-        float, typer.Option(help="Share of the images to judge by, where DATA has no test part.")
-    ] = 0.2,
-    epochs: Annotated[int, typer.Option(help="How often each image is seen.", min=0)] = 10,
-    batch: Annotated[int, typer.Option(help="New images a step.", min=2)] = 128,
-    lr: Annotated[float, typer.Option(help="Learning rate.")] = 7.5e-6,
-    weight_decay: Annotated[float, typer.Option(help="AdamW's weight decay.")] = 0.2,
+    epochs: Annotated[
+        int | None,
+        typer.Option(help="How often each image is seen.", min=0, show_default="10, or more"),
+    ] = None,
+    batch: Annotated[
+        int | None, typer.Option(help="New images a step.", min=2, show_default="128, or fewer")
+    ] = None,
+    lr: Annotated[
+        float | None, typer.Option(help="Learning rate.", show_default="by the model")
+    ] = None,
+    weight_decay: Annotated[
+        float | None, typer.Option(help="AdamW's weight decay.", show_default="by the model")
+    ] = None,
     change: Annotated[
         list[str] | None,
         typer.Option("--set", help="Change the method, such as trains.rate=0.05. Repeatable."),
+    ] = None,
+    reference: Annotated[
+        str | None,
+        typer.Option(help="Images with captions, for methods that hold on by such; or 'builtin'."),
     ] = None,
     data_root: Root = None,
     cache: Cache = None,
@@ -65,111 +135,139 @@ def learn(
         Path | None, typer.Option(help="Also write curves for TensorBoard into this folder.")
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show which weights would move, and stop.")
+        bool,
+        typer.Option("--dry-run", help="Show what would change and what it would cost, and stop."),
     ] = False,
     quiet: Quiet = False,
+    as_json: Json = False,
 ) -> None:
     """Learn a folder of images, and report what was gained and what was lost.
 
-    Where the run was interrupted, the same command goes on with it.
+    Where the run was interrupted, the same command goes on with it. A month later, go on from the
+    run with new images:
+
+        retouch learn photos --model openai/clip-vit-base-patch16 --control imagenet --out march
+
+        retouch learn more --from march --control imagenet --max-drop 1 --out april
+
+    Exit codes: 0 learned, 1 a mistake that is explained, 3 nothing was kept because all of it would
+    have cost more than --max-drop, 130 stopped.
     """
     with plainly(folder):
-        from retouch.clip import load
-        from retouch.data import Stream
-        from retouch.data.cache import cached, checked
         from retouch.data.decode import set_workers
-        from retouch.learn import preview, teach
-        from retouch.learn.watch import Several, watch
-        from retouch.methods import Settings, recipe
-        from retouch.report import comparison, write_report
+        from retouch.learn import is_run, teach
+        from retouch.learn.suit import suit
 
-        chosen = recipe(method, _changes(change or []))
-        settings = Settings(
-            epochs=epochs,
-            batch=batch,
-            lr=lr,
-            weight_decay=weight_decay,
-            seed=seed,
-            precision="bf16" if bf16 else "fp32",
-        )
+        talk = err if as_json else out
         if workers:
             set_workers(workers)
-        found = _images(data, data_root)
-        world = "builtin:world" if control == "builtin" else control
-        judged = world and _images(world, data_root)
-        clip = load(model, device=device, random_weights=random_weights)
+        begun = is_run(folder)
+        run = find_run(goes_on_from, folder, model, device)
+        clip = run.clip if run else find_model(model, device, random_weights)
+        chosen = choose_method(method, read_changes(change or []), replay, max_drop, run)
+        found = find_images(data, data_root).each(lambda images: renamed(images, names))
 
-        def ready(images: "Images") -> "Images":
-            if dry_run or no_cache:
-                return checked(images, clip.pixels, progress) if skip_bad else images
-            return cached(images, clip.pixels, cache, skip_bad=skip_bad, progress=progress)
+        def decoded(images: "Images") -> "Images":
+            here = {"no_cache": no_cache or dry_run, "skip_bad": skip_bad}
+            return ready(images, clip.pixels, cache=cache, **here)
 
-        train, test = found.each(ready).to_learn(holdout)
-        stream = Stream.split(train, test, tasks=tasks, order=_order(order))
+        train, test = found.each(decoded).to_learn(holdout)
+        stream, earlier = make_stream(run, train, test, tasks, read_order(order))
+        done = run.results.done if run else 0
+        suited = suit(
+            clip,
+            chosen,
+            {
+                **inherited(run),
+                **given(epochs=epochs, batch=batch, lr=lr, weight_decay=weight_decay),
+                "seed": seed,
+                "precision": "bf16" if bf16 else "fp32",
+            },
+            [len(task.train) for task in stream.tasks[done:]],
+            len(stream.classes),
+            stream.gone,
+        )
+        judged = control and find_control(control, data_root)
+        what = decoded(judged) if judged else None
+        pairs = find_pairs(reference)
+        stores = replay != "none"
+        if not begun:
+            show_classes(talk, stream, done)
+            show_settings(talk, suited.said)
+            show_cost(talk, cost_of(clip, stream, suited, run, what, pairs, stores), clip)
         if dry_run:
-            out.print("What may move while the first task is learned:")
-            pairs = _pairs(reference)
-            table = preview(clip, stream, chosen, settings=settings, reference=pairs)
-            out.print(str(table), highlight=False, soft_wrap=True)
             return
-        watching = watch(method, len(stream.tasks), epochs, quiet=quiet)
-        if tensorboard:
-            from retouch.learn.tensorboard import TensorBoard
-
-            watching = Several(watching, TensorBoard(tensorboard))
         results = teach(
             clip,
             stream,
-            chosen,
-            settings=settings,
-            control=ready(judged.to_judge()) if judged else None,
-            reference=_pairs(reference),
+            suited.method,
+            settings=suited.settings,
+            control=what,
+            reference=pairs,
             out=folder,
-            watch=watching,
+            watch=_watch(suited, stream, quiet, as_json, tensorboard),
+            earlier=earlier,
         )
-        out.print(comparison([results]))
-        out.print(f"More in {write_report(folder, [results])}", highlight=False, soft_wrap=True)
+        page = _finish(folder, stream, results, clip, what, stores)
+        _answer(talk, folder, results, page, as_json)
+        if results.kept[done:] and not any(results.kept[done:]):
+            raise typer.Exit(NOTHING_KEPT)
 
 
-def _changes(pairs: list[str]) -> dict[str, Any]:
-    changes = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not equals:
-            raise UserError(f"--set {pair}: write NAME=VALUE, such as trains.rate=0.05")
-        changes[name] = yaml.safe_load(value)
-    return changes
+def _watch(
+    suited: "Suited", stream: "Stream", quiet: bool, as_json: bool, tensorboard: Path | None
+) -> "Watch":
+    from retouch.learn.watch import Several, watch
+
+    title, epochs = suited.method.name, suited.settings.epochs
+    watching = watch(title, len(stream.tasks), epochs, quiet=quiet, to_stderr=as_json)
+    if not tensorboard:
+        return watching
+    from retouch.learn.tensorboard import TensorBoard
+
+    return Several(watching, TensorBoard(tensorboard))
 
 
-def _order(order: str) -> int | list[str]:
-    if order.isdigit():
-        return int(order)
-    if not Path(order).is_file():
-        raise UserError(f"--order {order}: neither a number nor a file with a class name a line")
-    from retouch.data.sources.webdataset import lines
+def _finish(
+    folder: Path,
+    stream: "Stream",
+    results: "Results",
+    clip: "Clip",
+    control: "Images | None",
+    stores: bool,
+) -> Path:
+    """Keep images to go on from, look at each class, and write the page."""
+    from retouch.learn.by_class import ByClass
+    from retouch.learn.closely import look_closely
+    from retouch.learn.kept import is_kept, keep
+    from retouch.learn.onward import drop_copy
+    from retouch.learn.reopen import Reopened, read_config
+    from retouch.report import write_report
 
-    return lines(Path(order))
+    if stores and not is_kept(folder):
+        keep(folder, stream, results, clip.pixels)
+    drop_copy(folder)
+    if ByClass.read(folder) is None:
+        run = Reopened(folder, read_config(folder), results, clip, results.done)
+        look_closely(run, stream.test, control, examples=stores)
+    return write_report(folder, [results])
 
 
-def _pairs(reference: str | None) -> "Pairs | None":
-    from retouch.data import read_pairs
+def _answer(talk: "Console", folder: Path, results: "Results", page: Path, as_json: bool) -> None:
+    from retouch.report.words import kept, learned
 
-    if reference == "builtin":
-        from retouch.builtin.images import world_pairs
-
-        return world_pairs(512)
-    return None if reference is None else read_pairs(reference)
-
-
-def _images(data: str, root: Path | None) -> "Splits":
-    from retouch.data import Splits, read_data
-
-    if data == "builtin":
-        from retouch.builtin import sign_images
-
-        return Splits(sign_images("train", 40), sign_images("test", 16))
-    if data == "builtin:world":
-        from retouch.builtin import control_images
-
-        return Splits(test=control_images(8))
-    return read_data(data, root)
+    if as_json:
+        say_json(
+            {
+                "folder": str(folder),
+                "report": str(page),
+                "method": results.method,
+                "classes": [name for task in results.tasks for name in task.classes],
+                "metrics": results.metrics(),
+                "kept": results.kept,
+                "notes": results.notes,
+            }
+        )
+        return
+    for line in (learned(results), kept(results), f"More in {page}"):
+        talk.print(line, highlight=False, markup=False, soft_wrap=True)

@@ -22,3 +22,11 @@ Device = Annotated[str, typer.Option(help="Such as cpu, cuda, cuda:1.")]
 Bf16 = Annotated[bool, typer.Option("--bf16", help="Compute in bfloat16.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="A line a task instead of a bar.")]
 Seed = Annotated[int, typer.Option(help="The same seed gives the same result.", min=0)]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead, for scripts.")]
+
+
+def methods_named(start: str) -> list[str]:
+    """For the shell: the methods whose names begin so."""
+    from retouch.methods import RECIPES
+
+    return [name for name in RECIPES if name.startswith(start)]

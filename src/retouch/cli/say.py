@@ -1,10 +1,12 @@
 """How the program talks: to the screen, of progress, and of mistakes."""
 
 import errno
+import json
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 from pydantic import ValidationError
@@ -43,6 +45,11 @@ def plainly(folder: Path | None = None) -> Iterator[None]:
         if why.filename is None:
             raise
         _fail(f"{why.filename}: {why.strerror}", 1)
+
+
+def say_json(value: Any) -> None:
+    """The whole answer as one JSON object, for scripts."""
+    sys.stdout.write(json.dumps(value, indent=1, ensure_ascii=False) + "\n")
 
 
 def _fail(message: str, code: int) -> None:

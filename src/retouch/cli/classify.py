@@ -1,0 +1,171 @@
+"""`retouch classify`."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.padding import Padding
+
+from retouch.cli.options import Bf16, Device, Json
+from retouch.cli.say import err, out, plainly, say_json
+from retouch.cli.subject import AtTask, Base, Subject, Where, open_subject
+from retouch.errors import UserError
+
+if TYPE_CHECKING:
+    from retouch.data.pictures import Bad, Pictures
+    from retouch.learn.answers import Guess
+
+
+def classify(
+    where: Where,
+    images: Annotated[
+        list[Path], typer.Argument(metavar="IMAGE", help="Image files, or folders of them.")
+    ],
+    names: Annotated[
+        str | None,
+        typer.Option(help="What may be in them, with commas. [default: what the run learned]"),
+    ] = None,
+    names_file: Annotated[
+        Path | None, typer.Option(help="The same, a name a line.", metavar="FILE")
+    ] = None,
+    template: Annotated[
+        list[str] | None,
+        typer.Option(help="How a name becomes a prompt; the mean of several. [default: the run's]"),
+    ] = None,
+    top: Annotated[int, typer.Option(help="So many answers an image.", min=1)] = 3,
+    model: Base = None,
+    task: AtTask = None,
+    as_json: Json = False,
+    device: Device = "cpu",
+    bf16: Bf16 = False,
+) -> None:
+    """What is in these images? Of a run, the answers before and now side by side.
+
+    An image that cannot be read is named, the others are answered, and the exit code is 1.
+
+    Example: `retouch classify runs/march bird.jpg --names "red kite,buzzard,crow"`
+    """
+    with plainly():
+        from retouch.learn.answers import guess
+
+        pictures = _pictures(images)
+        subject = open_subject(where, model=model, task=task, device=device, bf16=bf16)
+        choices, prompts = _names(names, names_file, subject), _templates(template, subject)
+        said: list[list[list[Guess]]] = []
+        bad: list[Bad] = []
+        for moment in (subject.before, subject.now):
+            if moment:
+                found, bad = guess(moment(), pictures, choices, prompts, top)
+                said.append(found)
+        if as_json:
+            say_json(_as_json(subject, pictures, choices, prompts, said, bad))
+        else:
+            _show(subject, pictures, said, bad)
+        if bad:
+            raise typer.Exit(1)
+
+
+def _pictures(paths: Sequence[Path]) -> "Pictures":
+    """The images as they were named; a folder stands for all that are in it."""
+    from retouch.data.pictures import Files
+    from retouch.data.sources.folder import ENDINGS, image_names
+
+    found: list[str] = []
+    for path in paths:
+        if not path.is_dir():
+            found.append(str(path))
+            continue
+        inside = sorted(image_names(path))
+        if not inside:
+            raise UserError(f"{path} holds no image ({', '.join(ENDINGS)}); give another folder")
+        found += [str(path / name) for name in inside]
+    return Files(Path(), found)
+
+
+def _names(names: str | None, file: Path | None, subject: Subject) -> list[str]:
+    from retouch.data.images import refuse_twins
+
+    if names and file:
+        raise UserError("--names and --names-file both say what to choose among; give one of them")
+    if names and Path(names).is_file():
+        raise UserError(f"--names {names} is a file; say --names-file {names}")
+    told = _lines(file) if file else (names or "").split(",")
+    found = [name.strip() for name in told if name.strip()]
+    if not (names or file):
+        found = subject.run.classes if subject.run else []
+    if len(found) < 2:
+        raise UserError(
+            f"there must be two names or more to choose among, not {len(found)}; give them as "
+            '--names "cat,dog", or a name a line in --names-file'
+        )
+    refuse_twins(str(file or "--names"), found)
+    return found
+
+
+def _lines(file: Path) -> list[str]:
+    try:
+        return file.read_text("utf-8-sig").splitlines()
+    except UnicodeDecodeError:
+        raise UserError(f"--names-file {file} is no text in UTF-8; save it as such") from None
+    except OSError as why:
+        told = f"--names-file {file} cannot be read ({why.strerror})"
+        raise UserError(f"{told}; give a text file with a name a line") from None
+
+
+def _templates(template: list[str] | None, subject: Subject) -> list[str]:
+    from retouch.data.images import TEMPLATE
+
+    if template:
+        return template
+    return list(subject.run.config["data"]["templates"]) if subject.run else [TEMPLATE]
+
+
+def _as_json(
+    subject: Subject,
+    pictures: "Pictures",
+    names: Sequence[str],
+    templates: Sequence[str],
+    said: "Sequence[list[list[Guess]]]",
+    bad: "Sequence[Bad]",
+) -> dict[str, Any]:
+    broken = {each.index for each in bad}
+
+    def entry(index: int) -> dict[str, Any]:
+        both = [[each._asdict() for each in moment[index]] for moment in said]
+        before = both[0] if subject.before else None
+        return {"file": pictures.where(index), "before": before, "after": both[-1]}
+
+    return {
+        "model": subject.name,
+        "tasks": subject.tasks if subject.run else None,
+        "names": list(names),
+        "templates": list(templates),
+        "images": [entry(index) for index in range(len(pictures)) if index not in broken],
+        "unreadable": [{"file": each.where, "why": each.why} for each in bad],
+    }
+
+
+def _show(
+    subject: Subject,
+    pictures: "Pictures",
+    said: "Sequence[list[list[Guess]]]",
+    bad: "Sequence[Bad]",
+) -> None:
+    """The answers to each image below its name; a first answer that is new is bold."""
+    from retouch.cli.tables import guesses_table, named, plain
+
+    for note in subject.notes:
+        plain(out, f"Note: {note}.")
+    headings = subject.headings if subject.before else subject.headings[1:]
+    each = [guess.name for moment in said for answers in moment for guess in answers]
+    room = (out.width - 2) // len(headings) - 9  # two spaces, five for how likely, two more
+    wide = max(8, min(room, max((named(name).cell_len for name in each), default=0)))
+    broken = {index.index for index in bad}
+    for index in range(len(pictures)):
+        if index not in broken:
+            lines = list(zip(*(moment[index] for moment in said), strict=True))
+            plain(out, named(pictures.where(index)).plain)
+            out.print(Padding(guesses_table(headings, lines, wide), (0, 0, 1, 2)))
+    for picture in bad:
+        plain(err, str(picture))

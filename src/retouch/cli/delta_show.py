@@ -1,0 +1,218 @@
+"""What `retouch delta show` prints: of one delta everything, of several a line each and the sum."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from retouch.report.words import NONE, file_size, share
+from retouch.sparse import Header, Movement, by_block
+from retouch.sparse.movement import bin_edges, block_of, by_tensor, total
+
+BARS = "▁▂▃▄▅▆▇█"
+NOTE = (
+    "change: of the entries that moved, relative to the layer's weights (root mean squares)\n"
+    "bars: how many moved how far, from left to right, twice as far from bar to bar"
+)
+NOT_KNOWN = f"{NONE}: not known of deltas that were joined without their model; merge with --base"
+MOST = 8
+"""So many classes are named."""
+
+
+def pages(headers: Sequence[Header], tensors: bool = False) -> Iterator[RenderableType]:
+    """All there is to print. `tensors`: a line a tensor instead of a line a block."""
+    if len(headers) == 1:
+        yield facts(headers[0])
+    else:
+        yield overview(headers)
+        yield Text("\nBy layer, all together. An entry that moved in two deltas counts twice:\n")
+    yield layers(headers, tensors)
+    yield note(headers)
+
+
+def facts(header: Header) -> RenderableType:
+    """What a delta is, and what it belongs to."""
+    about, classes = header.about, header.about.get("classes", [])
+    rows = {
+        "file": f"{header.name} ({file_size(Path(header.name).stat().st_size)})",
+        "belongs to": f"weights {header.before}",
+        "leads to": f"weights {header.after}",
+        "model": about.get("model"),
+        "method": _method(about),
+        "made of": _made_of(about),
+        "task": about.get("task"),
+        "classes": _classes(classes),
+        "prompt": about.get("prompt"),
+        "tensors": _places(header),
+    }
+    grid = Table.grid(padding=(0, 2))
+    for key, value in rows.items():
+        if value is not None:
+            grid.add_row(key, Text(str(value), overflow="fold"))
+    grid.add_row("", "")
+    return grid
+
+
+def overview(headers: Sequence[Header]) -> RenderableType:
+    """A line a delta; the folder is named above where it is the same."""
+    folders = {Path(header.name).parent for header in headers}
+    table = Table("delta", "from", "to", box=None, header_style="bold", pad_edge=False)
+    for heading in ("classes", "moved", "of the model", "change", "size"):
+        table.add_column(heading, justify="right")
+    for header in headers:
+        file, moves = Path(header.name), _known(header)
+        table.add_row(
+            Text(file.name if len(folders) == 1 else str(file), overflow="fold"),
+            header.before[:8],
+            header.after[:8],
+            str(len(header.about.get("classes", [])) or NONE),
+            f"{moves.moved:,}" if moves else NONE,
+            (share_of(moves.moved, header.model_size) if moves else None) or NONE,
+            _relative(moves),
+            file_size(file.stat().st_size),
+        )
+    where = [Text(f"{folders.pop()}:\n")] if len(folders) == 1 else []
+    return Group(*where, table)
+
+
+def layers(headers: Sequence[Header], tensors: bool = False) -> RenderableType:
+    """Where weights moved, and how far."""
+    known = [movement for header in headers for movement in header.movements]
+    unknown = _unknown(headers, tensors)
+    grouped = by_tensor(known) if tensors else by_block(known)
+    rows = [row for row in grouped if row.tensor not in unknown]
+    low, high = _range(rows)
+    table = Table("layer", box=None, header_style="bold", pad_edge=False)
+    for heading in ("could move", "moved", "share", "change"):
+        table.add_column(heading, justify="right")
+    table.add_column(_heading(low, high), no_wrap=True)
+    for row in rows:
+        table.add_row(row.tensor, *_cells(row), histogram(_cropped(row, low, high)))
+    for name, entries in unknown.items():
+        table.add_row(name, f"{entries:,}", *[NONE] * 3, "")
+    if rows and not unknown:
+        whole = total(rows, "in all")
+        bars = histogram(_cropped(whole, low, high))
+        table.add_row("in all", *_cells(whole), bars, style="bold")
+        if len(headers) == 1 and headers[0].model_size:
+            table.add_row("of the model", "", share(whole.moved, headers[0].model_size))
+    return table
+
+
+def note(headers: Sequence[Header]) -> Text:
+    """How to read the table."""
+    missing = f"\n{NOT_KNOWN}" if _unknown(headers, tensors=True) else ""
+    return Text(f"\n{NOTE}{missing}", style="dim")
+
+
+def as_json(header: Header) -> dict[str, Any]:
+    """Everything that the header says, and the file's size."""
+    told = header.model_dump(exclude={"movements", "payload"})
+    known = {movement.tensor: movement.model_dump() for movement in header.movements}
+    for name, layout in told["tensors"].items():
+        layout |= {key: value for key, value in known.get(name, {}).items() if key != "tensor"}
+    size = Path(header.name).stat().st_size
+    return {"file": header.name, "bytes": size, "entries": header.entries, **told}
+
+
+def histogram(counts: Sequence[int]) -> str:
+    """A bar for each count; what is not zero can be seen."""
+    most = max(counts, default=0)
+    return "".join(BARS[7 * count // most] if count else " " for count in counts)
+
+
+def share_of(part: int, whole: int | None) -> str | None:
+    return share(part, whole) if whole else None
+
+
+def _known(header: Header) -> Movement | None:
+    """All of a delta as one, where it is known of every tensor."""
+    missing = header.tensors.keys() - {movement.tensor for movement in header.movements}
+    return total(header.movements, "all") if header.movements and not missing else None
+
+
+def _unknown(headers: Sequence[Header], tensors: bool) -> dict[str, int]:
+    """Layers of which a delta does not say how far it moved them; entries that could move."""
+    entries: Counter[str] = Counter()
+    unknown = set()
+    for header in headers:
+        said = {movement.tensor for movement in header.movements}
+        for name, layout in header.tensors.items():
+            row = name if tensors else block_of(name)
+            entries[row] += layout.entries
+            unknown |= set() if name in said else {row}
+    return {row: count for row, count in entries.items() if row in unknown}
+
+
+def _cells(row: Movement) -> list[str]:
+    part = share(row.moved, row.size) if row.size else NONE
+    return [f"{row.chosen:,}", f"{row.moved:,}", part, _relative(row)]
+
+
+def _relative(row: Movement | None) -> str:
+    """How far an entry moved, in percent of the weights' own size."""
+    if row is None or not row.moved or row.relative is None:
+        return NONE
+    return _percent(row.relative)
+
+
+def _percent(value: float) -> str:
+    if value >= 0.0995:
+        return f"{100 * value:.0f} %"
+    return f"{100 * value:.1f} %" if value >= 0.00995 else f"{100 * value:.2g} %"
+
+
+def _range(rows: Sequence[Movement]) -> tuple[int, int]:
+    """The bins of the histogram in which all but a thousandth of the moves lie."""
+    counts = [sum(column) for column in zip(*(row.histogram for row in rows), strict=True)]
+    few = sum(counts) / 2000
+    high = next((k for k in range(len(counts), 0, -1) if sum(counts[k - 1 :]) > few), 0)
+    low = next((k for k in range(high) if sum(counts[: k + 1]) > few), 0)
+    return low, high
+
+
+def _cropped(row: Movement, low: int, high: int) -> list[int]:
+    """The bins from `low` to `high`; what lies outside counts in the first and the last."""
+    if not high:
+        return []
+    counts = row.histogram[low:high]
+    counts[0] += sum(row.histogram[:low])
+    counts[-1] += sum(row.histogram[high:])
+    return counts
+
+
+def _heading(low: int, high: int) -> str:
+    edges = bin_edges()
+    return f"{_percent(edges[low])} … {_percent(edges[high])}" if high else ""
+
+
+def _classes(names: Sequence[str]) -> str | None:
+    more = f" and {len(names) - MOST} more" if len(names) > MOST else ""
+    return f"{len(names)}: {', '.join(map(str, names[:MOST]))}{more}" if names else None
+
+
+def _places(header: Header) -> str | None:
+    """How many tensors, and where in their blocks they lie if all lie in the same place."""
+    places = {name.removeprefix(block_of(name)).lstrip(".") for name in header.tensors}
+    which = f", {places.pop()} of each block" if len(places) == 1 and "" not in places else ""
+    return f"{len(header.tensors):,}{which}" if header.tensors else "none: nothing changes"
+
+
+def _method(about: dict[str, Any]) -> str | None:
+    method = about.get("method")
+    if isinstance(method, dict):
+        return f"{method.get('name')}: {method.get('summary')}"
+    return None if method is None else str(method)
+
+
+def _made_of(about: dict[str, Any]) -> str | None:
+    """Of deltas that were put together: how, and what each of them was."""
+    parts = about.get("of")
+    if not isinstance(parts, list):
+        return None
+    how = {"then": "one after the other"}.get(about.get("combined", ""), about.get("combined"))
+    return f"{len(parts)} deltas, {how}"

@@ -1,0 +1,218 @@
+"""`retouch eval`."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from retouch.cli.images import find_control, find_images, ready
+from retouch.cli.options import Bf16, Cache, Device, Json, NoCache, Root, SkipBad
+from retouch.cli.say import out, plainly, progress, say_json
+from retouch.cli.subject import AtTask, Base, Subject, Where, compared, open_subject
+from retouch.errors import UserError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from retouch.data import Images
+    from retouch.learn.by_class import ByClass, ClassRow
+    from retouch.learn.closely import Exam
+
+
+def evaluate(
+    where: Where,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            help="Images to judge by: as `retouch learn` takes them. A run may have some."
+        ),
+    ] = None,
+    control: Annotated[
+        str | None, typer.Option(help="Images of what the model could do before: as --data.")
+    ] = None,
+    names: Annotated[
+        Path | None,
+        typer.Option(help="A CSV of FOLDER,NAME: what the classes are called.", metavar="CSV"),
+    ] = None,
+    against: Annotated[
+        str | None,
+        typer.Option(metavar="MODEL|RUN", help="Compare with this model, not the one before."),
+    ] = None,
+    model: Base = None,
+    task: AtTask = None,
+    everything: Annotated[bool, typer.Option("--all", help="Show every class.")] = False,
+    as_json: Json = False,
+    data_root: Root = None,
+    cache: Cache = None,
+    no_cache: NoCache = False,
+    skip_bad: SkipBad = False,
+    device: Device = "cpu",
+    bf16: Bf16 = False,
+) -> None:
+    """What does it recognise? By class, with what it mistakes for what.
+
+    Of a run, the model before and the model now are shown side by side. Of DATA the test part
+    counts where there is one, else all of it.
+
+    Example: `retouch eval runs/march --data photos --control imagenet`
+    """
+    with plainly():
+        from retouch.learn.closely import compare
+
+        subject = open_subject(where, model=model, task=task, device=device, bf16=bf16)
+        if against:
+            subject = compared(subject, against, device=device, bf16=bf16)
+
+        decoded = partial(
+            ready, pixels=subject.pixels, cache=cache, no_cache=no_cache, skip_bad=skip_bad
+        )
+        exams = _exams(subject, data, names, control, data_root, decoded)
+        found = compare(exams, subject.before, subject.now, progress)
+        if as_json:
+            say_json(_as_json(subject, against, exams, found))
+        else:
+            _show(subject, exams, found, everything)
+
+
+def _exams(
+    subject: Subject,
+    data: str | None,
+    names: Path | None,
+    control: str | None,
+    root: Path | None,
+    decoded: "Callable[[Images], Images]",
+) -> "list[Exam]":
+    """What to judge by: the images that were named, or those that the run kept."""
+    from retouch.data.rename import read_names, rename
+    from retouch.learn.closely import Exam
+    from retouch.learn.kept import is_kept, read_kept
+
+    exams = []
+    run = subject.run
+    if data:
+        splits = find_images(data, root)
+        images = decoded(splits.to_judge())
+        images = rename(images, read_names(names)) if names else images
+        exams.append(_exam(subject, images, divided=splits.test is not None))
+    elif run and is_kept(run.folder):
+        kept = read_kept(run.folder).judge
+        exams.append(_exam(subject, kept, divided=True))
+        exams[0].notes.insert(0, f"judged by the {len(kept):,} images that the run kept for this")
+    elif not control:
+        lacking = "keeps no images to judge by" if run else "is no run that keeps images"
+        raise UserError(f"{subject.name} {lacking}; name some with --data")
+    if control:
+        exams.append(Exam(decoded(find_control(control, root)), learned=False))
+    return exams
+
+
+def _exam(subject: Subject, images: "Images", divided: bool) -> "Exam":
+    from retouch.learn.closely import Exam, exam_of
+
+    run = subject.run
+    if run is None:
+        return Exam(images)
+    exam = exam_of(run, images, subject.tasks)
+    if not len(exam.images):
+        raise UserError(
+            f"{images.name} has no image of a class that {run.folder} has learned by then; give "
+            "other images, or another --task"
+        )
+    if not divided and set(images.classes) & set(run.classes):
+        exam.notes.append(_maybe_learned_from(images, run.config["places"]["train"]))
+    return exam
+
+
+def _maybe_learned_from(images: "Images", learned_from: str) -> str:
+    """All images count where a source has no test part, and some may be no news to the model."""
+    same = Path(images.name).resolve() == Path(learned_from).resolve()
+    return (
+        f"{images.name} has no test part, so all its images count, and the run "
+        f"{'learned' if same else 'may have learned'} from some of them: the numbers "
+        f"{'are' if same else 'may be'} better than with images it never saw"
+    )
+
+
+def _part(exam: "Exam") -> str:
+    return "data" if exam.learned else "control"
+
+
+def _parts(found: "ByClass") -> "list[tuple[str, list[ClassRow]]]":
+    """The new classes, and those of the control set, as far as there are any."""
+    learned = [row for row in found.classes if row.learned]
+    others = [row for row in found.classes if not row.learned]
+    return [(name, rows) for name, rows in (("data", learned), ("control", others)) if rows]
+
+
+def _as_json(
+    subject: Subject, against: str | None, exams: "Sequence[Exam]", found: "ByClass"
+) -> dict[str, Any]:
+    from retouch.learn.by_class import accuracy
+
+    totals: dict[str, Any] = {"data": None, "control": None}
+    places = {_part(exam): exam for exam in exams}
+    for part, rows in _parts(found):
+        before, after = accuracy(rows)
+        exam = places[part]
+        totals[part] = {
+            "name": exam.images.name,
+            "images": len(exam.images),
+            "choices": len(exam.choices or exam.images.classes),
+            "before": before,
+            "after": after,
+        }
+    return {
+        "model": subject.name,
+        "against": against,
+        "tasks": subject.tasks if subject.run else None,
+        "notes": _notes(subject, exams),
+        **totals,
+        **found.model_dump(exclude={"examples"}),
+    }
+
+
+def _notes(subject: Subject, exams: "Sequence[Exam]") -> list[str]:
+    told = [note for exam in exams for note in [*exam.notes, *exam.images.notes]]
+    return [*subject.notes, *told]
+
+
+def _show(subject: Subject, exams: "Sequence[Exam]", found: "ByClass", everything: bool) -> None:
+    from retouch.cli.tables import FEW, classes_tables, confusions_table, plain
+
+    for note in _notes(subject, exams):
+        plain(out, f"Note: {note}.")
+    called = {_part(exam): _called(subject, exam) for exam in exams}
+    parts = [(called[part], rows) for part, rows in _parts(found)]
+    out.print(_totals(parts, subject.headings))
+    for what, rows in parts:
+        for shown in classes_tables(rows, subject.headings, what, everything):
+            out.print(shown)
+    if found.confusions:
+        out.print(confusions_table(found.confusions))
+    if not everything and any(len(rows) > FEW for _, rows in parts):
+        out.print("Every class: --all, or --json for scripts.", highlight=False)
+
+
+def _called(subject: Subject, exam: "Exam") -> str:
+    if not exam.learned:
+        return "Could do before" if subject.run else "Control set"
+    return "New classes" if exam.choices else "All classes"
+
+
+def _totals(parts: "Sequence[tuple[str, list[ClassRow]]]", headings: tuple[str, str]) -> "Table":
+    from retouch.cli.tables import add, change, table
+    from retouch.learn.by_class import accuracy
+    from retouch.report.words import number
+
+    numbers = [accuracy(rows) for _, rows in parts]
+    single = numbers[0][0] is None
+    columns = ["right %"] if single else [f"{headings[0]} %", f"{headings[1]} %", "change"]
+    made = table("", "classes", "images", *columns)
+    for (what, rows), (before, after) in zip(parts, numbers, strict=True):
+        counts = [f"{len(rows):,}", f"{sum(row.images for row in rows):,}"]
+        values = [] if before is None else [number(before)]
+        values += [number(after)] + ([] if before is None else [change(before, after)])
+        add(made, what, *counts, *values)
+    return made

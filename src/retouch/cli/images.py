@@ -1,0 +1,58 @@
+"""Where a command finds its images, and how it has them decoded."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from retouch.cli.say import progress
+
+if TYPE_CHECKING:
+    from retouch.clip import Pixels
+    from retouch.data import Images, Pairs, Splits
+
+
+def find_images(data: str, root: Path | None = None) -> "Splits":
+    """The images of a source as a user names it; none is decoded yet."""
+    from retouch.data import Splits, read_data
+
+    if data == "builtin":
+        from retouch.builtin import sign_images
+
+        return Splits(sign_images("train", 40), sign_images("test", 16))
+    if data == "builtin:world":
+        from retouch.builtin import control_images
+
+        return Splits(test=control_images(8))
+    return read_data(data, root)
+
+
+def find_control(control: str, root: Path | None = None) -> "Images":
+    """The images of a control set; what is built in is what the built-in model can do."""
+    name = "builtin:world" if control == "builtin" else control
+    return find_images(name, root).to_judge()
+
+
+def ready(
+    images: "Images",
+    pixels: "Pixels",
+    *,
+    cache: Path | None = None,
+    no_cache: bool = False,
+    skip_bad: bool = False,
+) -> "Images":
+    """The same images, decoded once and kept, without those that cannot be read if so asked."""
+    from retouch.data.cache import cached, checked
+
+    if no_cache:
+        return checked(images, pixels, progress) if skip_bad else images
+    return cached(images, pixels, cache, skip_bad=skip_bad, progress=progress)
+
+
+def find_pairs(reference: str | None) -> "Pairs | None":
+    """Images with captions, if a user named some."""
+    from retouch.data import read_pairs
+
+    if reference == "builtin":
+        from retouch.builtin.images import world_pairs
+
+        return world_pairs(512)
+    return None if reference is None else read_pairs(reference)

@@ -1,0 +1,148 @@
+"""From the options of `retouch learn` to what the library needs."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from retouch.errors import UserError
+
+if TYPE_CHECKING:
+    from retouch.clip import Clip
+    from retouch.data import Images, Pairs, Stream
+    from retouch.learn import Reopened
+    from retouch.learn.cost import Cost
+    from retouch.learn.onward import Earlier
+    from retouch.learn.suit import Suited
+    from retouch.methods import Method
+
+
+def find_run(
+    goes_on_from: Path | None, folder: Path, model: str | None, device: str
+) -> "Reopened | None":
+    """The run to go on from: it, or the copy of it that an interrupted run keeps."""
+    from retouch.learn import is_run, reopen
+    from retouch.learn.onward import COPY
+
+    if goes_on_from is None:
+        return None
+    if goes_on_from.resolve() == folder.resolve():
+        raise UserError(f"--from {goes_on_from} and --out are the same; a run goes on in a new one")
+    copy = folder / COPY
+    return reopen(copy if is_run(copy) else goes_on_from, model=model, device=device)
+
+
+def find_model(model: str | None, device: str, random_weights: bool) -> "Clip":
+    from retouch.clip import load
+
+    if model is None:
+        raise UserError("which model shall learn? Name one with --model, or a run with --from")
+    return load(model, device=device, random_weights=random_weights)
+
+
+def choose_method(
+    name: str | None,
+    changes: dict[str, Any],
+    replay: str | None,
+    max_drop: float | None,
+    run: "Reopened | None",
+) -> "Method":
+    """The method that was asked for, or that of the run to go on from."""
+    from retouch.learn.reopen import method_of
+    from retouch.methods import Balanced, Replays, recipe
+    from retouch.methods.settling import bounded
+
+    if run and name not in (None, run.results.method):
+        raise UserError(
+            f"--method {name}: {run.folder} was learned by {run.results.method}, and only that can "
+            "go on from it"
+        )
+    chosen = method_of(run.config) if run else recipe(name or "spu")
+    if run and replay is None and isinstance(chosen.replays, Balanced):
+        chosen = chosen.change({"replays.size": Balanced().size})  # to be suited anew
+    if replay == "none":
+        chosen = chosen.change({"replays": Replays()})
+    elif replay is not None:
+        if not replay.isdigit() or int(replay) < 1:
+            raise UserError(f"--replay {replay}: say how many images, such as 200, or none")
+        chosen = chosen.change({"replays.size": int(replay)})
+    chosen = chosen.change(changes)
+    return chosen if max_drop is None else bounded(chosen, max_drop)
+
+
+def inherited(run: "Reopened | None") -> dict[str, Any]:
+    """How the earlier run was trained, but for what suits the number of its images."""
+    kept = ("lr", "weight_decay")
+    return {key: run.config["settings"][key] for key in kept} if run else {}
+
+
+def given(**options: Any) -> dict[str, Any]:
+    return {key: value for key, value in options.items() if value is not None}
+
+
+def renamed(images: "Images", names: Path | None) -> "Images":
+    from retouch.data.rename import read_names, rename
+
+    return rename(images, read_names(names)) if names else images
+
+
+def make_stream(
+    run: "Reopened | None", train: "Images", test: "Images", tasks: int, order: int | list[str]
+) -> "tuple[Stream, Earlier | None]":
+    from retouch.data import Stream
+    from retouch.learn.kept import is_kept, read_kept
+    from retouch.learn.onward import go_on
+
+    if run is None:
+        return Stream.split(train, test, tasks=tasks, order=order), None
+    kept = read_kept(run.folder) if is_kept(run.folder) else None
+    return go_on(run, kept, train, test, tasks=tasks, order=order)
+
+
+def cost_of(
+    clip: "Clip",
+    stream: "Stream",
+    suited: "Suited",
+    run: "Reopened | None",
+    control: "Images | None",
+    reference: "Pairs | None",
+    stores: bool,
+) -> "Cost":
+    from retouch.learn.cost import estimate
+
+    if run:
+        run.go_to(None)
+    try:
+        return estimate(
+            clip,
+            stream,
+            suited.method,
+            suited.settings,
+            done=run.results.done if run else 0,
+            control=control,
+            reference=reference,
+            stores=stores,
+        )
+    finally:
+        if run:
+            run.go_to(0)
+
+
+def read_changes(pairs: list[str]) -> dict[str, Any]:
+    changes = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise UserError(f"--set {pair}: write NAME=VALUE, such as trains.rate=0.05")
+        changes[name] = yaml.safe_load(value)
+    return changes
+
+
+def read_order(order: str) -> int | list[str]:
+    if order.isdigit():
+        return int(order)
+    if not Path(order).is_file():
+        raise UserError(f"--order {order}: neither a number nor a file with a class name a line")
+    from retouch.data.sources.webdataset import lines
+
+    return lines(Path(order))

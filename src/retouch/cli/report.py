@@ -1,0 +1,58 @@
+"""`retouch report`."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from retouch.cli.options import Json
+from retouch.cli.say import out, plainly, say_json
+
+if TYPE_CHECKING:
+    from retouch.report import Story
+
+
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Folders of runs.", metavar="RUN")],
+    folder: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            help="Where to write the page. [default: the run's folder; of several, the one that "
+            "holds them all]",
+            metavar="FOLDER",
+        ),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Write the page of a run anew, or one that compares several.
+
+    Neither the model nor the images are needed. Several runs are compared by what each learned
+    and what it forgot, one point a run:
+
+    `retouch report runs/march runs/april`
+    """
+    with plainly():
+        from retouch.report import comparison, named_results, place_for, read_story, write_report
+
+        told = [read_story(run) for run in {run.resolve(): run for run in runs}.values()]
+        page = write_report(place_for(told, folder), told)
+        if json:
+            say_json({"page": str(page), "runs": [_facts(story) for story in told]})
+            return
+        out.print(comparison(named_results(told)))
+        out.print(f"More in {page}", highlight=False, soft_wrap=True)
+
+
+def _facts(story: "Story") -> dict[str, Any]:
+    results = story.results
+    return {
+        "run": str(story.folder),
+        "method": results.method,
+        "model": results.model,
+        "tasks": len(results.tasks),
+        "learned": results.done,
+        "metrics": results.metrics() if results.begun else {},
+        "notes": results.notes,
+    }

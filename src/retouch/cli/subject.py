@@ -1,0 +1,108 @@
+"""What a command asks: a model, or the folder of a run, whose model has a before and a now."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from retouch.errors import UserError
+
+if TYPE_CHECKING:
+    from retouch.clip import Pixels
+    from retouch.learn import Reopened
+    from retouch.learn.closely import Moment
+
+Where = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL|RUN",
+        help="A run's folder; or a model's folder, a hub id, open_clip:NAME/TAG or 'builtin'.",
+    ),
+]
+Base = Annotated[
+    str | None,
+    typer.Option("--model", help="Where the model is that the run began with, if it was moved."),
+]
+AtTask = Annotated[
+    int | None,
+    typer.Option("--task", help="The run as it was after so many tasks. [default: all]", min=0),
+]
+
+
+@dataclass
+class Subject:
+    """A model, and the one it is compared with, if any."""
+
+    name: str
+    pixels: "Pixels"
+    now: "Moment"
+    before: "Moment | None" = None
+    headings: tuple[str, str] = ("before", "now")
+    run: "Reopened | None" = None
+    tasks: int = 0
+    """So many tasks of the run are learned now."""
+    notes: list[str] = field(default_factory=list)
+
+
+def open_subject(
+    where: str,
+    *,
+    model: str | None = None,
+    task: int | None = None,
+    device: str = "cpu",
+    bf16: bool = False,
+) -> Subject:
+    """The model of a run before its first task and after the last, or a model alone."""
+    from retouch.clip import load
+    from retouch.learn import is_run, reopen
+
+    if is_run(where):
+        return _of_run(reopen(where, model=model, device=device), task, bf16)
+    for option, value in (("--model", model), ("--task", task)):
+        if value is not None:
+            raise UserError(
+                f"{where} is no folder of a run, so {option} {value} says nothing about it; "
+                f"leave {option} out, or give a run's folder"
+            )
+    clip = load(where, device=device)
+    clip.bf16 = bf16
+    return Subject(where, clip.pixels, lambda: clip)
+
+
+def compared(subject: Subject, against: str, *, device: str = "cpu", bf16: bool = False) -> Subject:
+    """The same model beside another one, which is loaded when its turn comes."""
+    names = [_short(name) for name in (against, subject.name)]
+    subject.headings = (names[0], names[1]) if names[0] != names[1] else ("other", "this")
+    subject.before = lambda: open_subject(against, device=device, bf16=bf16).now()
+    return subject
+
+
+def _short(name: str, most: int = 16) -> str:
+    """The end of a path or of a hub id, fit for the head of a column."""
+    last = Path(name).name or name
+    return last if len(last) <= most else f"{last[: most - 1]}…"
+
+
+def _of_run(run: "Reopened", task: int | None, bf16: bool) -> Subject:
+    done, planned = run.results.done, len(run.results.tasks)
+    tasks = done if task is None else task
+    if tasks > done:
+        raise UserError(
+            f"{run.folder} has learned {done} of {planned} tasks; --task {tasks} asks for more, "
+            f"choose 0 to {done}"
+        )
+    run.clip.bf16 = bf16 or run.config["settings"]["precision"] == "bf16"
+    notes = []
+    if tasks < planned:
+        state = f"after {tasks} of {planned} tasks" if tasks else "before its first task"
+        notes.append(f"this is {run.folder} {state}")
+    return Subject(
+        str(run.folder),
+        run.clip.pixels,
+        now=lambda: run.go_to(tasks),
+        before=(lambda: run.go_to(0)) if tasks else None,
+        run=run,
+        tasks=tasks,
+        notes=notes,
+    )
