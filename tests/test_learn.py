@@ -29,7 +29,7 @@ QUICK = Settings(epochs=3, batch=8, lr=5e-3)
 
 
 def method(name: str = "spu") -> Any:
-    return recipe(name, {"replays.size": 12} if name != "flyp" else {})
+    return recipe(name, {"replays.size": 12} if name not in ("flyp", "mas") else {})
 
 
 def teach(out: Path | None = None, name: str = "spu", **options: Any) -> tuple[Results, str]:
@@ -423,3 +423,31 @@ def test_the_bar_and_the_lines_say_where_a_run_stands():
         ["spu", "task", "2/3"],
         ["spu", "task", "3/3"],
     ]
+
+
+@pytest.mark.parametrize(
+    ("file", "damage"),
+    [
+        ("checkpoint.safetensors", "cut"),
+        ("checkpoint.safetensors", "edited"),
+        ("state-01.safetensors", "cut"),
+        ("state-01.safetensors", "edited"),
+        ("state-01.safetensors", "gone"),
+    ],
+)
+def test_damaged_files_are_refused_by_name(file: str, damage: str, tmp_path: Path):
+    """A run that goes on with what was changed would end with other numbers, and say nothing."""
+    with pytest.raises(ZeroDivisionError):
+        teach(tmp_path, "mas", watch=Stop(14, ZeroDivisionError()), checkpoint_seconds=0)
+    path = tmp_path / file
+    content = path.read_bytes()
+    if damage == "gone":
+        path.unlink()
+    else:
+        changed = content[:-1] + bytes([content[-1] ^ 1])
+        path.write_bytes(content[: len(content) // 2] if damage == "cut" else changed)
+    with pytest.raises(UserError, match=f"{file}.* is damaged"):
+        teach(tmp_path, "mas")
+    if damage != "gone":
+        path.write_bytes(content)
+        assert teach(tmp_path, "mas")[0].finished

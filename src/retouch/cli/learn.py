@@ -254,7 +254,7 @@ def _finish(
 
 
 def _answer(talk: "Console", folder: Path, results: "Results", page: Path, as_json: bool) -> None:
-    from retouch.report.words import kept, learned
+    from retouch.report.words import drifted, kept, learned
 
     if as_json:
         say_json(
@@ -269,5 +269,6 @@ def _answer(talk: "Console", folder: Path, results: "Results", page: Path, as_js
             }
         )
         return
-    for line in (learned(results), kept(results), f"More in {page}"):
-        talk.print(line, highlight=False, markup=False, soft_wrap=True)
+    for line in (learned(results), kept(results), drifted(results), f"More in {page}"):
+        if line:
+            talk.print(line, highlight=False, markup=False, soft_wrap=True)

@@ -32,6 +32,7 @@ from retouch.learn.results import Results, Row
 from retouch.learn.watch import Watch
 from retouch.methods import Method, Update
 from retouch.sparse import Delta, Selection, Snapshot
+from retouch.sparse.change import digest
 
 log = logging.getLogger("retouch")
 
@@ -175,7 +176,9 @@ class Run(Record):
 
     def _write_state(self) -> None:
         """What the method's parts remember from task to task, if anything."""
-        if state := self._remembered():
+        state = self._remembered()
+        self.results.state = digest(state) if state else ""
+        if state:
             write_atomically(self._state_file(self.done), to_bytes(state))
 
     def _remembered(self) -> dict[str, Tensor]:
@@ -183,7 +186,19 @@ class Run(Record):
 
     def _read_state(self) -> dict[str, Tensor]:
         file = self._state_file(self.done)
-        return load_file(file) if file.exists() else {}
+        if not self.results.state:
+            return {}
+        try:
+            found: dict[str, Tensor] = load_file(file)
+            reason = "" if digest(found) == self.results.state else "it was changed"
+        except (OSError, safetensors.SafetensorError) as why:
+            reason = str(why)
+        if reason:
+            raise UserError(
+                f"{file}, what {self.results.method} remembers of earlier tasks, is damaged "
+                f"({reason}); take another copy of the run"
+            )
+        return found
 
     @property
     def _checkpoint(self) -> Path:
@@ -209,6 +224,7 @@ class Run(Record):
             "seconds": time.monotonic() - self._since,
             "selection": _digest(update.selection),
             "weights": self._snapshot.before if self._snapshot else "",
+            "content": digest(content),
         }
         write_atomically(self._checkpoint, to_bytes(content, {"retouch": json.dumps(place)}))
         self._saved_at = time.monotonic()
@@ -221,6 +237,8 @@ class Run(Record):
             with safetensors.safe_open(str(self._checkpoint), framework="pt") as file:
                 place = json.loads((file.metadata() or {})["retouch"])
                 content = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+            if place["content"] != digest(content):
+                raise ValueError("its content does not match its checksum")
         except (safetensors.SafetensorError, KeyError, ValueError) as why:
             raise UserError(
                 f"{self._checkpoint} is damaged ({why}); delete it to learn task "

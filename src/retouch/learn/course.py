@@ -183,7 +183,8 @@ def _begin_with(results: Results, earlier: Earlier, control: Images | None) -> N
     before = earlier.results
     results.tasks[: before.done] = before.tasks
     results.trained, results.seconds = [*before.trained], [*before.seconds]
-    results.kept, results.replay, results.notes = [*before.kept], before.replay, [*before.notes]
+    results.kept, results.replay, results.state = [*before.kept], before.replay, before.state
+    results.notes = [*before.notes]
     results.rows = [row.model_copy(deep=True) for row in before.rows]
     if earlier.control != _size(control):
         for row in results.rows:

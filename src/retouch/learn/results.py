@@ -60,6 +60,8 @@ class Results(BaseModel):
     kept: list[float] = []
     """How much of each task's change was kept: 1, or less where it would have cost too much."""
     replay: dict[str, Any] = {}
+    state: str = ""
+    """Checksum of what the method remembers between tasks, if it does."""
     notes: list[str] = []
     """What the user should know: whatever was logged as a warning."""
     settings: dict[str, Any] = {}
