@@ -1,5 +1,6 @@
 """SparseAdamW against torch's own AdamW, entry by entry and bit by bit."""
 
+import copy
 import math
 
 import pytest
@@ -9,7 +10,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from retouch.errors import UserError
-from retouch.sparse import Chosen, Selection, SparseAdamW
+from retouch.sparse import Chosen, Selection, SparseAdamW, linear_layers, select
+from retouch.sparse.rows import rows_of
 
 SHAPES = st.lists(st.lists(st.integers(1, 40), min_size=0, max_size=3), min_size=1, max_size=3)
 FLOATS = st.sampled_from([torch.float32, torch.float64, torch.bfloat16])
@@ -181,3 +183,67 @@ def test_empty_selection_is_refused():
     nothing = Selection({"0.weight": Chosen((16, 8), torch.empty(0, dtype=torch.int64))})
     with pytest.raises(UserError, match="empty"):
         SparseAdamW(dict(model.named_parameters()), nothing)
+
+
+# Whole rows: the gradient of the others is not computed at all.
+
+
+@pytest.mark.parametrize("bf16", [False, True])
+def test_rows_get_the_gradient_that_the_whole_matrix_would_give_them(bf16: bool):
+    torch.manual_seed(0)
+    plain = nn.Sequential(nn.Linear(8, 12), nn.GELU(), nn.Linear(12, 3))
+    fast = copy.deepcopy(plain)
+    chosen = {"0.weight": torch.rand(12, 8)}
+    selection = select(chosen, 0.25, "neuron")
+    results = []
+    for model, layers in ((plain, None), (fast, linear_layers(fast, selection))):
+        optimiser = SparseAdamW(dict(model.named_parameters()), selection, lr=1e-2, layers=layers)
+        dice = torch.Generator().manual_seed(1)
+        for _ in range(4):
+            inputs = torch.randn(5, 7, 8, generator=dice, requires_grad=True)
+            with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+                loss = model(inputs).square().sum()
+            loss.backward()
+            optimiser.step()
+            optimiser.zero_grad()
+        results.append((inputs.grad, loss.detach()))
+        optimiser.close()
+    near = {"rtol": 2e-2, "atol": 2e-2} if bf16 else {}
+    for a, b in zip(results[0], results[1], strict=True):
+        torch.testing.assert_close(a, b, **near)
+    near = {"rtol": 0, "atol": 3e-3} if bf16 else {}
+    torch.testing.assert_close(plain[0].weight, fast[0].weight, **near)
+    assert "forward" not in vars(fast[0])
+    assert fast[0].weight.requires_grad
+
+
+def test_rows_that_were_not_chosen_get_no_gradient_and_stay_to_the_bit():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 10), nn.ReLU(), nn.Linear(10, 2))
+    before = model[0].weight.detach().clone()
+    selection = select({"0.weight": torch.rand(10, 6)}, 0.3, "neuron")
+    rows = rows_of(selection["0.weight"])
+    assert rows is not None
+    optimiser = SparseAdamW(
+        dict(model.named_parameters()), selection, lr=0.1, layers=linear_layers(model, selection)
+    )
+    model(torch.randn(4, 6)).sum().backward()
+    assert model[0].weight.grad is None
+    weights = optimiser.weights()["0.weight"]
+    assert torch.equal(weights, before)
+    optimiser.step()
+    others = [row for row in range(10) if row not in rows.tolist()]
+    assert torch.equal(model[0].weight[others], before[others])
+    assert not torch.equal(model[0].weight[rows], before[rows])
+    optimiser.zero_grad()
+    (optimiser.weights()["0.weight"] ** 2).sum().backward()  # a penalty on the weights acts
+    entries = optimiser.param_groups[0]["params"][0]
+    torch.testing.assert_close(entries.grad, 2 * entries.detach())
+
+
+def test_only_whole_rows_of_a_matrix_are_rows():
+    assert rows_of(Chosen((4, 3), torch.tensor([3, 4, 5, 9, 10, 11]))).tolist() == [1, 3]
+    assert rows_of(Chosen((4, 3), torch.tensor([3, 4, 6]))) is None
+    assert rows_of(Chosen((4, 3), torch.tensor([1, 2, 3]))) is None
+    assert rows_of(Chosen((4, 3))) is None
+    assert rows_of(Chosen((4,), torch.tensor([1]))) is None

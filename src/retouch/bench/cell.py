@@ -106,6 +106,7 @@ class Options:
     epochs: int | None = None
     batch: int | None = None
     precision: str | None = None
+    compile: bool | None = None
     replay: float | None = None
     lr: tuple[float, ...] = ()
 
@@ -121,7 +122,8 @@ def _cell(
     paper: Ground,
     rate: float | None,
 ) -> Cell:
-    asked = {"epochs": options.epochs, "batch": options.batch, "precision": options.precision}
+    named = ("epochs", "batch", "precision", "compile")
+    asked = {name: getattr(options, name) for name in named}
     settings = {
         **base.settings,
         **({"lr": base.lr[line.method]} if line.method in base.lr else {}),

@@ -5,7 +5,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from retouch.cli.options import Bf16, Cache, Device, Model, NoCache, Quiet, Root, SkipBad
+from retouch.cli.options import (
+    Cache,
+    Compile,
+    Device,
+    Model,
+    NoCache,
+    Precision,
+    Quiet,
+    Root,
+    SkipBad,
+)
 from retouch.cli.say import out, plainly, progress
 from retouch.errors import UserError
 
@@ -46,8 +56,9 @@ def bench(
     cache: Cache = None,
     no_cache: NoCache = False,
     skip_bad: SkipBad = False,
-    device: Device = "cpu",
-    bf16: Bf16 = False,
+    device: Device = "auto",
+    precision: Precision = "auto",
+    compiled: Compile = None,
     resume: Annotated[
         bool, typer.Option("--resume/--no-resume", help="Go on with what is in the folder.")
     ] = True,
@@ -72,6 +83,9 @@ def bench(
         from retouch.bench.field import Field, model_maker
         from retouch.bench.grid import Bench
         from retouch.bench.suite import ground, load_suite
+        from retouch.clip.load import find_device
+        from retouch.learn.hardware import hardware
+        from retouch.learn.suit import SMALL_MODEL
         from retouch.learn.watch import watch
 
         if not resume and (place / "cells").exists():
@@ -88,6 +102,9 @@ def bench(
             small=quick,
             progress=progress,
         )
+        computes = hardware(
+            find_device(device), 0 if model == "builtin" else SMALL_MODEL, precision, compiled
+        )
         options = Options(
             datasets=tuple(_split(datasets)),
             seeds=seeds,
@@ -95,7 +112,8 @@ def bench(
             tasks=tasks,
             epochs=1 if quick and epochs is None else epochs,
             batch=batch,
-            precision="bf16" if bf16 else None,
+            precision=computes.precision if computes.precision != "fp32" else None,
+            compile=computes.compile or None,
             replay=50 if quick else None,
             lr=tuple(float(rate) for rate in _split(lr)),
         )

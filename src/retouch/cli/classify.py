@@ -37,7 +37,7 @@ def classify(
     model: Base = None,
     task: AtTask = None,
     as_json: Json = False,
-    device: Device = "cpu",
+    device: Device = "auto",
     bf16: Bf16 = False,
 ) -> None:
     """What is in these images? Of a run, the answers before and now side by side.

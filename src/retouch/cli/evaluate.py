@@ -48,7 +48,7 @@ def evaluate(
     cache: Cache = None,
     no_cache: NoCache = False,
     skip_bad: SkipBad = False,
-    device: Device = "cpu",
+    device: Device = "auto",
     bf16: Bf16 = False,
 ) -> None:
     """What does it recognise? By class, with what it mistakes for what.

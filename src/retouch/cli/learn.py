@@ -7,11 +7,12 @@ import typer
 
 from retouch.cli.images import find_control, find_images, find_pairs, ready
 from retouch.cli.options import (
-    Bf16,
     Cache,
+    Compile,
     Device,
     Json,
     NoCache,
+    Precision,
     Quiet,
     Root,
     Seed,
@@ -25,6 +26,7 @@ from retouch.cli.prepare import (
     find_model,
     find_run,
     given,
+    how_to_compute,
     inherited,
     make_stream,
     read_changes,
@@ -126,8 +128,9 @@ def learn(
         int | None, typer.Option(help="Threads that decode; one a core by default.", min=1)
     ] = None,
     seed: Seed = 0,
-    device: Device = "cpu",
-    bf16: Bf16 = False,
+    device: Device = "auto",
+    precision: Precision = "auto",
+    compiled: Compile = None,
     random_weights: Annotated[
         bool, typer.Option("--random-weights", help="Begin with a model that knows nothing.")
     ] = False,
@@ -181,7 +184,7 @@ def learn(
                 **inherited(run),
                 **given(epochs=epochs, batch=batch, lr=lr, weight_decay=weight_decay),
                 "seed": seed,
-                "precision": "bf16" if bf16 else "fp32",
+                **how_to_compute(talk, folder, clip, precision, compiled),
             },
             [len(task.train) for task in stream.tasks[done:]],
             len(stream.classes),

@@ -18,8 +18,15 @@ NoCache = Annotated[
     bool, typer.Option("--no-cache", help="Decode images every time they are needed.")
 ]
 SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Leave out images that cannot be read.")]
-Device = Annotated[str, typer.Option(help="Such as cpu, cuda, cuda:1.")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1.")]
 Bf16 = Annotated[bool, typer.Option("--bf16", help="Compute in bfloat16.")]
+Precision = Annotated[
+    str, typer.Option(help="fp32, bf16, or auto: what suits the machine.", metavar="WHAT")
+]
+Compile = Annotated[
+    bool | None,
+    typer.Option("--compile/--no-compile", help="Compile the model; by default on a GPU."),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="A line a task instead of a bar.")]
 Seed = Annotated[int, typer.Option(help="The same seed gives the same result.", min=0)]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead, for scripts.")]

@@ -8,6 +8,8 @@ import yaml
 from retouch.errors import UserError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from retouch.clip import Clip
     from retouch.data import Images, Pairs, Stream
     from retouch.learn import Reopened
@@ -74,6 +76,23 @@ def inherited(run: "Reopened | None") -> dict[str, Any]:
     """How the earlier run was trained, but for what suits the number of its images."""
     kept = ("lr", "weight_decay")
     return {key: run.config["settings"][key] for key in kept} if run else {}
+
+
+def how_to_compute(
+    talk: "Console", folder: Path, clip: "Clip", precision: str, compiled: bool | None
+) -> dict[str, Any]:
+    """As was asked, as a run that goes on began, or as suits the machine; said in a line."""
+    from retouch.learn import is_run
+    from retouch.learn.hardware import hardware
+    from retouch.learn.reopen import read_config
+
+    if is_run(folder):
+        begun = read_config(folder)["settings"]
+        precision = begun["precision"] if precision == "auto" else precision
+        compiled = begun["compile"] if compiled is None else compiled
+    found = hardware(clip.device, clip.size, precision, compiled)
+    talk.print(f"{found}.", highlight=False, soft_wrap=True)
+    return {"precision": found.precision, "compile": found.compile}
 
 
 def given(**options: Any) -> dict[str, Any]:

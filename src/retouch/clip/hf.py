@@ -9,7 +9,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
+from retouch.clip.compiled import length_for
 from retouch.clip.model import Clip, Tokens, warn_of_cut
 from retouch.clip.pixels import Pixels
 from retouch.clip.prompt_file import saving
@@ -55,6 +57,12 @@ class HuggingFaceClip(Clip):
             warn_of_cut(prompts, [len(ids) for ids in whole], self._context)
         kept = ("input_ids",) if self._causal else ("input_ids", "attention_mask")
         return {key: batch[key] for key in kept}
+
+    def lengthen(self, tokens: Tokens) -> Tokens:
+        there = tokens["input_ids"].shape[1]
+        more = length_for(there, self._context) - there
+        filling = {"input_ids": self.tokenizer.pad_token_id or 0, "attention_mask": 0}
+        return {key: pad(value, (0, more), value=filling[key]) for key, value in tokens.items()}
 
     @property
     def logit_scale(self) -> Tensor:

@@ -19,7 +19,7 @@ def load(name: str, *, device: str = "cpu", random_weights: bool = False) -> Cli
     `open_clip:NAME/TAG`, `open_clip:NAME@FILE.safetensors`, or `builtin`, the small model that
     comes with the package. Weights that are missing are an error; `random_weights` asks for them.
     """
-    target = _device(device)
+    target = find_device(device)
     clip: Clip
     if name == "builtin":
         clip = load_hf(str(files("retouch") / "builtin" / "model"), random_weights=random_weights)
@@ -41,11 +41,14 @@ def _folder(name: str) -> Path:
     return Path(file).parent if file else Path(name)
 
 
-def _device(name: str) -> torch.device:
+def find_device(name: str) -> torch.device:
+    """A device by its name; `auto` is the first GPU, if there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise UserError(f"{name!r} is no device; say cpu, cuda or cuda:1") from None
+        raise UserError(f"{name!r} is no device; say auto, cpu, cuda or cuda:1") from None
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         there = torch.cuda.device_count()
         raise UserError(f"there is no {name}: torch finds {there} GPUs here; say cpu or another")

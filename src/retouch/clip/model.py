@@ -3,7 +3,8 @@
 import copy
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
+from retouch.clip.compiled import Backend, compiled, fill_up, rows_for
 from retouch.clip.pixels import Pixels
 from retouch.sparse.locate import block_names
 
@@ -33,6 +35,8 @@ class Clip(ABC):
     """The parameters that project each tower (`image`, `text`) into the common space, if any."""
     bf16: bool = False
     """Whether the towers compute in bfloat16; features are float32 either way."""
+    compiled: bool = False
+    """Whether the towers are compiled now, see `fast`."""
 
     @abstractmethod
     def encode_images(self, pixels: Tensor) -> Tensor:
@@ -57,15 +61,40 @@ class Clip(ABC):
 
     def image_features(self, pixels: Tensor) -> Tensor:
         """Features of 8-bit pixels [B, H, W, 3], of length one."""
+        count = len(pixels)
+        if self.compiled:
+            pixels = fill_up(pixels, rows_for(count))
         there = self.pixels.normalise(pixels.to(self.device))
         with self.precision():
-            return normalize(self.encode_images(there).float(), dim=-1)
+            return normalize(self.encode_images(there)[:count].float(), dim=-1)
 
     def text_features(self, tokens: Tokens) -> Tensor:
         """Features of prompts, of length one."""
+        count = len(next(iter(tokens.values())))
+        if self.compiled:
+            longer = self.lengthen(tokens)
+            tokens = {key: fill_up(value, rows_for(count)) for key, value in longer.items()}
         there = {key: value.to(self.device) for key, value in tokens.items()}
         with self.precision():
-            return normalize(self.encode_texts(there).float(), dim=-1)
+            return normalize(self.encode_texts(there)[:count].float(), dim=-1)
+
+    def lengthen(self, tokens: Tokens) -> Tokens:
+        """Prompts filled up to a length that others have too, with the same features."""
+        return tokens
+
+    @contextmanager
+    def fast(self, backend: Backend | None = "inductor") -> Iterator[None]:
+        """While this lasts, the towers are compiled; None leaves them as they are."""
+        if backend is None:
+            yield
+            return
+        names = [name for tower in self.blocks.values() for name in tower]
+        self.compiled = True
+        try:
+            with compiled([self.model.get_submodule(name) for name in names], backend):
+                yield
+        finally:
+            self.compiled = False
 
     @property
     def device(self) -> torch.device:

@@ -9,7 +9,9 @@ from typing import Any
 from PIL import Image
 from torch import Tensor
 from torch.func import functional_call
+from torch.nn.functional import pad
 
+from retouch.clip.compiled import length_for
 from retouch.clip.model import Clip, Tokens, warn_of_cut
 from retouch.clip.pixels import Pixels
 from retouch.clip.prompt_file import saving
@@ -75,6 +77,13 @@ class OpenClip(Clip):
         if longest == full and hasattr(self.tokenizer, "encode"):
             warn_of_cut(prompts, [len(self.tokenizer.encode(p)) + 2 for p in prompts], full)
         return {"text": text[:, :longest]}
+
+    def lengthen(self, tokens: Tokens) -> Tokens:
+        text = tokens["text"]
+        if not self._causal:
+            return tokens
+        longer = length_for(text.shape[1], len(self._text.positional_embedding))
+        return {"text": pad(text, (0, longer - text.shape[1]))}
 
     @property
     def logit_scale(self) -> Tensor:

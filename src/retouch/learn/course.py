@@ -33,6 +33,7 @@ from retouch.methods import Method, Settings, Update, recipe
 from retouch.sparse import Selection, fingerprint
 from retouch.version import VERSION
 
+COMPILER = "inductor"
 HALVES = (
     ".results.json.part",
     ".metrics.jsonl.part",
@@ -95,7 +96,8 @@ def teach(
         )
     for images in (stream.train, stream.test, control):
         results.notes += [n for n in (images.notes if images else []) if n not in results.notes]
-    with _noting(results), _repeatable(clip.device), _stopping_cleanly(record), record.watch:
+    fast = clip.fast(COMPILER if settings.compile else None)
+    with _noting(results), _repeatable(clip.device), _stopping_cleanly(record), record.watch, fast:
         train(clip, stream, chosen, settings, Judge(stream, control), record)
     return record.results
 

@@ -10,7 +10,16 @@ from pydantic import Field
 from retouch.errors import UserError
 from retouch.methods.lesson import Lesson
 from retouch.methods.method import Trains, Update
-from retouch.sparse import SCORERS, Selection, SparseAdamW, locate, neuron_axis, only, select
+from retouch.sparse import (
+    SCORERS,
+    Selection,
+    SparseAdamW,
+    linear_layers,
+    locate,
+    neuron_axis,
+    only,
+    select,
+)
 from retouch.sparse.losses import InBatches
 from retouch.sparse.select import Unit
 
@@ -31,8 +40,15 @@ class Selected(Trains):
         model, selection = lesson.clip.model, self.select(lesson)
 
         def optimiser(end: ExitStack) -> SparseAdamW:
-            made = SparseAdamW(dict(model.named_parameters()), selection, **lesson.settings.adamw)
+            made = SparseAdamW(
+                dict(model.named_parameters()),
+                selection,
+                **lesson.settings.adamw,
+                layers=linear_layers(model, selection) if self.unit == "neuron" else None,
+                fused=lesson.clip.device.type == "cuda",
+            )
             end.callback(made.close)
+            lesson.weights = made.weights
             return made
 
         return Update(model, selection, optimiser)

@@ -21,6 +21,8 @@ class Settings(BaseModel):
     eps: float = 1e-8
     seed: Annotated[int, Field(ge=0)] = 0
     precision: Literal["fp32", "bf16"] = "fp32"
+    compile: bool = False
+    """Compile the towers: slow to begin, then faster, on a GPU by far."""
     micro_batch: Positive | None = None
     """Hold at most so many images with their activations; the gradients stay the same."""
 

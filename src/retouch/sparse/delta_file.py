@@ -25,7 +25,7 @@ from retouch.files import write_atomically
 from retouch.sparse.change import WORDS, Change, digest
 from retouch.sparse.codec import Coding, decode, encode
 from retouch.sparse.movement import Movement, by_tensor
-from retouch.sparse.select import Chosen
+from retouch.sparse.select import Chosen, Selection
 
 FORMAT = "retouch delta 2"
 
@@ -108,17 +108,41 @@ def read(path: str | Path) -> tuple[Header, dict[str, Change]]:
     """What `write` wrote. Anything else is refused."""
     with _opened(path) as file:
         header = _header(file, path)
-        expected = {f"{name}:{part}" for name in header.tensors for part in ("xor", "where")}
-        if odd := expected ^ set(file.keys()):
-            raise _Damaged(f"{min(odd)} is missing, or does not belong there")
-        tensors = {key: file.get_tensor(key) for key in expected}
-        if digest(tensors) != header.payload:
-            raise _Damaged("its content does not match its checksum")
+        tensors = _payload(file, header)
         changes = {
             name: _change(name, layout, tensors[f"{name}:where"], tensors[f"{name}:xor"])
             for name, layout in header.tensors.items()
         }
     return header, changes
+
+
+def read_selection(path: str | Path) -> Selection:
+    """Which entries a delta was free to move, without how far it moved them.
+
+    Where it was free to move all, the header says so, and nothing else is read: such a file is as
+    large as the model.
+    """
+    with _opened(path) as file:
+        header = _header(file, path)
+        some = any(layout.coding != "all" for layout in header.tensors.values())
+        tensors = _payload(file, header) if some else {}
+        nothing = torch.empty(0, dtype=torch.uint8)
+        chosen = {
+            name: _chosen(name, layout, tensors.get(f"{name}:where", nothing))
+            for name, layout in header.tensors.items()
+        }
+    return Selection(chosen, header.model_size)
+
+
+def _payload(file: Any, header: Header) -> dict[str, Tensor]:
+    """What the file holds beside its header, if it is that."""
+    expected = {f"{name}:{part}" for name in header.tensors for part in ("xor", "where")}
+    if odd := expected ^ set(file.keys()):
+        raise _Damaged(f"{min(odd)} is missing, or does not belong there")
+    tensors = {key: file.get_tensor(key) for key in expected}
+    if digest(tensors) != header.payload:
+        raise _Damaged("its content does not match its checksum")
+    return tensors
 
 
 class _Damaged(Exception):
@@ -174,18 +198,24 @@ def _check(header: dict[str, Any]) -> str:
 
 def _change(name: str, layout: Layout, where: Tensor, xor: Tensor) -> Change:
     """One tensor's change, if what is stored can be one."""
-    size, count, dtype = prod(layout.shape), layout.entries, getattr(torch, layout.dtype, None)
+    dtype = getattr(torch, layout.dtype, None)
+    if not isinstance(dtype, torch.dtype) or xor.dtype != WORDS.get(dtype.itemsize):
+        raise _Damaged(f"{name} cannot be of type {layout.dtype}")
+    chosen = _chosen(name, layout, where)
+    if xor.shape != (chosen.count,):
+        raise _Damaged(f"{name} should have {chosen.count:,} entries")
+    return Change(chosen, dtype, xor)
+
+
+def _chosen(name: str, layout: Layout, where: Tensor) -> Chosen:
+    """The entries of one tensor that could move, if what is stored can be that."""
+    size = prod(layout.shape)
     long = {"all": 0, "bits": (size + 7) // 8}.get(layout.coding, where.numel())
     if min(layout.shape, default=0) < 0 or where.dtype != torch.uint8 or where.shape != (long,):
         raise _Damaged(f"the positions of {name} do not fit its shape")
-    if not isinstance(dtype, torch.dtype) or xor.dtype != WORDS.get(dtype.itemsize):
-        raise _Damaged(f"{name} cannot be of type {layout.dtype}")
     index = decode(layout.coding, where.numpy(), size)
-    found = size if index is None else len(index)
-    if xor.shape != (found,) or found != count:
-        raise _Damaged(f"{name} should have {count:,} entries")
-    if index is not None and found and index[-1] >= size:
+    if (size if index is None else len(index)) != layout.entries:
+        raise _Damaged(f"{name} should have {layout.entries:,} entries")
+    if index is not None and len(index) and index[-1] >= size:
         raise _Damaged(f"a position of {name} lies outside of it")
-    return Change(
-        Chosen(layout.shape, None if index is None else torch.from_numpy(index)), dtype, xor
-    )
+    return Chosen(layout.shape, None if index is None else torch.from_numpy(index))

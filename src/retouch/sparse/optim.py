@@ -1,12 +1,14 @@
 """AdamW for chosen entries alone: no moments, no decay and no gradient for anything else."""
 
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from retouch.errors import UserError
+from retouch.sparse.rows import only_rows, rows_of
 from retouch.sparse.select import Chosen, Selection
 
 
@@ -20,8 +22,9 @@ class SparseAdamW(torch.optim.AdamW):
 
     As soon as autograd has a parameter's gradient, a hook takes the chosen entries out of it and
     frees it: no dense gradient of the model ever stands in memory. Several backward passes before
-    a step add up, as usual. Schedulers, `clip_grad_norm_` and gradient scalers see the short
-    tensors in `param_groups`. Call `close` when the task is over, to take the hooks off.
+    a step add up, as usual. Where whole rows of a linear layer are chosen (`layers`), only their
+    gradient is computed in the first place. Schedulers, `clip_grad_norm_` and gradient scalers see
+    the short tensors in `param_groups`. Call `close` when the task is over, to take the hooks off.
     """
 
     def __init__(
@@ -33,12 +36,16 @@ class SparseAdamW(torch.optim.AdamW):
         eps: float = 1e-8,
         weight_decay: float = 1e-2,
         *,
+        layers: Mapping[str, nn.Linear] | None = None,
         foreach: bool | None = None,
         fused: bool | None = None,
     ) -> None:
+        """`layers` are those of which whole rows may be chosen; see `sparse.rows`."""
         self._selection = selection
         self._parts = [
-            _Part(parameters[name], chosen) for name, chosen in selection.items() if chosen.count
+            _Part(parameters[name], chosen, (layers or {}).get(name))
+            for name, chosen in selection.items()
+            if chosen.count
         ]
         if not self._parts:
             raise UserError("the selection is empty: nothing to train; choose a larger rate")
@@ -55,6 +62,11 @@ class SparseAdamW(torch.optim.AdamW):
         for part in self._parts:
             part.scatter()
         return loss
+
+    def weights(self) -> dict[str, Tensor]:
+        """The parameters as the model uses them now, by name, with gradients to what moves."""
+        names = [name for name, chosen in self._selection.items() if chosen.count]
+        return {name: part.weight() for name, part in zip(names, self._parts, strict=True)}
 
     def state_dict(self) -> dict[str, Any]:
         """AdamW's own state, and the positions it belongs to."""
@@ -81,20 +93,27 @@ class SparseAdamW(torch.optim.AdamW):
 class _Part:
     """One parameter and the short tensor that holds its chosen entries."""
 
-    def __init__(self, parameter: nn.Parameter, chosen: Chosen) -> None:
+    def __init__(
+        self, parameter: nn.Parameter, chosen: Chosen, layer: nn.Linear | None = None
+    ) -> None:
         if not parameter.is_contiguous():
             raise UserError(
                 "a parameter's memory is not contiguous; call .contiguous() on it first"
             )
         self.parameter = parameter.requires_grad_()
         self.index = chosen.index
+        self._end = ExitStack()
         # A whole tensor needs no gathering: AdamW works on the parameter itself.
         self.entries = parameter if self.index is None else nn.Parameter(chosen.take(parameter))
-        self.hook = (
-            None
-            if self.index is None
-            else parameter.register_post_accumulate_grad_hook(self._take_gradient)
-        )
+        self.rows: Tensor | None = None
+        if self.index is None:
+            return
+        if layer is not None and (rows := rows_of(chosen)) is not None:
+            self.rows = rows
+            self._end.enter_context(only_rows(layer, rows, self.entries))
+        else:
+            hook = parameter.register_post_accumulate_grad_hook(self._take_gradient)
+            self._end.callback(hook.remove)
 
     def _take_gradient(self, parameter: Tensor) -> None:
         assert parameter.grad is not None
@@ -102,6 +121,12 @@ class _Part:
         taken = parameter.grad.detach().reshape(-1).index_select(0, self.index)
         self.entries.grad = taken if self.entries.grad is None else self.entries.grad.add_(taken)
         parameter.grad = None
+
+    def weight(self) -> Tensor:
+        if self.rows is None:
+            return self.parameter
+        own = self.entries.view(len(self.rows), -1)
+        return self.parameter.detach().index_copy(0, self.rows, own)
 
     def gather(self) -> None:
         if self.index is not None:
@@ -115,8 +140,7 @@ class _Part:
         return self.parameter.detach().view(-1)
 
     def close(self) -> None:
-        if self.hook is not None:
-            self.hook.remove()
+        self._end.close()
 
 
 def _same(a: Tensor | None, b: Tensor | None) -> bool:

@@ -1,0 +1,340 @@
+"""How fast is it? Each row times ours and the straightforward way in the same run.
+
+    python benchmarks/speed.py --device cuda                     # CLIP ViT-B/16 at 224 pixels
+    python benchmarks/speed.py                                   # a small model on a processor
+    python benchmarks/speed.py --device cuda --shape h14 --rows step,memory
+
+Weights are random: speed does not depend on them. Prints a table and writes JSON (`--out`).
+"""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+from straightforward import DenseMasked
+from torch.utils.flop_counter import FlopCounterMode
+
+import retouch
+from retouch.clip.hf import HuggingFaceClip
+from retouch.clip.pixels import Pixels
+from retouch.clip.prompts import classifier
+from retouch.data import Stream, in_memory
+from retouch.learn.evaluate import image_features
+from retouch.learn.train import backward, lesson_for
+from retouch.methods import Method, Settings, recipe
+
+SHAPES: dict[str, dict[str, Any]] = {
+    # image size, patch, (width, layers, heads) of the visual and the text tower, projection
+    "small": {"size": 64, "patch": 8, "image": (192, 6, 6), "text": (128, 4, 4), "out": 128},
+    "b16": {"size": 224, "patch": 16, "image": (768, 12, 12), "text": (512, 12, 8), "out": 512},
+    "l14": {"size": 224, "patch": 14, "image": (1024, 24, 16), "text": (768, 12, 12), "out": 768},
+    "h14": {"size": 224, "patch": 14, "image": (1280, 32, 16), "text": (1024, 24, 16), "out": 1024},
+}
+
+
+@dataclass
+class Row:
+    """What was measured: ours beside the straightforward way, or beside a goal."""
+
+    what: str
+    ours: float
+    unit: str
+    other: float | None = None
+    floor: float | None = None
+    memory: float | None = None
+    other_memory: float | None = None
+    goal: str = ""
+
+    @property
+    def ratio(self) -> float | None:
+        return self.other / self.ours if self.other and self.ours else None
+
+
+class Ground:
+    """A model of a shape, and images of 100 classes for it."""
+
+    def __init__(self, asked: argparse.Namespace) -> None:
+        self.asked = asked
+        self.device = torch.device(asked.device)
+        self.cuda = self.device.type == "cuda"
+        shape = SHAPES[asked.shape]
+        dice = np.random.default_rng(0)
+        each = 2 * max(1, asked.batch // 100 + 1)
+        labels = np.repeat(np.arange(100), each)
+        arrays = dice.integers(0, 256, (len(labels), shape["size"], shape["size"], 3), np.uint8)
+        names = [f"{a} {b}" for a in WORDS for b in WORDS][:100]
+        images = in_memory("noise", names, labels, arrays)
+        self.stream = Stream.split(images, images, tasks=2)
+        self.settings = Settings(
+            batch=asked.batch,
+            lr=7.5e-6,
+            precision="fp32" if asked.fp32 else "bf16",
+            compile=asked.compile,
+        )
+
+    def clip(self) -> HuggingFaceClip:
+        """A fresh model; its words are cut as the built-in model cuts them."""
+        import transformers
+
+        small, shape = retouch.load("builtin"), SHAPES[self.asked.shape]
+        text = {**small.model.config.text_config.to_dict(), **_tower(shape["text"])}
+        text |= {"vocab_size": 49408, "max_position_embeddings": 77}
+        vision = {**_tower(shape["image"]), "image_size": shape["size"]}
+        config = transformers.CLIPConfig(
+            text_config={**text, "projection_dim": shape["out"]},
+            vision_config={**vision, "patch_size": shape["patch"], "projection_dim": shape["out"]},
+            projection_dim=shape["out"],
+        )
+        torch.manual_seed(0)
+        with torch.device(self.device):
+            model = transformers.CLIPModel(config)
+        size = (shape["size"], shape["size"])
+        return HuggingFaceClip(model, small.tokenizer, Pixels(size=size), self.asked.shape)
+
+    def synchronize(self) -> None:
+        if self.cuda:
+            torch.cuda.synchronize()
+
+    def time(self, run: Callable[[], Any], times: int | None = None) -> float:
+        """Milliseconds, the median of a few after some to warm up."""
+        for _ in range(3):
+            run()
+        found = []
+        for _ in range(times or self.asked.times):
+            self.synchronize()
+            began = time.perf_counter()
+            run()
+            self.synchronize()
+            found.append(1e3 * (time.perf_counter() - began))
+        return median(found)
+
+    def peak(self, run: Callable[[], Any]) -> float | None:
+        """GiB that were in use at most."""
+        if not self.cuda:
+            return None
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        run()
+        self.synchronize()
+        return torch.cuda.max_memory_allocated() / 2**30
+
+
+WORDS = ["red", "green", "blue", "dark", "small", "round", "open", "wild", "old", "tiny"]
+
+
+def _tower(shape: tuple[int, int, int]) -> dict[str, int]:
+    width, layers, heads = shape
+    names = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+    return dict(zip(names, (width, layers, heads, 4 * width), strict=True))
+
+
+def our_step(ground: Ground, method: Method, micro_batch: int | None = None) -> dict[str, float]:
+    """Milliseconds, GiB, FLOP and bytes of optimiser state of a step with as many old as new."""
+    clip, stream = ground.clip(), ground.stream
+    settings = ground.settings.model_copy(update={"micro_batch": micro_batch})
+    clip.bf16 = settings.precision == "bf16"
+    with clip.fast("inductor" if settings.compile else None):
+        lesson = lesson_for(clip, stream, stream.tasks[0], method, settings)
+        positions = np.arange(2 * settings.batch)
+        with method.trains.begin(lesson) as update:
+            batch = lesson.load(positions, settings.batch)
+
+            def step() -> None:
+                backward(lesson, batch, method.keeps)
+                update.step(1.0)
+
+            found = {"ms": ground.time(step), "trainable": update.trainable}
+            found["peak"] = ground.peak(step) or 0.0
+            assert update.optimiser is not None
+            state = update.optimiser.state_dict()["state"].values()
+            found["state"] = sum(
+                t.numel() * t.element_size() for e in state for t in e.values() if t.ndim
+            )
+    return found
+
+
+def flops_of(ground: Ground, method: Method) -> float:
+    """Multiplications and additions of one step, not compiled."""
+    clip, stream, settings = ground.clip(), ground.stream, ground.settings
+    lesson = lesson_for(clip, stream, stream.tasks[0], method, settings)
+    with method.trains.begin(lesson):
+        batch = lesson.load(np.arange(2 * settings.batch), settings.batch)
+        with FlopCounterMode(display=False) as counter:
+            backward(lesson, batch, method.keeps)
+    return float(counter.get_total_flops())
+
+
+def peak_flops(ground: Ground) -> float:
+    """What a large product reaches here, in the precision that is asked for."""
+    size = 8192 if ground.cuda else 1024
+    kind = torch.float32 if ground.asked.fp32 else torch.bfloat16
+    a, b = (torch.randn(size, size, device=ground.device, dtype=kind) for _ in range(2))
+    return 2 * size**3 / (ground.time(lambda: a @ b) / 1e3)
+
+
+def straightforward_step(ground: Ground) -> dict[str, float]:
+    clip, stream, settings = ground.clip(), ground.stream, ground.settings
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    dense = DenseMasked(clip, settings.lr, 77)
+    lesson = lesson_for(clip, stream, stream.tasks[0], recipe("spu"), settings)
+    dense.select(recipe("random").trains.select(lesson))  # type: ignore[attr-defined]
+    positions = np.arange(2 * settings.batch)
+    pixels = torch.from_numpy(stream.train.read(positions, clip.pixels)).to(ground.device)
+    prompts = [f"a photo of {stream.train.classes[stream.train.labels[i]]}" for i in positions]
+    dense.model.requires_grad_(True)
+
+    def step() -> None:
+        dense.step(pixels, prompts, settings.batch)
+
+    found = {"ms": ground.time(step, 5), "peak": ground.peak(step) or 0.0}
+    torch.set_float32_matmul_precision(before)
+    return found
+
+
+def rows(ground: Ground, wanted: set[str]) -> list[Row]:
+    found: list[Row] = []
+
+    def add(row: Row) -> None:
+        found.append(row)
+        sys.stderr.write(f"{row.what}: {row.ours:.4g} {row.unit}\n")
+
+    random = {"trains.score": "random"}  # the same work; nothing to compute before
+    if "step" in wanted:
+        plain = straightforward_step(ground)
+        spu = our_step(ground, recipe("spu", random))
+        floor = 1e3 * flops_of(ground, recipe("spu", random)) / peak_flops(ground)
+        against = {"other": plain["ms"], "other_memory": plain["peak"]}
+        add(Row("a step of spu", spu["ms"], "ms", floor=floor, memory=spu["peak"], **against))
+        er = our_step(ground, recipe("er"))
+        add(Row("the same against er", spu["ms"], "ms", er["ms"], None, spu["peak"], er["peak"]))
+        neuron = our_step(ground, recipe("spu", {**random, "trains.unit": "neuron"}))
+        add(Row("by neuron, against spu", neuron["ms"], "ms", spu["ms"], None, neuron["peak"]))
+        add(Row("optimiser state", spu["state"] / 1e6, "MB", er["state"] / 1e6))
+    if "scoring" in wanted:
+        add(scoring(ground))
+    if "judging" in wanted:
+        add(judging(ground))
+        add(texts(ground))
+    if "memory" in wanted:
+        small = our_step(ground, recipe("spu", random), ground.asked.micro_batch)
+        add(
+            Row(
+                f"micro-batches of {ground.asked.micro_batch}",
+                small["ms"],
+                "ms",
+                memory=small["peak"],
+            )
+        )
+    return found
+
+
+def scoring(ground: Ground) -> Row:
+    """Selecting for a task, and training it for ten epochs."""
+    clip, stream, settings = ground.clip(), ground.stream, ground.settings
+    clip.bf16 = settings.precision == "bf16"
+    method = recipe("spu")
+    with clip.fast("inductor" if settings.compile else None):
+        lesson = lesson_for(clip, stream, stream.tasks[0], method, settings)
+        score = ground.time(lambda: method.trains.select(lesson), 3)  # type: ignore[attr-defined]
+    step = our_step(ground, recipe("spu", {"trains.score": "random"}))["ms"]
+    images = len(stream.tasks[0].train)
+    train = step * 10 * images / settings.batch
+    return Row("scoring, of the task's training", 100 * score / (score + train), "%", goal="≤ 3 %")
+
+
+def judging(ground: Ground) -> Row:
+    """Images a second: as we judge, and the bare tower."""
+    clip, images = ground.clip(), ground.stream.test
+    clip.bf16 = ground.settings.precision == "bf16"
+    count = min(len(images), 1024)
+    positions = np.arange(count)
+    with clip.fast("inductor" if ground.settings.compile else None), torch.no_grad():
+        ours = ground.time(lambda: image_features(clip, images, positions), 5)
+        part = clip.pixels.normalise(
+            torch.from_numpy(images.read(np.arange(256) % count, clip.pixels)).to(ground.device)
+        )
+
+        def bare() -> None:
+            with clip.precision():
+                clip.encode_images(part)
+
+        forward = ground.time(bare)
+    return Row(
+        "judging, of a bare forward pass", 100 * (forward * count / 256) / ours, "%", goal="≥ 70 %"
+    )
+
+
+def texts(ground: Ground) -> Row:
+    """A classifier of 1,000 classes with 80 templates (fewer on a processor)."""
+    clip = ground.clip()
+    clip.bf16 = ground.settings.precision == "bf16"
+    classes, templates = (1000, 80) if ground.cuda else (100, 4)
+    names = [f"{a} {b} {c}" for a in WORDS for b in WORDS for c in WORDS][:classes]
+    said = [f"a {'very ' * (n % 5)}good photo of the {{}}, number {n}" for n in range(templates)]
+    with clip.fast("inductor" if ground.settings.compile else None):
+        took = ground.time(lambda: classifier(clip, names, said), 3)
+    return Row(f"prompts of {classes} × {templates}", took / 1e3, "s", goal="≤ 3 s for 1000 × 80")
+
+
+def table(found: list[Row]) -> str:
+    head = (
+        "what",
+        "ours",
+        "straightforward",
+        "ratio",
+        "floor",
+        "GiB",
+        "GiB, straightforward",
+        "goal",
+    )
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    for row in found:
+        cells = [
+            row.what,
+            f"{row.ours:.4g} {row.unit}",
+            "" if row.other is None else f"{row.other:.4g} {row.unit}",
+            "" if row.ratio is None else f"{row.ratio:.2f} ×",
+            "" if row.floor is None else f"{row.floor:.3g} {row.unit}",
+            f"{row.memory:.1f}" if row.memory else "",
+            f"{row.other_memory:.1f}" if row.other_memory else "",
+            row.goal,
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--device", default="cpu")
+    options.add_argument("--shape", choices=SHAPES)
+    options.add_argument("--batch", type=int, help="new images a step; as many old ones join")
+    options.add_argument("--micro-batch", type=int)
+    options.add_argument("--rows", default="step,scoring,judging,memory")
+    options.add_argument("--times", type=int, default=10)
+    options.add_argument("--fp32", action="store_true")
+    options.add_argument("--no-compile", dest="compile", action="store_false")
+    options.add_argument("--out", type=Path)
+    asked = options.parse_args()
+    cuda = asked.device.startswith("cuda")
+    asked.shape = asked.shape or ("b16" if cuda else "small")
+    asked.batch = asked.batch or (128 if cuda else 32)
+    asked.micro_batch = asked.micro_batch or (64 if cuda else 16)
+    found = rows(Ground(asked), set(asked.rows.split(",")))
+    sys.stdout.write(table(found) + "\n")
+    if asked.out:
+        told = {"asked": {k: str(v) for k, v in vars(asked).items()}, "rows": []}
+        told["rows"] = [{**asdict(row), "ratio": row.ratio} for row in found]  # type: ignore[assignment]
+        asked.out.write_text(json.dumps(told, indent=1))
+
+
+if __name__ == "__main__":
+    main()

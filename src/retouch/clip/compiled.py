@@ -1,0 +1,53 @@
+"""Towers that are compiled, block by block, for a handful of shapes.
+
+All blocks of a tower are alike, so one is compiled and the others reuse it. A compiled program is
+for one shape: batches are filled up to the next that was compiled already (the same features, the
+same gradients), so that a last smaller batch or a longer prompt does not start the compiler again.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+Backend = str | Callable[..., Any]
+FEWEST = 64
+"""Images or prompts; fewer are filled up to so many."""
+TOKENS = 16
+"""Prompts are filled up to a multiple of this."""
+_SHAPES = 64  # what the compiler may keep of one block: shapes × with and without gradients
+
+
+@contextmanager
+def compiled(blocks: list[nn.Module], backend: Backend) -> Iterator[None]:
+    """While this lasts, these blocks are compiled when they are first called with a new shape."""
+    config: Any = torch._dynamo.config
+    before = config.recompile_limit
+    config.recompile_limit = max(before, _SHAPES)
+    for block in blocks:
+        block.compile(backend=backend, dynamic=False)
+    try:
+        yield
+    finally:
+        config.recompile_limit = before
+        for block in blocks:
+            block._compiled_call_impl = None
+
+
+def rows_for(count: int) -> int:
+    """A number of rows that is compiled for: powers of two, or full eval batches."""
+    return max(FEWEST, 1 << (count - 1).bit_length())
+
+
+def length_for(length: int, context: int) -> int:
+    return min(context, -(-length // TOKENS) * TOKENS)
+
+
+def fill_up(rows: Tensor, count: int) -> Tensor:
+    """The same rows, and the last one again until there are `count`."""
+    missing = count - len(rows)
+    if missing <= 0:
+        return rows
+    return torch.cat([rows, rows[-1:].expand(missing, *rows.shape[1:])])

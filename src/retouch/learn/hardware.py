@@ -1,0 +1,50 @@
+"""What suits the machine, where a user does not say: precision and compilation."""
+
+from dataclasses import dataclass
+
+import torch
+
+from retouch.errors import UserError
+from retouch.learn.suit import SMALL_MODEL
+
+PRECISIONS = ("auto", "fp32", "bf16")
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """How to compute, and where."""
+
+    device: torch.device
+    precision: str
+    compile: bool
+
+    def __str__(self) -> str:
+        kind = "compiled" if self.compile else "not compiled"
+        return f"Computes on {name_of(self.device)} in {self.precision}, {kind}"
+
+
+def hardware(
+    device: torch.device, size: int, precision: str = "auto", compiled: bool | None = None
+) -> Hardware:
+    """Choose for a model of so many weights what was left open.
+
+    On a GPU, bfloat16 and compiled towers; on a processor bfloat16 where it has units for that and
+    the model is large enough to gain by it. What is compiled must be worth the minute it takes.
+    """
+    if precision not in PRECISIONS:
+        raise UserError(f"--precision {precision}: say one of {', '.join(PRECISIONS)}")
+    cuda, large = device.type == "cuda", size >= SMALL_MODEL
+    half = (cuda and torch.cuda.is_bf16_supported()) or (large and _has_bf16_units(device))
+    chosen = ("bf16" if half else "fp32") if precision == "auto" else precision
+    return Hardware(device, chosen, cuda and large if compiled is None else compiled)
+
+
+def name_of(device: torch.device) -> str:
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"the processor ({torch.get_num_threads()} threads)"
+
+
+def _has_bf16_units(device: torch.device) -> bool:
+    known = getattr(torch.cpu, "_is_amx_tile_supported", None)
+    return device.type == "cpu" and known is not None and bool(known())

@@ -1,0 +1,95 @@
+"""Compiled towers: the same features and gradients, and the compiler starts for few shapes."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from test_clip import BACKBONES, PROMPTS
+from tiny import images, tiny_clip
+from torch._dynamo.testing import CompileCounter
+
+import retouch
+from retouch.clip import Clip
+from retouch.clip.compiled import fill_up, length_for, rows_for
+from retouch.data import Stream
+from retouch.learn import course
+from retouch.sparse import fingerprint
+
+
+@pytest.fixture(autouse=True)
+def _fresh_compiler():
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def noise(clip: Clip, count: int) -> torch.Tensor:
+    dice = torch.Generator().manual_seed(count)
+    return torch.randint(0, 256, (count, *clip.pixels.size, 3), generator=dice, dtype=torch.uint8)
+
+
+def both(clip: Clip, count: int) -> tuple[torch.Tensor, ...]:
+    """Features, and all gradients of a loss on them."""
+    clip.model.zero_grad()
+    found = clip.image_features(noise(clip, count)), clip.text_features(clip.tokenise(PROMPTS))
+    (found[0] @ found[1].T).square().sum().backward()
+    slopes = [p.grad.clone() for p in clip.model.parameters() if p.grad is not None]
+    return (*(f.detach() for f in found), *slopes)
+
+
+@pytest.mark.parametrize("name", [name for name in BACKBONES if "pair" not in name.lower()])
+def test_features_and_gradients_are_those_of_the_plain_model(name: str):
+    """Filled up to the next size, with what is behind a prompt's end."""
+    clip = BACKBONES[name]()
+    expected = both(clip, 5)
+    with clip.fast("eager"):
+        assert clip.compiled
+        found = both(clip, 5)
+    assert not clip.compiled
+    assert len(found) == len(expected)
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-4)
+    for a, b in zip(both(clip, 5), expected, strict=True):
+        assert torch.equal(a, b)  # and afterwards all is as before
+
+
+def test_a_smaller_batch_or_a_longer_prompt_does_not_start_the_compiler_again():
+    clip, counter = tiny_clip(), CompileCounter()
+    with clip.fast(counter):
+        both(clip, 60)
+        first = counter.frame_count
+        assert 0 < first <= 2 * len(clip.blocks), "blocks of a tower share what was compiled"
+        for count in (60, 59, 33, 7):
+            both(clip, count)
+        clip.text_features(clip.tokenise(["red"]))
+        assert counter.frame_count == first
+        both(clip, 65)  # the next size
+        assert counter.frame_count > first
+
+
+def test_sizes():
+    assert [rows_for(n) for n in (1, 64, 65, 128, 200, 256)] == [64, 64, 128, 128, 256, 256]
+    assert [length_for(n, 77) for n in (3, 16, 17, 64, 65, 77)] == [16, 16, 32, 64, 77, 77]
+    filled = fill_up(torch.arange(3)[:, None], 5)
+    assert filled.flatten().tolist() == [0, 1, 2, 2, 2]
+
+
+def test_a_compiled_run_learns_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Within rounding, and with the same bits when it is run again.
+
+    The compiler's last stage is left out, which takes a minute; `benchmarks/speed.py` has it.
+    """
+    monkeypatch.setattr(course, "COMPILER", "aot_eager")
+    stream = Stream.split(images("train", 4, 6), images("test", 4, 2), tasks=2)
+    found = []
+    for how in (False, True, True):
+        clip = tiny_clip()
+        settings = retouch.Settings(epochs=1, batch=8, lr=1e-3, compile=how)
+        method = retouch.recipe("spu", {"replays.size": 6})
+        retouch.teach(clip, stream, method, settings=settings)
+        found.append(clip)
+    plain, compiled, again = (dict(clip.model.named_parameters()) for clip in found)
+    for name, parameter in plain.items():
+        torch.testing.assert_close(parameter, compiled[name], atol=2e-3, rtol=1e-3)
+    assert fingerprint(found[1].model) == fingerprint(found[2].model)
+    assert again.keys() == plain.keys()
