@@ -484,3 +484,17 @@ def test_a_run_that_has_learned_nothing(hf_run: Path, tmp_path: Path):
         of_run(run)
     export(of_run(run, task=0), "hf", tmp_path / "there")
     assert "No class was taught" in (tmp_path / "there" / "README.md").read_text()
+
+
+def test_what_was_exported_is_a_model_here_too(tmp_path: Path):
+    """A converted folder can be judged, taught and exported again."""
+    start = tiny_folder(tmp_path / "start")
+    export(of_model(str(start)), "open_clip", tmp_path / "there")
+    clip = retouch.load(str(tmp_path / "there"))
+    for a, b in zip(unit(clip), unit(retouch.load(str(start))), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-5)
+    export(of_model(str(tmp_path / "there")), "hf", tmp_path / "back")
+    assert (tmp_path / "back" / "config.json").exists()
+    (tmp_path / "there" / "open_clip_model.safetensors").unlink()
+    with pytest.raises(UserError, match=r"no open_clip_model\.safetensors"):
+        retouch.load(str(tmp_path / "there"))

@@ -7,7 +7,11 @@ import torch
 
 from retouch.clip.hf import load_hf
 from retouch.clip.model import Clip
-from retouch.clip.open_clip import load_open_clip
+from retouch.clip.open_clip import (
+    is_open_clip_folder,
+    load_open_clip,
+    load_open_clip_folder,
+)
 from retouch.clip.prompt_file import load_prompts
 from retouch.errors import UserError
 
@@ -15,7 +19,7 @@ from retouch.errors import UserError
 def load(name: str, *, device: str = "cpu", random_weights: bool = False) -> Clip:
     """Load a CLIP, whichever library it comes from.
 
-    `name` is a folder or a hub id of transformers (`openai/clip-vit-base-patch16`),
+    `name` is a folder of either library, a hub id of transformers (`openai/clip-vit-base-patch16`),
     `open_clip:NAME/TAG`, `open_clip:NAME@FILE.safetensors`, or `builtin`, the small model that
     comes with the package. Weights that are missing are an error; `random_weights` asks for them.
     """
@@ -26,6 +30,8 @@ def load(name: str, *, device: str = "cpu", random_weights: bool = False) -> Cli
         clip.name = "builtin"
     elif name.startswith("open_clip:"):
         clip = load_open_clip(name.removeprefix("open_clip:"), random_weights=random_weights)
+    elif is_open_clip_folder(Path(name)) and not random_weights:
+        clip = load_open_clip_folder(Path(name))
     elif Path(name).is_dir() or not _looks_like_path(name):
         clip = load_hf(name, random_weights=random_weights)
     else:

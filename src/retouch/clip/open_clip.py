@@ -20,6 +20,7 @@ from retouch.errors import UserError
 
 log = logging.getLogger("retouch")
 
+CONFIG, WEIGHTS = "open_clip_config.json", "open_clip_model.safetensors"
 
 _PROJECTIONS = {
     "visual.proj": "image",
@@ -140,12 +141,27 @@ def load_open_clip(spec: str, *, random_weights: bool = False) -> OpenClip:
     )
 
 
+def is_open_clip_folder(folder: Path) -> bool:
+    """Whether a folder is as open_clip's hub has them, and as `retouch export` writes them."""
+    return (folder / CONFIG).is_file() and not (folder / "config.json").is_file()
+
+
+def load_open_clip_folder(folder: Path) -> OpenClip:
+    """Load a folder with a config, safetensors, and the tokenizer's files if it has its own."""
+    library, weights = _library(), folder / WEIGHTS
+    if not weights.is_file():
+        raise UserError(f"{folder} has {CONFIG}, but no {WEIGHTS}; take a complete folder")
+    name = f"local-dir:{folder.resolve()}"
+    return OpenClip(_build(library, name, weights), library.get_tokenizer(name), str(folder))
+
+
 def _build(library: Any, name: str, weights: Path | None) -> Any:
     level = logging.root.level
     logging.root.setLevel(logging.ERROR)  # the library warns on the root logger; we raise instead
     try:
-        return library.create_model(name, pretrained=str(weights) if weights else None)
-    except (RuntimeError, KeyError, OSError) as why:
+        own = name.startswith("local-dir:")  # which names its weights by itself
+        return library.create_model(name, pretrained=str(weights) if weights and not own else None)
+    except (RuntimeError, KeyError, OSError, ValueError) as why:
         reason = " ".join(str(why).split())[:400]
         raise UserError(
             f"the weights in {weights} do not fit open_clip's {name}: {reason}. Nothing was filled "
