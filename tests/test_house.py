@@ -21,6 +21,7 @@ ROOMS = [
     "data",
     "methods",
     "learn",
+    "analysis",
     "report",
     "export",
     "builtin",

@@ -7,6 +7,7 @@ import typer
 from rich.logging import RichHandler
 
 from retouch.cli.bench import bench
+from retouch.cli.cam import cam
 from retouch.cli.classify import classify
 from retouch.cli.datasets import datasets
 from retouch.cli.delta import delta
@@ -15,8 +16,10 @@ from retouch.cli.evaluate import evaluate
 from retouch.cli.export import export
 from retouch.cli.learn import learn
 from retouch.cli.methods import methods
+from retouch.cli.overlap import overlap
 from retouch.cli.report import report
 from retouch.cli.say import err, out
+from retouch.cli.trace import trace
 from retouch.version import VERSION
 
 app = typer.Typer(
@@ -33,6 +36,9 @@ app.command("eval")(evaluate)
 app.command()(classify)
 app.command()(export)
 app.command()(report)
+app.command()(overlap)
+app.command()(cam)
+app.command()(trace)
 app.add_typer(datasets)
 app.add_typer(delta)
 

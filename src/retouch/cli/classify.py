@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.padding import Padding
 
-from retouch.cli.options import Bf16, Device, Json
+from retouch.cli.options import Device, Json, Precision
 from retouch.cli.say import err, out, plainly, say_json
 from retouch.cli.subject import AtTask, Base, Subject, Where, open_subject
 from retouch.errors import UserError
@@ -38,7 +38,7 @@ def classify(
     task: AtTask = None,
     as_json: Json = False,
     device: Device = "auto",
-    bf16: Bf16 = False,
+    precision: Precision = "auto",
 ) -> None:
     """What is in these images? Of a run, the answers before and now side by side.
 
@@ -50,7 +50,7 @@ def classify(
         from retouch.learn.answers import guess
 
         pictures = _pictures(images)
-        subject = open_subject(where, model=model, task=task, device=device, bf16=bf16)
+        subject = open_subject(where, model=model, task=task, device=device, precision=precision)
         choices, prompts = _names(names, names_file, subject), _templates(template, subject)
         said: list[list[list[Guess]]] = []
         bad: list[Bad] = []

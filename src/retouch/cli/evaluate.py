@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from retouch.cli.images import find_control, find_images, ready
-from retouch.cli.options import Bf16, Cache, Device, Json, NoCache, Root, SkipBad
+from retouch.cli.options import Cache, Device, Json, NoCache, Precision, Root, SkipBad
 from retouch.cli.say import out, plainly, progress, say_json
 from retouch.cli.subject import AtTask, Base, Subject, Where, compared, open_subject
 from retouch.errors import UserError
@@ -49,7 +49,7 @@ def evaluate(
     no_cache: NoCache = False,
     skip_bad: SkipBad = False,
     device: Device = "auto",
-    bf16: Bf16 = False,
+    precision: Precision = "auto",
 ) -> None:
     """What does it recognise? By class, with what it mistakes for what.
 
@@ -61,9 +61,9 @@ def evaluate(
     with plainly():
         from retouch.learn.closely import compare
 
-        subject = open_subject(where, model=model, task=task, device=device, bf16=bf16)
+        subject = open_subject(where, model=model, task=task, device=device, precision=precision)
         if against:
-            subject = compared(subject, against, device=device, bf16=bf16)
+            subject = compared(subject, against, device=device, precision=precision)
 
         decoded = partial(
             ready, pixels=subject.pixels, cache=cache, no_cache=no_cache, skip_bad=skip_bad

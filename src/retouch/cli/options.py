@@ -19,7 +19,6 @@ NoCache = Annotated[
 ]
 SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Leave out images that cannot be read.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1.")]
-Bf16 = Annotated[bool, typer.Option("--bf16", help="Compute in bfloat16.")]
 Precision = Annotated[
     str, typer.Option(help="fp32, bf16, or auto: what suits the machine.", metavar="WHAT")
 ]

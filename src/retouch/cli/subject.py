@@ -51,14 +51,15 @@ def open_subject(
     model: str | None = None,
     task: int | None = None,
     device: str = "cpu",
-    bf16: bool = False,
+    precision: str = "auto",
 ) -> Subject:
     """The model of a run before its first task and after the last, or a model alone."""
     from retouch.clip import load
     from retouch.learn import is_run, reopen
+    from retouch.learn.hardware import hardware
 
     if is_run(where):
-        return _of_run(reopen(where, model=model, device=device), task, bf16)
+        return _of_run(reopen(where, model=model, device=device), task, precision)
     for option, value in (("--model", model), ("--task", task)):
         if value is not None:
             raise UserError(
@@ -66,15 +67,17 @@ def open_subject(
                 f"leave {option} out, or give a run's folder"
             )
     clip = load(where, device=device)
-    clip.bf16 = bf16
+    clip.bf16 = hardware(clip.device, clip.size, precision).precision == "bf16"
     return Subject(where, clip.pixels, lambda: clip)
 
 
-def compared(subject: Subject, against: str, *, device: str = "cpu", bf16: bool = False) -> Subject:
+def compared(
+    subject: Subject, against: str, *, device: str = "cpu", precision: str = "auto"
+) -> Subject:
     """The same model beside another one, which is loaded when its turn comes."""
     names = [_short(name) for name in (against, subject.name)]
     subject.headings = (names[0], names[1]) if names[0] != names[1] else ("other", "this")
-    subject.before = lambda: open_subject(against, device=device, bf16=bf16).now()
+    subject.before = lambda: open_subject(against, device=device, precision=precision).now()
     return subject
 
 
@@ -84,7 +87,9 @@ def _short(name: str, most: int = 16) -> str:
     return last if len(last) <= most else f"{last[: most - 1]}…"
 
 
-def _of_run(run: "Reopened", task: int | None, bf16: bool) -> Subject:
+def _of_run(run: "Reopened", task: int | None, precision: str) -> Subject:
+    from retouch.learn.hardware import hardware
+
     done, planned = run.results.done, len(run.results.tasks)
     tasks = done if task is None else task
     if tasks > done:
@@ -92,7 +97,8 @@ def _of_run(run: "Reopened", task: int | None, bf16: bool) -> Subject:
             f"{run.folder} has learned {done} of {planned} tasks; --task {tasks} asks for more, "
             f"choose 0 to {done}"
         )
-    run.clip.bf16 = bf16 or run.config["settings"]["precision"] == "bf16"
+    own = run.config["settings"]["precision"] if precision == "auto" else precision
+    run.clip.bf16 = hardware(run.clip.device, run.clip.size, own).precision == "bf16"
     notes = []
     if tasks < planned:
         state = f"after {tasks} of {planned} tasks" if tasks else "before its first task"

@@ -7,12 +7,17 @@ from typing import Any
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
+from retouch.analysis.overlap import NothingToCompareError, Overlap, read_overlap
+from retouch.errors import UserError
 from retouch.files import write_atomically
 from retouch.learn.results import Results
+from retouch.report import overlap as sharing
 from retouch.report import plots
 from retouch.report.facts import own
+from retouch.report.inside import read_analyses
 from retouch.report.look import inline, png, svg
 from retouch.report.naming import labels
+from retouch.report.shared import TITLE, pick, sentences
 from retouch.report.story import Story
 from retouch.report.where import blocks, farthest
 
@@ -69,6 +74,45 @@ def moved(told: Sequence[Story], gallery: Gallery) -> dict[str, Any]:
             Markup(inline(svg(plots.where_it_moved({tower: found}), f"moved-{tower}"), text))
             for tower, found in towers.items()
             for text in [f"How far each block of the tower for {tower} moved, and how much of it"]
+        ],
+    }
+
+
+def inside(told: Sequence[Story], gallery: Gallery) -> dict[str, Any]:
+    """A look inside a single run: which weights its tasks share, and what else was made of it."""
+    folder = told[0].folder if len(told) == 1 else None
+    found: dict[str, Any] = {"overlap": None, "no_overlap": "", "made": []}
+    if folder is None:
+        return found
+    try:
+        found["overlap"] = _overlap(read_overlap(folder), gallery)
+    except NothingToCompareError:
+        pass
+    except UserError as why:
+        found["no_overlap"] = "" if told[0].trouble else str(why)
+    return found | {"made": read_analyses(folder)}
+
+
+def _overlap(found: Overlap, gallery: Gallery) -> dict[str, Any]:
+    """The same figure as `retouch overlap` draws, in parts, which fit a phone one by one."""
+    shown = pick(found)
+    gallery.hang("overlap", sharing.figure(found, shown))
+    top = sharing.ceiling(shown)
+    by_depth = {"weights": sharing.weights_by_depth}
+    if any(layer.neurons for layer in found.layers):
+        by_depth["neurons"] = sharing.neurons_by_depth
+    return {
+        "title": TITLE,
+        "sentences": sentences(found),
+        "by_depth": [
+            Markup(inline(svg(draw(found), f"by-depth-{what}"), text))
+            for what, draw in by_depth.items()
+            for text in [f"The share of {what} that two tasks have in common, layer by layer"]
+        ],
+        "maps": [
+            Markup(inline(svg(sharing.heat_map(layer, top), f"shared-{number}"), text))
+            for number, layer in enumerate(shown)
+            for text in [f"{sharing.name_of(layer)}: share of weights that each two tasks share, %"]
         ],
     }
 

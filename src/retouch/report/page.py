@@ -11,7 +11,7 @@ from retouch.files import write_atomically
 from retouch.learn.results import Results
 from retouch.report import words
 from retouch.report.changes import class_by_class
-from retouch.report.drawings import Gallery, drawings, moved
+from retouch.report.drawings import Gallery, drawings, inside, moved
 from retouch.report.facts import about, answers, notes, shared, title
 from retouch.report.look import THEME
 from retouch.report.story import Run, Story, named_results, stories
@@ -31,7 +31,7 @@ def write_report(folder: str | Path, runs: Sequence[Run]) -> Path:
     results = named_results(told)
     content = _content(results) | _story(told)  # before anything is written: it may be refused
     gallery = Gallery(folder / "plots")
-    content |= drawings(results, gallery) | moved(told, gallery)
+    content |= drawings(results, gallery) | moved(told, gallery) | inside(told, gallery)
     environment = Environment(
         loader=PackageLoader("retouch.report", ""),
         autoescape=True,

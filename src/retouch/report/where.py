@@ -1,6 +1,5 @@
 """Where in the network weights moved: each tower, block by block, from input to output."""
 
-import re
 from collections.abc import Iterable, Sequence
 from math import sqrt
 from typing import Any, NamedTuple
@@ -9,14 +8,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from retouch.analysis.places import layers
 from retouch.report.look import MUTED, STILL, WIDTH, run_colour, styled
 from retouch.sparse.movement import Movement, total
 
-TOWERS = ("images", "texts")
 HIGH, GAP, TOP, BOTTOM, LEFT, RIGHT = 1.15, 0.62, 0.7, 0.55, 0.55, 0.1  # inches
 FAR, MANY = "how far it moved, % of its weights", "entries that moved, %"
-_IMAGES = ("vision_model.", "visual", "images.", "prompts.")
-_FIRST = re.compile(r"embed|conv1|patch|stem|ln_pre|pre_layrnorm")
 
 
 class Block(NamedTuple):
@@ -34,42 +31,18 @@ class Block(NamedTuple):
         return f"block {self.name}" if self.name.isdigit() else ends.get(self.name, self.name)
 
 
-class _Spot(NamedTuple):
-    """The place of a tensor in its tower; sorted from input to output."""
-
-    order: int
-    path: str
-    number: int
-    name: str = ""
-
-
 def blocks(movements: Sequence[Movement], tasks: int) -> dict[str, list[Block]]:
     """For each tower, what moved from input to output; only layers that could move are in it."""
-    found: dict[str, dict[_Spot, list[Movement]]] = {tower: {} for tower in TOWERS}
+    moves: dict[str, list[Movement]] = {}
     for movement in movements:
-        if not movement.tensor.startswith(("logit_scale", "logit_bias")):  # of neither tower
-            tower = TOWERS[0] if movement.tensor.startswith(_IMAGES) else TOWERS[1]
-            found[tower].setdefault(_spot(movement.tensor), []).append(movement)
-    return {tower: _in_order(spots, tasks) for tower, spots in found.items() if spots}
-
-
-def _spot(tensor: str) -> _Spot:
-    if tensor.startswith("prompts."):
-        return _Spot(0, "", 0, "prompts")
-    if inside := re.match(r"(.+?)\.(\d+)\.", tensor):
-        return _Spot(1, inside[1], int(inside[2]))
-    return _Spot(0, "", 1, "in") if _FIRST.search(tensor) else _Spot(2, "", 0, "out")
-
-
-def _in_order(spots: dict[_Spot, list[Movement]], tasks: int) -> list[Block]:
-    """Numbered as they are called; or one after the other, where there are several rows of them."""
-    single = len({spot.path for spot in spots if spot.order == 1}) == 1
-    found, met = [], 0
-    for spot in sorted(spots):
-        met += spot.order == 1
-        name = spot.name or str(spot.number + 1 if single else met)
-        found.append(_block(name, total(spots[spot]), tasks))
-    return found
+        moves.setdefault(movement.tensor, []).append(movement)
+    return {
+        f"{tower}s": [
+            _block(name, total(move for tensor in tensors for move in moves[tensor]), tasks)
+            for name, tensors in found.items()
+        ]
+        for tower, found in layers(moves).items()
+    }
 
 
 def _block(name: str, all_moves: Movement, tasks: int) -> Block:
