@@ -1,4 +1,4 @@
-"""Does a heat map show where the object is? The pointing game, by its maximum and by all its heat."""
+"""The pointing game: does a heat map show where the object is?"""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -36,9 +36,7 @@ def _inside(boxes: Sequence[Box], size: tuple[int, int]) -> NDArray[np.bool_]:
     rows, columns = (np.arange(side) + 0.5 for side in size)
     there = np.zeros(size, bool)
     for left, top, wide, high in boxes:
-        down, across = (
-            (top <= rows) & (rows < top + high),
-            (left <= columns) & (columns < left + wide),
-        )
+        down = (top <= rows) & (rows < top + high)
+        across = (left <= columns) & (columns < left + wide)
         there |= np.outer(down, across)
     return there
