@@ -101,7 +101,7 @@ def cam(
 
     Example: `retouch cam runs/march kite.jpg --text "a photo of a red kite"`
 
-    A ViT-B/16 scores 307 masks an image: about a minute on a CPU, a second on a GPU.
+    A ViT-B/16 scores 307 masks an image: about a minute on two cores.
     """
     with plainly():
         from retouch.report.cam import write_cam
