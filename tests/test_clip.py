@@ -17,7 +17,7 @@ import retouch
 from retouch.clip import Clip, Pair, Pixels
 from retouch.clip.hf import HuggingFaceClip
 from retouch.clip.open_clip import OpenClip, _library
-from retouch.clip.prompts import classifier, fill
+from retouch.clip.prompts import Ensemble, classifier, fill
 from retouch.errors import UserError
 from retouch.sparse import locate
 
@@ -178,7 +178,10 @@ def test_towers_that_look_behind_the_end_are_not_cut():
 
 
 @pytest.mark.parametrize("make", [tiny_clip, open_clip])
-def test_a_truncated_prompt_is_named(make: Callable[[], Clip], caplog: pytest.LogCaptureFixture):
+def test_a_truncated_prompt_is_named(
+    make: Callable[[], Clip], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("retouch.clip.model._NAMED", set())  # by other tests
     clip = make()
     long = "a photo of " + f"red blue green {make.__name__} " * 40
     with caplog.at_level(logging.WARNING, "retouch"):
@@ -192,7 +195,10 @@ def test_a_truncated_prompt_is_named(make: Callable[[], Clip], caplog: pytest.Lo
 def test_class_features_are_the_normalised_mean_over_templates():
     clip = tiny_clip()
     names, templates = ["red", "dark blue"], ["a photo of {}", "the {}"]
-    found = classifier(clip, names, templates, batch=3)
+    ensemble = Ensemble(clip, names, templates, at_once=3)
+    found = ensemble.features(clip)
+    assert torch.equal(found, ensemble.features(clip))
+    assert torch.allclose(found, classifier(clip, names, templates), atol=1e-6)
     for number, name in enumerate(names):
         each = clip.text_features(clip.tokenise([t.replace("{}", name) for t in templates]))
         expected = nn.functional.normalize(each.mean(0), dim=-1)

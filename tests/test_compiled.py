@@ -1,16 +1,19 @@
 """Compiled towers: the same features and gradients, and the compiler starts for few shapes."""
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 from test_clip import BACKBONES, PROMPTS
 from tiny import images, tiny_clip
+from torch import nn
 from torch._dynamo.testing import CompileCounter
 
 import retouch
 from retouch.clip import Clip
 from retouch.clip.compiled import fill_up, length_for, rows_for
+from retouch.clip.lean import lean
 from retouch.data import Stream
 from retouch.learn import course
 from retouch.sparse import fingerprint
@@ -93,3 +96,52 @@ def test_a_compiled_run_learns_the_same(tmp_path: Path, monkeypatch: pytest.Monk
         torch.testing.assert_close(parameter, compiled[name], atol=2e-3, rtol=1e-3)
     assert fingerprint(found[1].model) == fingerprint(found[2].model)
     assert again.keys() == plain.keys()
+
+
+def test_the_last_block_is_computed_for_the_token_that_is_read(monkeypatch: pytest.MonkeyPatch):
+    clip = tiny_clip()
+    last = clip.model.get_submodule(clip.blocks["image"][-1])
+    own, seen = type(last.mlp).forward, []
+
+    def forward(self: nn.Module, hidden: torch.Tensor) -> torch.Tensor:
+        if self is last.mlp:
+            seen.append(tuple(hidden.shape[:2]))
+        return own(self, hidden)
+
+    monkeypatch.setattr(type(last.mlp), "forward", forward)
+    pixels = noise(clip, 3)
+    plain = clip.image_features(pixels)
+    tokens = 1 + (clip.pixels.size[0] // clip.model.config.vision_config.patch_size) ** 2
+    with lean(clip.model, clip.image_prefix, lambda function: function):
+        torch.testing.assert_close(clip.image_features(pixels), plain)
+        vars(last.self_attn)["forward"] = partial(type(last.self_attn).forward, last.self_attn)
+        torch.testing.assert_close(clip.image_features(pixels), plain)
+        del vars(last.self_attn)["forward"]
+    assert seen == [(3, tokens), (3, 1), (3, tokens)], "whole while somebody else does attention"
+
+
+def test_towers_that_prompts_look_into_are_not_compiled():
+    """They count the images of a batch, and would count those it is filled up with."""
+    stream = Stream.split(images("train", 4, 6), images("test", 4, 2), tasks=2)
+    found = []
+    for how in (False, True):
+        clip = tiny_clip()
+        method = retouch.recipe("l2p", {"replays.size": 6})
+        settings = retouch.Settings(epochs=1, batch=8, lr=1e-3, compile=how)
+        retouch.teach(clip, stream, method, settings=settings)
+        found.append(fingerprint(clip.model))
+    assert found[0] == found[1]
+
+
+def test_the_time_the_compiler_takes_is_told(monkeypatch: pytest.MonkeyPatch):
+    clip = tiny_clip()
+    with clip.fast("aot_eager") as watch:
+        assert watch.seconds == 0
+        both(clip, 3)
+        first = watch.seconds
+        assert first > 0
+        both(clip, 4)
+        assert watch.seconds == first, "the same shape once filled up"
+    with clip.fast(None) as watch:
+        both(clip, 3)
+    assert watch.seconds == 0

@@ -16,6 +16,7 @@ ROOMS = [
     "version",
     "errors",
     "files",
+    "devices",
     "sparse",
     "clip",
     "data",

@@ -9,7 +9,7 @@ import typer
 
 from retouch.cli.images import find_control, find_images, ready
 from retouch.cli.options import Cache, Device, Json, NoCache, Precision, Root, SkipBad
-from retouch.cli.say import out, plainly, progress, say_json
+from retouch.cli.say import out, plainly, progress, say_json, together
 from retouch.cli.subject import AtTask, Base, Subject, Where, compared, open_subject
 from retouch.errors import UserError
 
@@ -58,7 +58,7 @@ def evaluate(
 
     Example: `retouch eval runs/march --data photos --control imagenet`
     """
-    with plainly():
+    with plainly(), together(device) as device:
         from retouch.learn.closely import compare
 
         subject = open_subject(where, model=model, task=task, device=device, precision=precision)

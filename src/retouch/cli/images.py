@@ -39,12 +39,17 @@ def ready(
     no_cache: bool = False,
     skip_bad: bool = False,
 ) -> "Images":
-    """The same images, decoded once and kept, without those that cannot be read if so asked."""
+    """The same images, decoded once and kept, without those that cannot be read if so asked.
+
+    Of several processes the first decodes, and shows how far it is.
+    """
     from retouch.data.cache import cached, checked
+    from retouch.devices import ranks
 
     if no_cache:
         return checked(images, pixels, progress) if skip_bad else images
-    return cached(images, pixels, cache, skip_bad=skip_bad, progress=progress)
+    with ranks.first_one_first():
+        return cached(images, pixels, cache, skip_bad=skip_bad, progress=progress)
 
 
 def find_pairs(reference: str | None) -> "Pairs | None":

@@ -33,7 +33,7 @@ from retouch.cli.prepare import (
     read_order,
     renamed,
 )
-from retouch.cli.say import err, out, plainly, say_json
+from retouch.cli.say import err, out, plainly, say_json, together
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -112,6 +112,10 @@ def learn(
     weight_decay: Annotated[
         float | None, typer.Option(help="AdamW's weight decay.", show_default="by the model")
     ] = None,
+    micro_batch: Annotated[
+        int | None,
+        typer.Option(help="Images held in memory at a time; learns the same, slower.", min=1),
+    ] = None,
     change: Annotated[
         list[str] | None,
         typer.Option("--set", help="Change the method, such as trains.rate=0.05. Repeatable."),
@@ -156,15 +160,16 @@ def learn(
     Exit codes: 0 learned, 1 a mistake that is explained, 3 nothing was kept because all of it would
     have cost more than --max-drop, 130 stopped.
     """
-    with plainly(folder):
+    with plainly(folder), together(device) as device:
         from retouch.data.decode import set_workers
+        from retouch.devices import ranks
         from retouch.learn import is_run, teach
         from retouch.learn.suit import suit
 
         talk = err if as_json else out
         if workers:
             set_workers(workers)
-        begun = is_run(folder)
+        begun = ranks.from_first(lambda: "begun" if is_run(folder) else "")
         run = find_run(goes_on_from, folder, model, device)
         clip = run.clip if run else find_model(model, device, random_weights)
         chosen = choose_method(method, read_changes(change or []), replay, max_drop, run)
@@ -183,6 +188,7 @@ def learn(
             {
                 **inherited(run),
                 **given(epochs=epochs, batch=batch, lr=lr, weight_decay=weight_decay),
+                **given(micro_batch=micro_batch),
                 "seed": seed,
                 **how_to_compute(talk, folder, clip, precision, compiled),
             },
@@ -220,8 +226,11 @@ def learn(
 def _watch(
     suited: "Suited", stream: "Stream", quiet: bool, as_json: bool, tensorboard: Path | None
 ) -> "Watch":
-    from retouch.learn.watch import Several, watch
+    from retouch.devices import ranks
+    from retouch.learn.watch import Several, Watch, watch
 
+    if not ranks.is_first():
+        return Watch()
     title, epochs = suited.method.name, suited.settings.epochs
     watching = watch(title, len(stream.tasks), epochs, quiet=quiet, to_stderr=as_json)
     if not tensorboard:
@@ -239,7 +248,11 @@ def _finish(
     control: "Images | None",
     stores: bool,
 ) -> Path:
-    """Keep images to go on from, look at each class, and write the page."""
+    """Look at each class, keep images to go on from, and write the page.
+
+    Of several processes all look, and the first writes.
+    """
+    from retouch.devices import ranks
     from retouch.learn.by_class import ByClass
     from retouch.learn.closely import look_closely
     from retouch.learn.kept import is_kept, keep
@@ -247,17 +260,19 @@ def _finish(
     from retouch.learn.reopen import Reopened, read_config
     from retouch.report import write_report
 
+    if not ranks.from_first(lambda: "looked" if ByClass.read(folder) else ""):
+        run = Reopened(folder, read_config(folder), results, clip, results.done)
+        look_closely(run, stream.test, control, examples=stores)
+    if not ranks.is_first():
+        return folder
     if stores and not is_kept(folder):
         keep(folder, stream, results, clip.pixels)
     drop_copy(folder)
-    if ByClass.read(folder) is None:
-        run = Reopened(folder, read_config(folder), results, clip, results.done)
-        look_closely(run, stream.test, control, examples=stores)
     return write_report(folder, [results])
 
 
 def _answer(talk: "Console", folder: Path, results: "Results", page: Path, as_json: bool) -> None:
-    from retouch.report.words import drifted, kept, learned
+    from retouch.report.words import compiled, drifted, kept, learned
 
     if as_json:
         say_json(
@@ -272,6 +287,7 @@ def _answer(talk: "Console", folder: Path, results: "Results", page: Path, as_js
             }
         )
         return
-    for line in (learned(results), kept(results), drifted(results), f"More in {page}"):
+    said = learned(results), kept(results), drifted(results), compiled(results), f"More in {page}"
+    for line in said:
         if line:
             talk.print(line, highlight=False, markup=False, soft_wrap=True)

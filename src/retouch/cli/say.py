@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -47,8 +48,33 @@ def plainly(folder: Path | None = None) -> Iterator[None]:
         _fail(f"{why.filename}: {why.strerror}", 1)
 
 
+@contextmanager
+def together(device: str) -> Iterator[str]:
+    """If torchrun started several processes: they work together, and the first one talks.
+
+    Gives the device to compute on. What goes wrong for all of them is told once.
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) < 2:
+        yield device
+        return
+    from retouch.devices import ranks
+    from retouch.devices.meeting import joined
+
+    with joined(device) as own:
+        out.quiet = err.quiet = not ranks.is_first()
+        try:
+            yield own
+        except (UserError, KeyboardInterrupt, OSError) as why:
+            if not ranks.first_to_say(repr(why)):
+                raise typer.Exit(130 if isinstance(why, KeyboardInterrupt) else 1) from None
+            err.quiet = False
+            raise
+
+
 def say_json(value: Any) -> None:
     """The whole answer as one JSON object, for scripts."""
+    if out.quiet:  # another process says it
+        return
     sys.stdout.write(json.dumps(value, indent=1, ensure_ascii=False) + "\n")
 
 

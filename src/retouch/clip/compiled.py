@@ -7,6 +7,8 @@ same gradients), so that a last smaller batch or a longer prompt does not start 
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from time import monotonic
 from typing import Any
 
 import torch
@@ -18,6 +20,35 @@ FEWEST = 64
 TOKENS = 16
 """Prompts are filled up to a multiple of this."""
 _SHAPES = 64  # what the compiler may keep of one block: shapes × with and without gradients
+
+
+@dataclass
+class Stopwatch:
+    """How long the compiler ran."""
+
+    seconds: float = 0.0
+    _since: float = 0.0
+
+    def start(self, _: Any) -> None:
+        self._since = monotonic()
+
+    def stop(self, _: Any) -> None:
+        self.seconds += monotonic() - self._since
+
+
+@contextmanager
+def timed() -> Iterator[Stopwatch]:
+    """While this lasts, the time that goes into compiling is counted."""
+    from torch._dynamo.callback import callback_handler as told
+
+    watch = Stopwatch()
+    told.register_start_callback(watch.start)
+    told.register_end_callback(watch.stop)
+    try:
+        yield watch
+    finally:
+        told.remove_start_callback(watch.start)
+        told.remove_end_callback(watch.stop)
 
 
 @contextmanager

@@ -3,18 +3,26 @@
 A batch of N images holds few distinct prompts, so each prompt is encoded once and its feature is
 repeated: the same loss and the same gradient, for a fraction of the work.
 
-B: images of a batch, P: distinct prompts, D: features.
+Where several processes learn together (`ranks`), each encodes its part of the images and of the
+prompts, and all get the features of all. The batch's loss is then the *mean* over the processes of
+what a loss function returns: one that looks at the whole batch returns the same everywhere, and
+`pair_loss` what comes from its own pairs. Gradients add up over the processes.
+
+B: images of a batch, b: those of this process, P: distinct prompts, D: features.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from retouch.clip.encode import how_many, in_chunks, own_images, own_pairs, own_texts
 from retouch.clip.model import Clip, Tokens
+from retouch.devices import ranks
 
 LossName = Literal["contrastive", "label-aware"]
 Objective = Literal["summed", "joined"]
@@ -24,7 +32,7 @@ Objective = Literal["summed", "joined"]
 class Batch:
     """Image–prompt pairs of the current task, followed by replayed ones."""
 
-    pixels: Tensor  # [B, H, W, 3], 8 bits
+    pixels: Tensor  # [b, H, W, 3], 8 bits: in a single process, all
     tokens: Tokens  # of P distinct prompts
     prompt: Tensor  # [B], which of the prompts belongs to each image
     new: int  # how many of the pairs belong to the current task
@@ -40,42 +48,82 @@ class Features:
     batch: Batch
 
 
-def contrastive(images: Tensor, texts: Tensor, prompt: Tensor, scale: Tensor) -> Tensor:
+def contrastive(
+    images: Tensor, texts: Tensor, prompt: Tensor, scale: Tensor, own: slice | None = None
+) -> Tensor:
     """CLIP's loss: each image must find its own prompt and each prompt its own image.
 
     Two images of one class share a prompt and still count as each other's negatives, as in the
-    pre-training; see `label_aware`.
+    pre-training; see `label_aware`. With `own`, the part of it that comes from these pairs.
     """
-    logits = scale * images @ texts.T  # [B, P]
-    square = logits[:, prompt]  # [B, B]
-    own = torch.arange(len(images), device=images.device)
-    return (cross_entropy(square, own) + cross_entropy(square.T, own)) / 2
+    rows, columns, at = _compared(images, texts, prompt, scale, own)
+    return _found(rows, columns, at, own)
 
 
-def label_aware(images: Tensor, texts: Tensor, prompt: Tensor, scale: Tensor) -> Tensor:
+def label_aware(
+    images: Tensor, texts: Tensor, prompt: Tensor, scale: Tensor, own: slice | None = None
+) -> Tensor:
     """The same, but another image of the same class is no negative: it is left out of the sum."""
-    square = (scale * images @ texts.T)[:, prompt]
-    own = torch.arange(len(images), device=images.device)
-    same = (prompt[:, None] == prompt[None, :]) & (own[:, None] != own[None, :])
-    square = square.masked_fill(same, float("-inf"))
-    return (cross_entropy(square, own) + cross_entropy(square.T, own)) / 2
+    rows, columns, at = _compared(images, texts, prompt, scale, own)
+    everyone = torch.arange(len(images), device=images.device)
+    same = (prompt[at][:, None] == prompt[None, :]) & (at[:, None] != everyone[None, :])
+    rows, columns = (part.masked_fill(same, float("-inf")) for part in (rows, columns))
+    return _found(rows, columns, at, own)
 
 
-LOSSES: dict[LossName, Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]] = {
+def _compared(
+    images: Tensor, texts: Tensor, prompt: Tensor, scale: Tensor, own: slice | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Own images with all prompts and own prompts with all images [b, B], and where own ones are.
+
+    Of a part of the pairs, no square of all is made.
+    """
+    at = torch.arange(len(images), device=images.device)
+    if own is None:
+        square = (scale * images @ texts.T)[:, prompt]
+        return square, square.T, at
+    rows = (scale * images[own] @ texts.T)[:, prompt]
+    columns = scale * texts[prompt[own]] @ images.T
+    return rows, columns, at[own]
+
+
+def _found(rows: Tensor, columns: Tensor, at: Tensor, own: slice | None) -> Tensor:
+    """How well own images and prompts find each other: the mean, or their part of it."""
+    if own is None:
+        return (cross_entropy(rows, at) + cross_entropy(columns, at)) / 2
+    both = sum(cross_entropy(part, at, reduction="sum") for part in (rows, columns))
+    return both / (2 * rows.shape[1])  # type: ignore[return-value]
+
+
+LOSSES: dict[LossName, Callable[[Tensor, Tensor, Tensor, Tensor, slice | None], Tensor]] = {
     "contrastive": contrastive,
     "label-aware": label_aware,
 }
 
 
 def pair_loss(features: Features, loss: LossName, objective: Objective) -> Tensor:
-    """The loss on new and replayed pairs: Eq. 3's two losses summed, or one joined matrix."""
+    """The loss on new and replayed pairs: Eq. 3's two losses summed, or one joined matrix.
+
+    Where several processes learn together, each returns what comes from its own pairs, so often
+    that the mean over the processes is the loss.
+    """
     of, batch = LOSSES[loss], features.batch
-    images, prompt, new = features.images, batch.prompt, batch.new
-    if objective == "joined" or new == len(images):
-        return of(images, features.texts, prompt, features.scale)
-    return of(images[:new], features.texts, prompt[:new], features.scale) + of(
-        images[new:], features.texts, prompt[new:], features.scale
-    )
+    new, count = batch.new, len(features.images)
+    whole = objective == "joined" or new == count
+    terms = []
+    for part in [slice(0, count)] if whole else [slice(0, new), slice(new, count)]:
+        images, prompt, own = features.images[part], batch.prompt[part], _own_pairs(part, count)
+        terms.append(of(images, features.texts, prompt, features.scale, own))
+    return ranks.world() * (terms[0] if whole else terms[0] + terms[1])
+
+
+def _own_pairs(part: slice, count: int) -> slice | None:
+    """Which pairs of a part of the batch are this process's; None: all."""
+    if ranks.world() == 1:
+        return None
+    own, size = ranks.own(count), part.stop - part.start
+    start, stop = (min(max(place - part.start, 0), size) for place in (own.start, own.stop))
+    return slice(start, stop)
 
 
 def losses(
@@ -88,23 +136,37 @@ def losses(
     first all features without a graph, then the loss's gradient with respect to the features, then
     chunk by chunk a term whose gradient is what the chain rule asks for.
     """
-    if micro_batch is None or len(batch.pixels) <= micro_batch:
-        features = clip.image_features(batch.pixels), clip.text_features(batch.tokens)
-        yield loss(Features(*features, clip.logit_scale, batch))
+    each, images, texts = ranks.world(), len(batch.prompt), how_many(batch.tokens)
+    if micro_batch is None or ranks.most(images) <= micro_batch:
+        features = own_pairs(clip, batch.pixels, batch.tokens)
+        whole = ranks.gather(features[0], images), ranks.gather(features[1], texts)
+        yield loss(Features(*whole, clip.logit_scale, batch)) / each
         return
-    chunks = batch.pixels.split(micro_batch)
-    with torch.no_grad():
-        images = torch.cat([clip.image_features(chunk) for chunk in chunks])
-        texts, scale = clip.text_features(batch.tokens), clip.logit_scale.clone()
-    leaves = [tensor.requires_grad_() for tensor in (images, texts, scale)]
-    value = loss(Features(images, texts, scale, batch))
+    found = answers(clip, batch, micro_batch)
+    leaves = [t.clone().requires_grad_() for t in (found.images, found.texts, found.scale)]
+    value = loss(Features(leaves[0], leaves[1], leaves[2], batch)) / each
     slopes = torch.autograd.grad(value, leaves, retain_graph=True, allow_unused=True)
+    of_images, of_texts = (None if s is None else ranks.give_back(s) for s in slopes[:2])
     yield value  # brings the gradient of whatever the loss takes from the weights directly
-    yield _term(clip.text_features(batch.tokens), slopes[1])
+    yield _term(own_texts(clip, batch.tokens), of_texts)
     yield _term(clip.logit_scale, slopes[2])
-    assert slopes[0] is not None
-    for chunk, slope in zip(chunks, slopes[0].split(micro_batch), strict=True):
-        yield _term(clip.image_features(chunk), slope)
+    assert of_images is not None
+    chunks = zip(batch.pixels.split(micro_batch), of_images.split(micro_batch), strict=True)
+    for chunk, slope in chunks:
+        yield _term(own_images(clip, chunk), slope)
+
+
+@torch.no_grad()
+def answers(clip: Clip, batch: Batch, at_once: int | None = None) -> Features:
+    """What a model makes of a batch as it is, so many images at once."""
+    images = in_chunks(partial(own_images, clip), batch.pixels, at_once)
+    texts = own_texts(clip, batch.tokens)
+    return Features(
+        ranks.gather(images, len(batch.prompt)),
+        ranks.gather(texts, how_many(batch.tokens)),
+        clip.logit_scale,
+        batch,
+    )
 
 
 def _term(tensor: Tensor, slope: Tensor | None) -> Tensor:

@@ -3,8 +3,9 @@
 import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import torch
@@ -46,17 +47,42 @@ class HuggingFaceClip(Clip):
         return features
 
     def encode_texts(self, tokens: Tokens) -> Tensor:
-        features: Tensor = self._hf.get_text_features(**tokens).pooler_output
+        with _as_usual() if self._causal else nullcontext():
+            features: Tensor = self._hf.get_text_features(**tokens).pooler_output
         return features
 
     def tokenise(self, prompts: Sequence[str]) -> Tokens:
+        quick = self._cut_quickly(prompts)
+        if quick is not None:
+            return quick
         limit = {"truncation": True, "max_length": self._context}
-        batch = self.tokenizer(list(prompts), padding="longest", return_tensors="pt", **limit)
-        if batch["input_ids"].shape[1] == self._context:
-            whole = self.tokenizer(list(prompts), verbose=False)["input_ids"]
-            warn_of_cut(prompts, [len(ids) for ids in whole], self._context)
+        with _ONE_AT_A_TIME:
+            batch = self.tokenizer(list(prompts), padding="longest", return_tensors="pt", **limit)
+            if batch["input_ids"].shape[1] == self._context:
+                whole = self.tokenizer(list(prompts), verbose=False)["input_ids"]
+                warn_of_cut(prompts, [len(ids) for ids in whole], self._context)
         kept = ("input_ids",) if self._causal else ("input_ids", "attention_mask")
         return {key: batch[key] for key in kept}
+
+    def _cut_quickly(self, prompts: Sequence[str]) -> Tokens | None:
+        """By the tokenizer's inside alone, which takes half the time; None if a prompt is long."""
+        inside = getattr(self.tokenizer, "backend_tokenizer", None)
+        if inside is None or self.tokenizer.padding_side != "right":
+            return None
+        with _ONE_AT_A_TIME:
+            inside.no_padding()
+            inside.no_truncation()
+            found = [each.ids for each in inside.encode_batch_fast(list(prompts))]
+        longest = max(map(len, found))
+        if longest >= self._context:
+            return None
+        filling = self.tokenizer.pad_token_id or 0
+        ids = torch.tensor([each + [filling] * (longest - len(each)) for each in found])
+        if self._causal:
+            return {"input_ids": ids}
+        lengths = torch.tensor([len(each) for each in found])
+        mask = torch.arange(longest) < lengths[:, None]
+        return {"input_ids": ids, "attention_mask": mask.long()}
 
     def lengthen(self, tokens: Tokens) -> Tokens:
         there = tokens["input_ids"].shape[1]
@@ -77,6 +103,27 @@ class HuggingFaceClip(Clip):
         self.tokenizer.save_pretrained(folder)
         settings = _processor_settings(self.pixels)
         (Path(folder) / "preprocessor_config.json").write_text(json.dumps(settings, indent=1))
+
+
+@contextmanager
+def _as_usual() -> Iterator[None]:
+    """While a GPU records, transformers 5.17 builds a mask that a causal tower does not need, and
+    that it was not compiled with; tell it that all is as usual.
+    """
+    if not (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()):
+        yield
+        return
+    from transformers import masking_utils
+
+    before = masking_utils.is_tracing
+    masking_utils.is_tracing = lambda *_: False
+    try:
+        yield
+    finally:
+        masking_utils.is_tracing = before
+
+
+_ONE_AT_A_TIME = Lock()  # a tokenizer of transformers changes its settings with every call
 
 
 def load_hf(source: str, *, random_weights: bool = False) -> HuggingFaceClip:

@@ -12,8 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from retouch.clip.compiled import Backend, compiled, fill_up, rows_for
+from retouch.clip.compiled import Backend, Stopwatch, compiled, fill_up, rows_for, timed
+from retouch.clip.lean import compile_with, lean
 from retouch.clip.pixels import Pixels
+from retouch.clip.recorded import Pass, Recorder, watched
 from retouch.sparse.locate import block_names
 
 log = logging.getLogger("retouch")
@@ -37,6 +39,7 @@ class Clip(ABC):
     """Whether the towers compute in bfloat16; features are float32 either way."""
     compiled: bool = False
     """Whether the towers are compiled now, see `fast`."""
+    _recorder: Recorder | None = None
 
     @abstractmethod
     def encode_images(self, pixels: Tensor) -> Tensor:
@@ -61,40 +64,66 @@ class Clip(ABC):
 
     def image_features(self, pixels: Tensor) -> Tensor:
         """Features of 8-bit pixels [B, H, W, 3], of length one."""
-        count = len(pixels)
-        if self.compiled:
-            pixels = fill_up(pixels, rows_for(count))
-        there = self.pixels.normalise(pixels.to(self.device))
-        with self.precision():
-            return normalize(self.encode_images(there)[:count].float(), dim=-1)
+        return self._run([self._see(pixels)])[0][: len(pixels)]
 
     def text_features(self, tokens: Tokens) -> Tensor:
         """Features of prompts, of length one."""
-        count = len(next(iter(tokens.values())))
+        return self._run([self._read(tokens)])[0][: _count(tokens)]
+
+    def pair_features(self, pixels: Tensor, tokens: Tokens) -> tuple[Tensor, Tensor]:
+        """Features of images and of prompts; a GPU may find them side by side."""
+        images, texts = self._run([self._see(pixels), self._read(tokens)])
+        return images[: len(pixels)], texts[: _count(tokens)]
+
+    def _see(self, pixels: Tensor) -> Pass:
         if self.compiled:
-            longer = self.lengthen(tokens)
-            tokens = {key: fill_up(value, rows_for(count)) for key, value in longer.items()}
-        there = {key: value.to(self.device) for key, value in tokens.items()}
-        with self.precision():
-            return normalize(self.encode_texts(there)[:count].float(), dim=-1)
+            pixels = fill_up(pixels, rows_for(len(pixels)))
+
+        def run(there: Tensor) -> Tensor:
+            with self.precision():
+                return normalize(self.encode_images(self.pixels.normalise(there)).float(), dim=-1)
+
+        return Pass("images", run, [pixels.to(self.device)])
+
+    def _read(self, tokens: Tokens) -> Pass:
+        if self.compiled:
+            rows = rows_for(_count(tokens))
+            tokens = {key: fill_up(each, rows) for key, each in self.lengthen(tokens).items()}
+
+        def run(*there: Tensor) -> Tensor:
+            with self.precision():
+                found = self.encode_texts(dict(zip(tokens, there, strict=True)))
+                return normalize(found.float(), dim=-1)
+
+        return Pass("texts", run, [value.to(self.device) for value in tokens.values()])
+
+    def _run(self, passes: Sequence[Pass]) -> Sequence[Tensor]:
+        return [each() for each in passes] if self._recorder is None else self._recorder(passes)
 
     def lengthen(self, tokens: Tokens) -> Tokens:
         """Prompts filled up to a length that others have too, with the same features."""
         return tokens
 
     @contextmanager
-    def fast(self, backend: Backend | None = "inductor") -> Iterator[None]:
-        """While this lasts, the towers are compiled; None leaves them as they are."""
-        if backend is None:
-            yield
+    def fast(self, backend: Backend | None = "inductor") -> Iterator[Stopwatch]:
+        """While this lasts, the towers are compiled (how long it took can be read at any time).
+
+        On a GPU, what comes often is recorded as well (see `clip.recorded`). Towers into which
+        prompts look while they compute stay as they are, and so do all where `backend` is None.
+        """
+        if backend is None or watched(self.model):
+            yield Stopwatch()
             return
         names = [name for tower in self.blocks.values() for name in tower]
         self.compiled = True
+        self._recorder = Recorder(self.model) if self.device.type == "cuda" else None
         try:
-            with compiled([self.model.get_submodule(name) for name in names], backend):
-                yield
+            blocks = [self.model.get_submodule(name) for name in names]
+            short = lean(self.model, self.image_prefix, compile_with(backend))
+            with timed() as watch, compiled(blocks, backend), short:
+                yield watch
         finally:
-            self.compiled = False
+            self.compiled, self._recorder = False, None
 
     @property
     def device(self) -> torch.device:
@@ -123,7 +152,7 @@ class Clip(ABC):
     def twin(self) -> Self:
         """A frozen copy, to compare with later."""
         tokenizer = getattr(self, "tokenizer", None)
-        other = copy.deepcopy(self, {id(tokenizer): tokenizer})
+        other = copy.deepcopy(self, {id(tokenizer): tokenizer, id(self._recorder): None})
         other.model.requires_grad_(False)
         return other
 
@@ -173,6 +202,10 @@ class Pair(Clip):
 
         Path(folder).mkdir(parents=True, exist_ok=True)
         save_file(self.model.state_dict(), Path(folder) / "model.safetensors")
+
+
+def _count(tokens: Tokens) -> int:
+    return len(next(iter(tokens.values())))
 
 
 _NAMED: set[str] = set()

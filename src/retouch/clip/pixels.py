@@ -6,6 +6,7 @@ Two steps, because the first is slow and done once, the second is quick and done
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal
 
 import numpy as np
@@ -68,8 +69,7 @@ class Pixels:
 
     def normalise(self, pixels: Tensor) -> Tensor:
         """[B, height, width, 3] of 8 bits to [B, 3, height, width] of floats."""
-        mean = torch.tensor(self.mean, device=pixels.device).view(3, 1, 1)
-        std = torch.tensor(self.std, device=pixels.device).view(3, 1, 1)
+        mean, std = (_there(numbers, pixels.device) for numbers in (self.mean, self.std))
         return (pixels.permute(0, 3, 1, 2).float() / 255 - mean) / std
 
     @classmethod
@@ -93,3 +93,9 @@ class Pixels:
             f"preprocessor settings with size {size} and no centre crop give pictures of varying "
             "size; set do_center_crop, or size to a height and a width"
         )
+
+
+@cache
+def _there(numbers: tuple[float, ...], device: torch.device) -> Tensor:
+    """Sent once: a GPU would wait for it every time."""
+    return torch.tensor(numbers, device=device).view(3, 1, 1)

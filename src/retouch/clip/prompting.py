@@ -19,6 +19,7 @@ from torch.nn.functional import normalize
 
 from retouch.clip.model import Clip
 from retouch.clip.tower import Tower, attend
+from retouch.devices import ranks
 from retouch.errors import UserError
 
 NAME = "prompts"
@@ -89,13 +90,14 @@ class Prompts(nn.Module):
         """The mean distance between images and their keys, with the keys' gradient.
 
         A query has no gradient, so those of the latest passes do, whether these took the batch
-        whole or in chunks, with or without a graph.
+        whole or in chunks, with or without a graph. Of several processes, each heard its own.
         """
         assert self._heard is not None
-        query = torch.cat(self._heard)[-images:]
-        assert len(query) == images, "the batch went through the tower"
+        heard, part = torch.cat(self._heard), ranks.own(images)
+        own = heard[len(heard) - (part.stop - part.start) :]
+        assert len(own) == part.stop - part.start, "the batch went through the tower"
         self._heard.clear()
-        return self.distance(query, new)
+        return self.distance(ranks.gather(own, images), new)
 
     # The two passes of an image.
 

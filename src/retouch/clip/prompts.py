@@ -1,12 +1,13 @@
 """From class names to text features: prompts, and ensembles of them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from retouch.clip.model import Clip
+from retouch.clip.model import Clip, Tokens
+from retouch.devices import ranks
 from retouch.errors import UserError
 
 
@@ -17,16 +18,47 @@ def fill(template: str, names: Sequence[str]) -> list[str]:
     return [template.replace("{}", name) for name in names]
 
 
-@torch.no_grad()
-def classifier(
-    clip: Clip, names: Sequence[str], templates: Sequence[str], batch: int = 512
-) -> Tensor:
-    """One feature a class [C, D]: the mean over the templates, as CLIP's authors do it."""
-    prompts = [prompt for template in templates for prompt in fill(template, names)]
-    # Prompts of like length together, so that few are padded; the order is restored below.
-    order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
-    parts = [order[i : i + batch] for i in range(0, len(order), batch)]
-    found = torch.cat([clip.text_features(clip.tokenise([prompts[i] for i in p])) for p in parts])
-    features = torch.empty_like(found)
-    features[torch.tensor(order, device=found.device)] = found
-    return normalize(features.view(len(templates), len(names), -1).mean(dim=0), dim=-1)
+class Ensemble:
+    """The prompts of some classes, cut into tokens once and encoded whenever the model changes."""
+
+    def __init__(
+        self,
+        clip: Clip,
+        names: Sequence[str],
+        templates: Sequence[str],
+        at_once: int | None = None,
+    ) -> None:
+        self._shape = len(templates), len(names)
+        prompts = [prompt for template in templates for prompt in fill(template, names)]
+        # Prompts of like length together, so that few are padded; the order is restored below.
+        order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
+        # Several processes take turns, so that each has short ones and long ones.
+        every = ranks.world()
+        self._order = [i for first in range(every) for i in order[first::every]]
+        own = self._order[ranks.own(len(order))]
+        self._own = len(own)
+        self._prompts = [prompts[i] for i in own or order[:1]]  # see `encode` for an empty part
+        self._tokens: list[Tokens] = []
+        self._at_once = at_once or (512 if clip.device.type == "cpu" else 2048)
+
+    @torch.no_grad()
+    def features(self, clip: Clip) -> Tensor:
+        """One feature a class [C, D]: the mean over the templates, as CLIP's authors do it."""
+        own = torch.cat([clip.text_features(tokens) for tokens in self._cut(clip)])
+        found = ranks.gather(own[: self._own], len(self._order), "judging")
+        features = torch.empty_like(found)
+        features[torch.tensor(self._order, device=found.device)] = found
+        return normalize(features.view(*self._shape, -1).mean(dim=0), dim=-1)
+
+    def _cut(self, clip: Clip) -> Iterator[Tokens]:
+        """While one part is encoded, the next is cut."""
+        for number, start in enumerate(range(0, len(self._prompts), self._at_once)):
+            if number == len(self._tokens):
+                part = self._prompts[start : start + self._at_once]
+                self._tokens.append(clip.tokenise(part))
+            yield self._tokens[number]
+
+
+def classifier(clip: Clip, names: Sequence[str], templates: Sequence[str]) -> Tensor:
+    """One feature a class [C, D], for once; who asks again keeps an `Ensemble`."""
+    return Ensemble(clip, names, templates).features(clip)

@@ -16,7 +16,7 @@ R = TypeVar("R")
 
 def ahead(load: Callable[[T], R], items: Iterable[T], depth: int = 2) -> Iterator[tuple[T, R]]:
     """Each item with what `load` makes of it, in order; up to `depth` are loaded in advance."""
-    pool = ThreadPoolExecutor(1, thread_name_prefix="ahead")
+    pool = ThreadPoolExecutor(depth, thread_name_prefix="ahead")
     waiting: deque[tuple[T, Future[R]]] = deque()
     try:
         for item in items:

@@ -24,9 +24,11 @@ from torch import Tensor
 from retouch.clip import Clip
 from retouch.data.replay import Buffer
 from retouch.data.stream import Task
+from retouch.devices import ranks
 from retouch.errors import UserError
 from retouch.files import write_atomically
 from retouch.learn import results as stored
+from retouch.learn.progress import content_of, put_back, remembered, same_model, same_progress
 from retouch.learn.reopen import delta_file
 from retouch.learn.results import Results, Row
 from retouch.learn.watch import Watch
@@ -38,15 +40,21 @@ log = logging.getLogger("retouch")
 
 
 class Record:
-    """Keeps a run's results in memory; `Run` keeps them on disk as well."""
+    """Keeps a run's results in memory; `Run` keeps them on disk as well.
 
-    def __init__(self, clip: Clip, results: Results, watch: Watch) -> None:
+    Of several processes that learn together the first has the `Run`, and the others know the same.
+    """
+
+    def __init__(self, clip: Clip, results: Results, watch: Watch, method: Method) -> None:
         self.clip = clip
         self.results = results
         self.watch = watch
+        self._method = method
         self._buffer = Buffer(0)
         self._task = 0
         self._since = 0.0
+        self.stop = False
+        """Set it to end cleanly after the step at hand, where the run has a folder."""
 
     @property
     def done(self) -> int:
@@ -54,9 +62,15 @@ class Record:
 
     def begin(self, buffer: Buffer, judge: Callable[[int], Row]) -> None:
         """Before the first task that is left to learn; `judge` is told how many are learned."""
+        first = None if self.results.begun else judge(0)
+        if self.done:
+            ranks.from_first(self._catch_up)
+            same_model(self.clip, self._method)
+            buffer.restore(self.results.replay)
+        if first is not None:
+            self.results.begin(first, judge(self.done) if self.done else None)
+            self._save_results()
         self._buffer = buffer
-        if not self.results.rows:
-            self.results.begin(judge(0))
         self.watch.judged(self.results)
 
     def begin_task(self, task: Task, update: Update, steps: int) -> None:
@@ -67,7 +81,10 @@ class Record:
 
     def resume(self, update: Update) -> int:
         """The step to begin with: 0, unless the task was interrupted."""
-        return 0
+        start = int(ranks.from_first(lambda: str(self._load_checkpoint(update))))
+        if start:
+            same_progress(update, self._method)
+        return start
 
     def control_drop(self, now: Callable[[], float | None]) -> Callable[[], float] | None:
         """How to find out by how many points the control set has fallen, if there is one."""
@@ -76,15 +93,54 @@ class Record:
 
     def stepped(self, step: int, epoch: int, loss: float, lr: float) -> None:
         self.watch.stepped(step, epoch, loss)
+        self.stop = ranks.anywhere(self.stop)
+        self._write_step(step, epoch, loss, lr)
+        self._stop_if_told()
 
     def end_task(self, update: Update, row: Row, kept: float) -> None:
         """A task is learned and judged; so much of its change was kept."""
+        self._write_change()
         self.results.kept.append(kept)
         self.results.trained.append(update.selection.count)
         self.results.seconds.append(round(time.monotonic() - self._since, 2))
         self.results.replay = self._buffer.state()
         self.results.rows.append(row)
         self.watch.judged(self.results)
+        self._write_task()
+        self.stop = ranks.anywhere(self.stop)
+        self._stop_if_told()
+
+    def tell(self, more: dict[str, str]) -> None:
+        """Something about the machine and what it did, for the results."""
+        self.results.environment |= more
+        self._save_results()
+
+    def _stop_if_told(self) -> None:
+        """All processes at the same moment, whichever was told."""
+        if self.stop:
+            raise KeyboardInterrupt
+
+    # What a run on disk does more.
+
+    def _catch_up(self) -> str:
+        """Bring the model to where the last learned task left it."""
+        return ""
+
+    def _load_checkpoint(self, update: Update) -> int:
+        """Go on in the middle of a task if it was interrupted there; otherwise at its beginning."""
+        return 0
+
+    def _write_step(self, step: int, epoch: int, loss: float, lr: float) -> None:
+        """A step is done."""
+
+    def _write_change(self) -> None:
+        """A task is learned."""
+
+    def _write_task(self) -> None:
+        """And judged."""
+
+    def _save_results(self) -> None:
+        """They have changed."""
 
 
 class Run(Record):
@@ -104,32 +160,23 @@ class Run(Record):
         """`weights` is the fingerprint of the model before the first task, `about` goes into every
         delta's header, and a checkpoint is written every `every` seconds.
         """
-        super().__init__(clip, results, watch)
+        super().__init__(clip, results, watch, method)
         self.folder = folder
         self._about = about
-        self._method = method
         self._every = every
         self._saved_at = time.monotonic()
         self._metrics = _Lines(folder / "metrics.jsonl")
         self._snapshot: Snapshot | None = None
         self._weights = weights  # the fingerprint between tasks
         self._update: Update | None = None
-        self.stop = False
-        """Set it to end cleanly after the step at hand."""
 
-    def begin(self, buffer: Buffer, judge: Callable[[int], Row]) -> None:
-        first = None if self.results.begun else judge(0)
+    def _catch_up(self) -> str:
         for number in range(self.done):
             delta = Delta.load(self.delta_file(number))
             delta.apply(self.clip.model)
             self._weights = delta.after
-        if self.done:
-            buffer.restore(self.results.replay)
-            self._method.restore(self._read_state())
-        if first is not None:
-            self.results.begin(first, judge(self.done) if self.done else None)
-            self._save_results()
-        super().begin(buffer, judge)
+        self._method.restore(self._read_state())
+        return super()._catch_up()
 
     def begin_task(self, task: Task, update: Update, steps: int) -> None:
         super().begin_task(task, update, steps)
@@ -138,21 +185,18 @@ class Run(Record):
         self._snapshot = Snapshot(model, selection, self._weights, update.tensors)
 
     def resume(self, update: Update) -> int:
-        start, task = self._load_checkpoint(update), self._task
+        start, task = super().resume(update), self._task
         self._metrics.keep(lambda line: (line["task"], line["step"]) < (task + 1, start + 1))
         self._saved_at = time.monotonic()
         return start
 
-    def stepped(self, step: int, epoch: int, loss: float, lr: float) -> None:
-        super().stepped(step, epoch, loss, lr)
+    def _write_step(self, step: int, epoch: int, loss: float, lr: float) -> None:
         place = {"task": self._task + 1, "epoch": epoch + 1, "step": step + 1}
         self._metrics.add({**place, "loss": loss, "lr": lr})
         if self.stop or time.monotonic() - self._saved_at >= self._every:
             self._save_checkpoint(step + 1)
-        if self.stop:
-            raise KeyboardInterrupt
 
-    def end_task(self, update: Update, row: Row, kept: float) -> None:
+    def _write_change(self) -> None:
         assert self._snapshot is not None
         task = self.results.tasks[self._task]
         delta = self._snapshot.delta(
@@ -160,13 +204,12 @@ class Run(Record):
         )
         delta.save(self.delta_file(self._task))
         self._weights = delta.after
-        super().end_task(update, row, kept)
+
+    def _write_task(self) -> None:
         self._write_state()
         self._save_results()
         self._checkpoint.unlink(missing_ok=True)
         self._state_file(self.done - 1).unlink(missing_ok=True)
-        if self.stop:
-            raise KeyboardInterrupt
 
     def delta_file(self, number: int) -> Path:
         return delta_file(self.folder, number)
@@ -176,13 +219,10 @@ class Run(Record):
 
     def _write_state(self) -> None:
         """What the method's parts remember from task to task, if anything."""
-        state = self._remembered()
+        state = remembered(self._method)
         self.results.state = digest(state) if state else ""
         if state:
             write_atomically(self._state_file(self.done), to_bytes(state))
-
-    def _remembered(self) -> dict[str, Tensor]:
-        return {name: t.detach().cpu().contiguous() for name, t in self._method.state().items()}
 
     def _read_state(self) -> dict[str, Tensor]:
         file = self._state_file(self.done)
@@ -208,16 +248,9 @@ class Run(Record):
         write_atomically(self.folder / stored.FILE, self.results.to_json())
 
     def _save_checkpoint(self, step: int) -> None:
-        """What the task changed so far, and the optimiser's state."""
         update = self._update
         assert update is not None
-        assert update.optimiser is not None
-        content = {f"value:{name}": entries.cpu() for name, entries in update.take().items()}
-        content |= {f"extra:{name}": p.detach().cpu() for name, p in update.extra.items()}
-        content |= {f"part:{name}": t for name, t in self._remembered().items()}
-        state = update.optimiser.state_dict()["state"]
-        for number, entry in state.items():
-            content |= {f"state:{number}:{key}": value.cpu() for key, value in entry.items()}
+        content = content_of(update, self._method)
         place = {
             "task": self._task,
             "step": step,
@@ -230,7 +263,6 @@ class Run(Record):
         self._saved_at = time.monotonic()
 
     def _load_checkpoint(self, update: Update) -> int:
-        """Go on in the middle of a task if it was interrupted there; otherwise at its beginning."""
         if not self._checkpoint.exists() or update.optimiser is None:
             return 0
         try:
@@ -249,22 +281,9 @@ class Run(Record):
         if (place["task"], place["selection"], place["weights"]) != expected:
             log.warning("the checkpoint does not fit task %d; it is learned anew", self._task + 1)
             return 0
-        self._restore(update, content)
+        put_back(update, self._method, content)
         self._since -= place["seconds"]
         return int(place["step"])
-
-    def _restore(self, update: Update, content: dict[str, Tensor]) -> None:
-        assert update.optimiser is not None
-        update.put({name: content[f"value:{name}"] for name in update.selection})
-        for name, parameter in update.extra.items():
-            parameter.data.copy_(content[f"extra:{name}"])
-        self._method.restore(_inside(content, "part:"))
-        state: dict[int, dict[str, Tensor]] = {}
-        for key, value in content.items():
-            if key.startswith("state:"):
-                _, number, what = key.split(":")
-                state.setdefault(int(number), {})[what] = value
-        update.optimiser.load_state_dict({**update.optimiser.state_dict(), "state": state})
 
 
 class _Lines:
@@ -296,10 +315,6 @@ class _Lines:
             if wanted(line):
                 lines.append(text + "\n")
         write_atomically(self._path, "".join(lines))
-
-
-def _inside(content: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {k.removeprefix(prefix): t for k, t in content.items() if k.startswith(prefix)}
 
 
 def _digest(selection: Selection) -> str:

@@ -8,6 +8,7 @@ from retouch.clip import Clip
 from retouch.data.cache import Progress
 from retouch.data.images import Images
 from retouch.data.pictures import Indices
+from retouch.devices import ranks
 from retouch.learn.answers import answers
 from retouch.learn.by_class import EXAMPLES, FILE, ByClass, by_class, together
 from retouch.learn.examples import write_examples
@@ -118,7 +119,8 @@ def look_closely(
     """Compare the model before the first task with that after the last, and store it in the folder.
 
     Only images of classes that are learned count, and both models choose among all of those, so
-    that their numbers can be compared. Without `examples` no image is stored.
+    that their numbers can be compared. Without `examples` no image is stored. Of several processes
+    all judge, and the first stores.
     """
     run.clip.bf16 = run.config["settings"]["precision"] == "bf16"
     exams = [exam_of(run, test)]
@@ -126,6 +128,8 @@ def look_closely(
     said = judge(exams, lambda: run.go_to(0), run.go_to, progress)
     found = _by_class(exams, said)
     run.go_to()
+    if not ranks.is_first():
+        return found
     # What names examples goes first, so that it never names those of another time.
     (run.folder / FILE).unlink(missing_ok=True)
     if examples:

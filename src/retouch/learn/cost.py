@@ -53,7 +53,7 @@ def estimate(
     with chosen.trains.begin(lesson) as update:
         chosen.keeps.begin(lesson)
         batch = lesson.load(lesson.new(0))
-        each = min(_seconds(lesson, batch, chosen) for _ in range(3)) / len(batch.pixels)
+        each = min(_seconds(lesson, batch, chosen) for _ in range(3)) / len(batch.prompt)
         images = sum(len(task.train) for task in left) * settings.epochs * replayed
         judged = (len(stream.test) + len(control or ())) * (len(left) + 3) / 3
         return Cost(

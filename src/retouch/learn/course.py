@@ -3,22 +3,23 @@
 import logging
 import os
 import platform
-import signal
-import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
 import yaml
+from torch.utils import deterministic
 
 from retouch.clip import Clip
+from retouch.data.cache import cache_folder
 from retouch.data.images import Images
 from retouch.data.pairs import Pairs
 from retouch.data.stream import Stream
+from retouch.devices import ranks
 from retouch.errors import UserError
 from retouch.files import whole_folder, write_atomically
 from retouch.learn import results as stored
@@ -27,6 +28,7 @@ from retouch.learn.evaluate import Judge
 from retouch.learn.onward import Earlier
 from retouch.learn.reopen import CONFIG, read_config
 from retouch.learn.results import Results, TaskInfo
+from retouch.learn.stopping import stopping_cleanly
 from retouch.learn.train import lesson_for, train
 from retouch.learn.watch import Watch
 from retouch.methods import Method, Settings, Update, recipe
@@ -64,20 +66,22 @@ def teach(
     knowledge by such. With `out`, a folder is written: settings, results, losses and a delta a
     task; where it holds the same run unfinished, that run goes on. The model is changed in place.
     A run that is built upon an `earlier` one (see `learn.onward`) begins with the same model, and
-    gets a folder that needs the other no more.
+    gets a folder that needs the other no more. Of several processes (see `devices.meeting`) all
+    call this alike, and the first writes.
     """
     settings = settings or Settings()
     chosen = recipe(method) if isinstance(method, str) else method
+    ranks.copy_first(clip.model.state_dict().values())
     clip.model.eval()  # no dropout, and no batch norm that drifts: only what trains may change
     clip.bf16 = settings.precision == "bf16"
-    with _repeatable(clip.device):
+    with repeatable(clip.device):
         chosen = chosen.start(clip, settings, reference)
     results = _new_results(clip, stream, chosen, settings)
     if earlier is not None:
         if out is None:
             raise UserError("a run that goes on from another needs a folder of its own: name `out`")
         _begin_with(results, earlier, control)
-    record: Record = Record(clip, results, watch or Watch())
+    seen = watch if watch and ranks.is_first() else Watch()
     if out is not None:
         weights = fingerprint(clip.model)
         config = {"weights": weights, **_config(clip, stream, control, chosen, settings)}
@@ -85,20 +89,25 @@ def teach(
             config["reference"] = {"name": reference.name, "pairs": len(reference)}
         if earlier is not None:
             config["learned before"] = earlier.results.done
-        results = _open_folder(Path(out), config, results, earlier)
+        opened = partial(_open_folder, Path(out), config, results, earlier)
+        results = Results.model_validate_json(ranks.from_first(lambda: opened().to_json()))
+    record = Record(clip, results, seen, chosen)
+    if out is not None and ranks.is_first():
         about = {
             "model": clip.name,
             "method": chosen.model_dump(mode="json"),
             "prompt": stream.train.prompt,
         }
-        record = Run(
-            clip, results, watch or Watch(), Path(out), weights, about, checkpoint_seconds, chosen
-        )
+        record = Run(clip, results, seen, Path(out), weights, about, checkpoint_seconds, chosen)
     for images in (stream.train, stream.test, control):
         results.notes += [n for n in (images.notes if images else []) if n not in results.notes]
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder() / "compiled"))
     fast = clip.fast(COMPILER if settings.compile else None)
-    with _noting(results), _repeatable(clip.device), _stopping_cleanly(record), record.watch, fast:
+    stopping = stopping_cleanly(record, out is not None)
+    with _noting(results), repeatable(clip.device), stopping, record.watch, fast as took:
         train(clip, stream, chosen, settings, Judge(stream, control), record)
+        if took.seconds >= 1:
+            record.tell({"compiling": f"{took.seconds:.0f} s"})
     return record.results
 
 
@@ -149,6 +158,7 @@ def _new_results(clip: Clip, stream: Stream, method: Method, settings: Settings)
             "transformers": version("transformers"),
             "device": _device_name(clip.device),
             "threads": str(torch.get_num_threads()),
+            **({"processes": str(ranks.world())} if ranks.world() > 1 else {}),
         },
     )
 
@@ -256,35 +266,19 @@ def _noting(results: Results) -> Iterator[None]:
 
 
 @contextmanager
-def _repeatable(device: torch.device) -> Iterator[None]:
+def repeatable(device: torch.device) -> Iterator[None]:
     """The same seed on the same machine gives the same bits, on a GPU too."""
     if device.type == "cuda":
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     before = torch.are_deterministic_algorithms_enabled()
+    filling: Any = deterministic  # whether to fill new memory, which is read by nobody
+    fill, filling.fill_uninitialized_memory = filling.fill_uninitialized_memory, False
     torch.use_deterministic_algorithms(True)
     try:
         yield
     finally:
         torch.use_deterministic_algorithms(before)
-
-
-@contextmanager
-def _stopping_cleanly(record: Record) -> Iterator[None]:
-    """The first Ctrl-C finishes the step and saves; the second stops at once."""
-    if not isinstance(record, Run) or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def stop(number: int, frame: Any) -> None:
-        record.stop = True
-        signal.signal(signal.SIGINT, before)
-        sys.stderr.write("\nstopping at the next safe point; Ctrl-C again stops at once\n")
-
-    before = signal.signal(signal.SIGINT, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
+        filling.fill_uninitialized_memory = fill
 
 
 def _device_name(device: torch.device) -> str:

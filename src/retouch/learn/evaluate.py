@@ -2,16 +2,19 @@
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from retouch.clip import Clip
-from retouch.clip.prompts import classifier
+from retouch.clip.encode import own_images
+from retouch.clip.prompts import Ensemble
 from retouch.data.ahead import ahead, send
 from retouch.data.cache import Progress
 from retouch.data.images import Images
 from retouch.data.pictures import Indices
 from retouch.data.stream import Stream
+from retouch.devices import ranks
 from retouch.learn.drift import drift_between, word_features
 from retouch.learn.results import Drift, Row
 
@@ -20,12 +23,14 @@ from retouch.learn.results import Drift, Row
 def image_features(
     clip: Clip, images: Images, indices: Indices, progress: Progress | None = None
 ) -> Tensor:
-    """Features of these images [N, D]."""
+    """Features of these images [N, D]; each process encodes its part, and all get all."""
     batch = 64 if clip.device.type == "cpu" else 256  # what fits a processor's cache is faster
-    parts = [indices[i : i + batch] for i in range(0, len(indices), batch)]
-    shown = progress(parts, f"Judging {images.name}", len(indices)) if progress else parts
+    own = indices[ranks.own(len(indices))]
+    parts = [own[i : i + batch] for i in range(0, max(1, len(own)), batch)]
+    shown = progress(parts, f"Judging {images.name}", len(own)) if progress else parts
     read = ahead(lambda part: send(images.read(part, clip.pixels), clip.device), shown)
-    return torch.cat([clip.image_features(pixels) for _, pixels in read])
+    found = torch.cat([own_images(clip, each) for _, each in read])
+    return ranks.gather(found, len(indices), "judging")
 
 
 def percent_right(similarity: Tensor, labels: Tensor, choices: Sequence[int]) -> float:
@@ -45,6 +50,7 @@ class Judge:
         self._stream = stream
         self._control = control
         self._words: Tensor | None = None
+        self._prompts: dict[int, Ensemble] = {}
 
     def begin(self, clip: Clip) -> None:
         """See the model before it learns anything."""
@@ -64,18 +70,24 @@ class Judge:
     def tasks(self, clip: Clip, learned: int, which: Sequence[int]) -> list[float | None]:
         """The accuracy on some tasks when so many are learned; None where there are no images."""
         stream, test = self._stream, self._stream.test
-        texts = classifier(clip, test.classes, test.templates)
+        tasks = [stream.tasks[number] for number in which]
+        everything = np.concatenate([np.empty(0, np.int64), *(task.test for task in tasks)])
+        if not len(everything):
+            return [None] * len(tasks)
+        similarity = image_features(clip, test, everything) @ self._texts(clip, test).T
         seen = list(dict.fromkeys(c for task in stream.tasks[:learned] for c in task.classes))
         found: list[float | None] = []
-        for task in (stream.tasks[number] for number in which):
-            if not len(task.test):
-                found.append(None)
-                continue
-            similarity = image_features(clip, test, task.test) @ texts.T
+        for task, own in zip(tasks, similarity.split([len(t.test) for t in tasks]), strict=True):
             labels = torch.from_numpy(test.labels[task.test])
             choices = seen if task.number < learned else stream.classes
-            found.append(percent_right(similarity, labels, choices))
+            found.append(percent_right(own, labels, choices) if len(own) else None)
         return found
+
+    def _texts(self, clip: Clip, images: Images) -> Tensor:
+        """Features of the classes, whose prompts are cut into tokens once."""
+        if id(images) not in self._prompts:
+            self._prompts[id(images)] = Ensemble(clip, images.classes, images.templates)
+        return self._prompts[id(images)].features(clip)
 
     def accuracy(self, clip: Clip, learned: int) -> float | None:
         """Percent right over all classes learned so far."""
@@ -90,9 +102,8 @@ class Judge:
         images = self._control
         if images is None:
             return None
-        texts = classifier(clip, images.classes, images.templates)
         everything = images.of_classes(range(len(images.classes)))
-        similarity = image_features(clip, images, everything) @ texts.T
+        similarity = image_features(clip, images, everything) @ self._texts(clip, images).T
         return percent_right(
             similarity, torch.from_numpy(images.labels), range(len(images.classes))
         )

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
+from retouch.devices import ranks
 from retouch.errors import UserError
 from retouch.learn.suit import SMALL_MODEL
 
@@ -20,7 +21,8 @@ class Hardware:
 
     def __str__(self) -> str:
         kind = "compiled" if self.compile else "not compiled"
-        return f"Computes on {name_of(self.device)} in {self.precision}, {kind}"
+        many = f", in {ranks.world()} processes together" if ranks.world() > 1 else ""
+        return f"Computes on {name_of(self.device)} in {self.precision}, {kind}{many}"
 
 
 def hardware(

@@ -3,11 +3,13 @@
 import math
 from functools import partial
 
+import torch
 from torch import Tensor
 
 from retouch.clip import Batch, Clip, Features
 from retouch.clip.contrast import pair_loss
 from retouch.data.stream import Stream, Task
+from retouch.devices import ranks
 from retouch.errors import Diverged
 from retouch.learn.checkpoint import Record
 from retouch.learn.evaluate import Judge
@@ -38,32 +40,34 @@ def train(
             method.keeps.begin(lesson)
             left = range(record.resume(update), steps)
             for step, batch in lesson.batches(left, buffer, method.replays.joins):
-                loss = backward(lesson, batch, method.keeps)
-                if not math.isfinite(loss):
-                    raise Diverged(_diverged(loss, settings, task.number, step))
+                found = backward(lesson, batch, method.keeps)
                 factor = method.schedule.factor(step, steps, settings.epochs)
                 update.step(factor)
+                loss = ranks.total(found.item())  # not earlier: a GPU has its work first
+                if not math.isfinite(loss):
+                    raise Diverged(_diverged(loss, settings, task.number, step))
                 method.settles.stepped(lesson, update, step)
                 record.stepped(step, step // lesson.per_epoch, loss, settings.lr * factor)
             update.end()
             method.settles.end(lesson, update)
             method.keeps.end(lesson)
+            update.agree()
             buffer.add(task.number, task.train, stream.train.labels[task.train])
             record.end_task(update, judge(clip, task.number + 1), method.settles.kept)
 
 
-def backward(lesson: Lesson, batch: Batch, keeps: Keeps) -> float:
-    """Leave the batch's gradients with the parameters and return its loss."""
+def backward(lesson: Lesson, batch: Batch, keeps: Keeps) -> Tensor:
+    """Leave the batch's gradients with the parameters; its loss, or this process's part of it."""
 
     def loss(features: Features) -> Tensor:
         kept = keeps.loss(features)
         return lesson.loss(features) if kept is None else lesson.loss(features) + kept
 
-    total = 0.0
+    total = torch.zeros((), device=lesson.clip.device)
     for term in lesson.losses(batch, loss):
         if term.requires_grad:
             term.backward()
-        total += term.item()
+        total += term.detach()
     return total
 
 

@@ -1,7 +1,6 @@
 """Distillation from the model as it was before the task, on the task's own and replayed pairs."""
 
 from abc import abstractmethod
-from collections.abc import Sequence
 from typing import Annotated, ClassVar
 
 import torch
@@ -9,7 +8,8 @@ from pydantic import Field, PrivateAttr
 from torch import Tensor
 from torch.nn.functional import kl_div
 
-from retouch.clip import Batch, Clip, Features
+from retouch.clip import Clip, Features
+from retouch.clip.contrast import answers
 from retouch.methods.lesson import Lesson
 from retouch.methods.method import Keeps
 
@@ -85,11 +85,3 @@ def divergence(old: Tensor, new: Tensor, temperature: float) -> Tensor:
     before = torch.log_softmax(old / temperature, dim=1)
     now = torch.log_softmax(new / temperature, dim=1)
     return kl_div(now, before, reduction="batchmean", log_target=True)
-
-
-@torch.no_grad()
-def answers(teacher: Clip, batch: Batch, at_once: int | None = None) -> Features:
-    """What a frozen model makes of a batch, so many images at once."""
-    chunks: Sequence[Tensor] = batch.pixels.split(at_once or len(batch.pixels))
-    images = torch.cat([teacher.image_features(chunk) for chunk in chunks])
-    return Features(images, teacher.text_features(batch.tokens), teacher.logit_scale, batch)

@@ -19,6 +19,7 @@ from retouch.clip.contrast import losses, pair_loss
 from retouch.data.ahead import ahead, send
 from retouch.data.pairs import Pairs
 from retouch.data.pictures import Indices
+from retouch.devices import ranks
 from retouch.errors import UserError
 from retouch.methods.lesson import Lesson
 from retouch.methods.lora import QUERY_AND_VALUE
@@ -105,9 +106,10 @@ def fisher(
             for term in losses(clip, batch, _loss, settings.micro_batch):
                 if term.requires_grad:
                     term.backward()
+            ranks.add((w.grad for w in held.values() if w.grad is not None), "scores")
             for name, weight in held.items():
                 if weight.grad is not None:
-                    found[name] += (len(batch.pixels) * weight.grad).square()
+                    found[name] += (len(batch.prompt) * weight.grad).square()
                     weight.grad = None
     return {name: total / len(chosen) for name, total in found.items()}
 
@@ -126,7 +128,8 @@ def _batches(clip: Clip, reference: Pairs, chosen: Indices, size: int) -> Iterat
     """Pairs in batches of nearly equal size, so that none is left alone."""
 
     def load(group: Indices) -> Tensor:
-        return send(reference.read(group, clip.pixels), clip.device)
+        own = group[ranks.own(len(group))]
+        return send(reference.read(own, clip.pixels), clip.device)
 
     for group, pixels in ahead(load, np.array_split(chosen, ceil(len(chosen) / size))):
         own = torch.arange(len(group), device=clip.device)

@@ -14,6 +14,7 @@ from retouch.data.ahead import ahead, send
 from retouch.data.pictures import Indices
 from retouch.data.replay import Buffer
 from retouch.data.stream import Stream, Task
+from retouch.devices import ranks
 from retouch.methods.settings import Settings
 
 log = logging.getLogger("retouch")
@@ -89,9 +90,9 @@ class Lesson:
             return step, len(new), np.concatenate([new, old])
 
         chosen = map(choose, steps)
-        for (step, new, positions), pixels in ahead(lambda plan: self._read(plan[2]), chosen):
+        for (step, _, _), batch in ahead(lambda plan: self.load(plan[2], plan[1]), chosen):
             self.step = step
-            yield step, self._pairs(positions, pixels, new)
+            yield step, batch
 
     def load(self, positions: Indices, new: int | None = None) -> Batch:
         """Image–prompt pairs, ready for the model; the first `new`, or all, are the task's own."""
@@ -113,15 +114,17 @@ class Lesson:
     def mean_losses(self, groups: Sequence[Indices]) -> Iterable[Tensor]:
         """Losses whose sum is the mean loss over all images of these batches."""
         total = sum(len(group) for group in groups)
-        for group, pixels in ahead(self._read, groups):
-            for term in self.losses(self._pairs(group, pixels, len(group))):
+        for group, batch in ahead(self.load, groups):
+            for term in self.losses(batch):
                 yield term * (len(group) / total)
 
     def _moving(self) -> dict[str, Tensor]:
         return {name: p for name, p in self.clip.model.named_parameters() if p.requires_grad}
 
     def _read(self, positions: Indices) -> Tensor:
-        return send(self.stream.train.read(positions, self.clip.pixels), self.clip.device)
+        """The pixels of these images, or of this process's part of them."""
+        own = positions[ranks.own(len(positions))]
+        return send(self.stream.train.read(own, self.clip.pixels), self.clip.device)
 
     def _pairs(self, positions: Indices, pixels: Tensor, new: int) -> Batch:
         """Each distinct prompt stands there once."""

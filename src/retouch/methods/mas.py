@@ -9,6 +9,7 @@ from torch import Tensor
 
 from retouch.clip import Features
 from retouch.data.pictures import Indices
+from retouch.devices import ranks
 from retouch.errors import UserError
 from retouch.methods.lesson import Lesson
 from retouch.methods.method import Keeps
@@ -95,7 +96,7 @@ def importance(lesson: Lesson, weights: Mapping[str, Tensor], images: Indices) -
     """The mean over these images of |∂‖logits‖²/∂θ|: one backward pass an image.
 
     The gradients of a batch would cancel each other before their size is taken. A batch's prompts
-    are encoded once for all of its images.
+    are encoded once for all of its images. Of several processes, each looks at its own images.
     """
     clip, size = lesson.clip, lesson.settings.batch
     total = {name: torch.zeros_like(weight) for name, weight in weights.items()}
@@ -110,6 +111,7 @@ def importance(lesson: Lesson, weights: Mapping[str, Tensor], images: Indices) -
             for mean, slope in zip(total.values(), slopes, strict=True):
                 if slope is not None:
                     mean.add_(slope.abs(), alpha=1 / len(images))
+    ranks.add(total.values(), "scores")
     return total
 
 

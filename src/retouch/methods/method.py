@@ -18,6 +18,7 @@ from retouch.clip import Clip
 from retouch.clip.contrast import Features, LossName, Objective
 from retouch.data.pairs import Pairs
 from retouch.data.replay import Balance, Buffer
+from retouch.devices import ranks
 from retouch.errors import UserError
 from retouch.methods.lesson import Lesson
 from retouch.methods.settings import Settings
@@ -101,10 +102,19 @@ class Update:
         if self._finish:
             self._finish()
 
+    def agree(self) -> None:
+        """All processes take over what the first has; it should be the same already."""
+        ranks.copy_first(self.tensors[name] for name in self.selection)
+
     def step(self, factor: float) -> None:
-        """Move by the gradients at hand, with the learning rate times `factor`."""
+        """Move by the gradients at hand, with the learning rate times `factor`.
+
+        Of several processes, only the gradients of what the optimiser moves travel, once a step.
+        """
         assert self.optimiser is not None
-        for group in self.optimiser.param_groups:
+        groups = self.optimiser.param_groups
+        ranks.add(p.grad for group in groups for p in group["params"] if p.grad is not None)
+        for group in groups:
             group["lr"] = group["initial_lr"] * factor
         self.optimiser.step()
         self.optimiser.zero_grad()

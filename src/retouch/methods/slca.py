@@ -22,6 +22,7 @@ from retouch.clip.prompts import fill
 from retouch.data.ahead import ahead, send
 from retouch.data.pairs import Pairs
 from retouch.data.pictures import Indices
+from retouch.devices import ranks
 from retouch.errors import UserError
 from retouch.methods.lesson import Lesson
 from retouch.methods.method import Cosine, Settles, Trains, Update
@@ -193,19 +194,23 @@ def gaussian(features: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _before(lesson: Lesson, positions: Indices) -> Tensor:
-    """Visual features before the projection, on the CPU."""
+    """Visual features before the projection, on the CPU; each process looks at its own part."""
     clip, train = lesson.clip, lesson.stream.train
+    own = positions[ranks.own(len(positions))]
 
     def load(group: Indices) -> Tensor:
         return send(train.read(group, clip.pixels), clip.device)
 
     size = lesson.settings.micro_batch or lesson.settings.batch
-    groups = np.array_split(positions, ceil(len(positions) / size))
-    return torch.cat([_images(clip, pixels).cpu() for _, pixels in ahead(load, groups)])
+    groups = np.array_split(own, ceil(max(1, len(own)) / size))
+    found = torch.cat([_images(clip, pixels) for _, pixels in ahead(load, groups)])
+    return ranks.gather(found, len(positions)).cpu()
 
 
 @torch.no_grad()
 def _images(clip: Clip, pixels: Tensor) -> Tensor:
+    if not len(pixels):
+        return _images(clip, pixels.new_zeros((1, *pixels.shape[1:])))[:0]
     ready = clip.pixels.normalise(pixels.to(clip.device))
     with Projection(clip, "image").aside(), clip.precision():
         return clip.encode_images(ready).float()

@@ -1,6 +1,7 @@
 """ZSCL (Zheng et al., 2023): hold on to the pre-trained model in what it says and where it is."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Annotated, ClassVar, TypeVar
 
 import torch
@@ -9,12 +10,15 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from retouch.clip import Batch, Clip, Features
+from retouch.clip.contrast import answers
+from retouch.clip.encode import own_images, own_texts, own_tokens
 from retouch.clip.model import Tokens
 from retouch.data.ahead import ahead, send
 from retouch.data.pairs import Pairs
 from retouch.data.pictures import Indices
+from retouch.devices import ranks
 from retouch.errors import UserError
-from retouch.methods.distil import answers, divergence
+from retouch.methods.distil import divergence
 from retouch.methods.lesson import Lesson
 from retouch.methods.method import Keeps, Settles, Update
 from retouch.methods.settings import Positive, Settings
@@ -70,8 +74,7 @@ class ReferenceDistillation(Keeps):
         clip, at_once = self._lesson.clip, self._lesson.settings.micro_batch
         drawn = self._draw(self._lesson)
         old = answers(self._teacher, drawn, at_once)
-        images = _encoded(clip.image_features, _split(drawn.pixels, at_once))
-        texts = _encoded(clip.text_features, _split_tokens(drawn.tokens, at_once))
+        images, texts = _encoded(clip, drawn, at_once)
         before, now = old.scale * old.images @ old.texts.T, features.scale * images @ texts.T
         both = divergence(before, now, self.temperature)
         both = both + divergence(before.T, now.T, self.temperature)
@@ -84,16 +87,17 @@ class ReferenceDistillation(Keeps):
 
         def read(step: int) -> Tensor:
             positions = self._positions(lesson, step)
-            return send(pairs.read(positions, lesson.clip.pixels), lesson.clip.device)
+            own = positions[ranks.own(len(positions))]
+            return send(pairs.read(own, lesson.clip.pixels), lesson.clip.device)
 
         if step != self._next:
             self._pixels = ahead(read, range(step, max(lesson.steps, step + 1)))
         at, pixels = next(self._pixels)
         assert at == step
         self._next = step + 1
-        captions = lesson.clip.tokenise(pairs.texts(self._positions(lesson, step)))
-        own = torch.arange(len(pixels), device=pixels.device)
-        return Batch(pixels, captions, own, len(pixels))
+        captions = pairs.texts(self._positions(lesson, step))
+        own = torch.arange(len(captions), device=pixels.device)
+        return Batch(pixels, lesson.clip.tokenise(captions), own, len(captions))
 
     def _positions(self, lesson: Lesson, step: int) -> Indices:
         assert self._reference is not None
@@ -160,19 +164,24 @@ class Ensemble(Settles):
             mean.lerp_(now[name].to(mean.dtype), 1 / self._count)
 
 
-def _split(pixels: Tensor, at_once: int | None) -> Sequence[Tensor]:
-    parts: Sequence[Tensor] = pixels.split(at_once or len(pixels))
-    return parts
+def _encoded(clip: Clip, batch: Batch, at_once: int | None) -> tuple[Tensor, Tensor]:
+    """Features with their graph; of several chunks only one holds its activations at a time."""
+    count = len(batch.prompt)
+    if at_once is None or ranks.most(count) <= at_once:
+        images, texts = own_images(clip, batch.pixels), own_texts(clip, batch.tokens)
+    else:
+        images = _one_by_one(partial(own_images, clip), batch.pixels.split(at_once))
+        tokens = _split_tokens(own_tokens(batch.tokens), at_once)
+        one = clip.text_features
+        texts = _one_by_one(one, tokens) if tokens else own_texts(clip, batch.tokens)
+    return ranks.gather(images, count), ranks.gather(texts, count)
 
 
-def _split_tokens(tokens: Tokens, at_once: int | None) -> list[Tokens]:
-    parts = {key: _split(value, at_once) for key, value in tokens.items()}
-    count = len(next(iter(parts.values())))
-    return [{key: part[i] for key, part in parts.items()} for i in range(count)]
+def _split_tokens(tokens: Tokens, at_once: int) -> list[Tokens]:
+    parts = {key: value.split(at_once) for key, value in tokens.items()}
+    counts = [len(part) for part in parts.values()]
+    return [{key: part[i] for key, part in parts.items()} for i in range(max(counts, default=0))]
 
 
-def _encoded(encode: Callable[[T], Tensor], parts: Sequence[T]) -> Tensor:
-    """Features with their graph; of several parts only one holds its activations at a time."""
-    if len(parts) == 1:
-        return encode(parts[0])
+def _one_by_one(encode: Callable[[T], Tensor], parts: Sequence[T]) -> Tensor:
     return torch.cat([checkpoint(encode, part, use_reentrant=False) for part in parts])

@@ -123,6 +123,14 @@ def drifted(run: Results) -> str:
     return f"Everyday words: {same}; {far}. {weaker}"
 
 
+def compiled(run: Results) -> str:
+    """What of the time was spent once and for all."""
+    took = run.environment.get("compiling")
+    return (
+        f"{took} went into compiling the model; the next run finds most of it done." if took else ""
+    )
+
+
 def reading(runs: Sequence[Results]) -> list[str]:
     """Which run learned most and which forgot least, of those that can be compared.
 

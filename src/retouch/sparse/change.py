@@ -6,6 +6,8 @@ lost to rounding.
 
 import hashlib
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -18,12 +20,25 @@ WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def digest(tensors: Mapping[str, Tensor]) -> str:
-    """SHA-256 over the names, types, shapes and bits of all."""
-    found = hashlib.sha256()
-    for name, tensor in sorted(tensors.items()):
-        found.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        raw = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-        found.update(raw.numpy().data)
+    """SHA-256 over the names, types, shapes and bits of all: over a digest of each, that is.
+
+    So a large model's tensors are read side by side.
+    """
+    items = sorted(tensors.items())
+    large = sum(tensor.nbytes for tensor in tensors.values()) > _LARGE
+    with ThreadPoolExecutor() if large else nullcontext() as pool:
+        each = list((pool.map if pool else map)(_digest_of, [tensor for _, tensor in items]))
+    lines = [f"{name} {of}\n" for (name, _), of in zip(items, each, strict=True)]
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+_LARGE = 2**24
+
+
+def _digest_of(tensor: Tensor) -> str:
+    found = hashlib.sha256(f"{tensor.dtype} {tuple(tensor.shape)}\n".encode())
+    raw = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+    found.update(raw.numpy().data)
     return found.hexdigest()
 
 

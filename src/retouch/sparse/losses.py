@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from retouch.devices import ranks
 from retouch.errors import UserError
 
 Parameters = Mapping[str, nn.Parameter]
@@ -39,7 +40,10 @@ def in_batches(losses: Losses) -> Sequence[Losses]:
 
 
 def mean_gradient(parameters: Parameters, losses: Losses) -> Scores:
-    """The gradient of the sum of these losses, with its sign; no `.grad` is touched."""
+    """The gradient of the sum of these losses, with its sign; no `.grad` is touched.
+
+    Of several processes (`ranks`), each has its own losses, and the gradient is that of all.
+    """
     # At least single precision: many small gradients would be lost in a 16-bit sum.
     totals = {
         name: torch.zeros_like(
@@ -59,4 +63,5 @@ def mean_gradient(parameters: Parameters, losses: Losses) -> Scores:
         seen += 1
     if not seen:
         raise UserError("no loss to score by: the task gave no batch; give it at least one image")
+    ranks.add(totals.values(), "scores")
     return totals

@@ -1,7 +1,7 @@
 """AdamW for chosen entries alone: no moments, no decay and no gradient for anything else."""
 
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -59,8 +59,9 @@ class SparseAdamW(torch.optim.AdamW):
         for part in self._parts:
             part.gather()
         loss = super().step(closure)
-        for part in self._parts:
-            part.scatter()
+        with _in_any_order():
+            for part in self._parts:
+                part.scatter()
         return loss
 
     def weights(self) -> dict[str, Tensor]:
@@ -141,6 +142,17 @@ class _Part:
 
     def close(self) -> None:
         self._end.close()
+
+
+@contextmanager
+def _in_any_order() -> Iterator[None]:
+    """Chosen positions are distinct: sorting them before they are written would change nothing."""
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(False)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)
 
 
 def _same(a: Tensor | None, b: Tensor | None) -> bool:

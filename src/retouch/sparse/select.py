@@ -10,6 +10,7 @@ from fractions import Fraction
 from math import floor, prod
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -132,10 +133,18 @@ def top(score: Tensor, rate: float) -> Tensor:
     count = floor(Fraction(repr(float(rate))) * flat.numel())
     if count == 0:
         return torch.empty(0, dtype=torch.int64, device=flat.device)
-    bar = flat.kthvalue(flat.numel() - count + 1).values
+    bar = _bar(flat, count)
     above = (flat > bar).nonzero().squeeze(1)
     level = (flat == bar).nonzero().squeeze(1)[: count - above.numel()]
     return torch.cat([above, level]).sort().values
+
+
+def _bar(flat: Tensor, count: int) -> Tensor:
+    """The smallest of the `count` largest, the quickest way (kthvalue is 5 to 30 times slower)."""
+    if flat.device.type != "cpu" or flat.dtype == torch.bfloat16:
+        return flat.topk(count, sorted=False).values.min()
+    place = flat.numel() - count
+    return torch.as_tensor(np.partition(flat.numpy(), place)[place])
 
 
 def _neurons(score: Tensor, rate: float, axis: int) -> Tensor:

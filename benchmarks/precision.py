@@ -1,0 +1,92 @@
+"""Does it learn the same in bfloat16, compiled and recorded, as in float32 as it is written?
+
+    python benchmarks/precision.py                                        # the built-in model
+    python benchmarks/precision.py --device cuda --shared ../shared       # a real tower, birds
+
+Three runs: float32 as written, the fast way, and float32 with another seed. The first two see the
+same images in the same order; how far their losses lie apart is told beside how far the third is.
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+from real_tower import load
+from whole_run import some_classes
+
+import retouch
+from retouch.builtin.images import sign_images
+from retouch.clip import Clip
+from retouch.data import Stream, cached, read_data
+from retouch.learn import Watch, teach
+from retouch.methods import Settings, recipe
+
+
+class Curve(Watch):
+    def __init__(self) -> None:
+        self.losses: list[float] = []
+
+    def stepped(self, step: int, epoch: int, loss: float) -> None:
+        self.losses.append(loss)
+
+
+def model(asked: argparse.Namespace) -> Clip:
+    if asked.shared is None:
+        return retouch.load("builtin", device=asked.device)
+    return load(asked.shared / "models" / "clip-b16-minilm").to(asked.device)
+
+
+def stream(asked: argparse.Namespace, clip: Clip) -> Stream:
+    if asked.shared is None:
+        return Stream.split(sign_images("train", 20), sign_images("test", 8), tasks=2)
+    train, test = read_data("cub", asked.shared / "data").to_learn()
+    few = [cached(some_classes(part, range(asked.classes)), clip.pixels) for part in (train, test)]
+    return Stream.split(*few, tasks=2)
+
+
+def run(asked: argparse.Namespace, seed: int, fast: bool) -> tuple[list[float], float]:
+    clip, curve = model(asked), Curve()
+    settings = Settings(
+        epochs=asked.epochs,
+        batch=asked.batch,
+        lr=asked.lr,
+        seed=seed,
+        precision="bf16" if fast else "fp32",
+        compile=fast and asked.device != "cpu",
+    )
+    found = teach(clip, stream(asked, clip), recipe(asked.method), settings=settings, watch=curve)
+    return curve.losses, found.metrics()["accuracy"]
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--device", default="cpu")
+    options.add_argument("--shared", type=Path)
+    options.add_argument("--classes", type=int, default=40)
+    options.add_argument("--method", default="spu")
+    options.add_argument("--epochs", type=int, default=5)
+    options.add_argument("--batch", type=int, default=64)
+    options.add_argument("--lr", type=float, default=2.5e-5)
+    options.add_argument("--out", type=Path)
+    asked = options.parse_args()
+    told = {
+        name: run(asked, seed, fast)
+        for name, seed, fast in (("float32", 0, False), ("fast", 0, True), ("seed 1", 1, False))
+    }
+    plain = np.array(told["float32"][0])
+    for name, (losses, accuracy) in told.items():
+        apart = np.abs(np.array(losses) - plain)
+        last = np.mean(losses[-10:])
+        sys.stdout.write(
+            f"{name}: loss {losses[0]:.4f} at first, {last:.4f} in the last ten steps, "
+            f"{apart.mean():.4f} from float32 on average, {apart.max():.4f} at most; "
+            f"{accuracy:.1f} % right\n"
+        )
+    if asked.out:
+        asked.out.write_text(json.dumps(told))
+
+
+if __name__ == "__main__":
+    main()

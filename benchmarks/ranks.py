@@ -1,0 +1,139 @@
+"""What does it cost that several processes learn together? Time, and bytes against DDP's.
+
+    torchrun --nproc-per-node 2 benchmarks/ranks.py                  # a small model on a processor
+    torchrun --nproc-per-node 8 benchmarks/ranks.py --device cuda    # CLIP ViT-B/16 on 8 GPUs
+    torchrun --nproc-per-node 2 benchmarks/ranks.py --shape b16 --batch 4 --times 2
+
+Each process takes `--batch` new images and as many replayed ones. A step together is compared with
+the same images alone, in the same processes at the same time. Bytes are what one process sends in a
+step, as a ring of processes does it; those of DDP are counted by a hook in its buckets.
+"""
+
+import argparse
+import sys
+import time
+from collections import Counter
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from speed import SHAPES, Ground
+from torch.nn.parallel import DistributedDataParallel
+
+from retouch.devices import ranks
+from retouch.devices.meeting import joined
+from retouch.learn.train import backward, lesson_for
+from retouch.methods import Method, recipe
+
+METHODS = {
+    "spu": recipe("spu", {"trains.score": "random"}),
+    "er": recipe("er"),
+}
+
+
+def step_of(ground: Ground, method: Method, times: int) -> tuple[float, Counter[str]]:
+    """Milliseconds and bytes of a step with as many old images as new ones."""
+    clip, settings = ground.clip(), ground.settings
+    clip.bf16 = settings.precision == "bf16"
+    took, before = [], Counter[str]()
+    with clip.fast("inductor" if settings.compile else None):
+        lesson = lesson_for(clip, ground.stream, ground.stream.tasks[0], method, settings)
+        with method.trains.begin(lesson) as update:
+            batch = lesson.load(np.arange(2 * settings.batch), settings.batch)
+            for number in range(times + 3):
+                if number == 3:
+                    before = Counter(ranks.sent)
+                ground.synchronize()
+                began = time.perf_counter()
+                found = backward(lesson, batch, method.keeps)
+                update.step(1.0)
+                ranks.total(float(found))
+                took.append(1e3 * (time.perf_counter() - began))
+    return median(took[3:]), Counter({k: (n - before[k]) // times for k, n in ranks.sent.items()})
+
+
+def ddp_bytes(ground: Ground, moving: tuple[str, ...] | None) -> int:
+    """What DDP sends of gradients a step, for these parameters or all."""
+    clip = ground.clip()
+    for name, parameter in clip.model.named_parameters():
+        parameter.requires_grad_(moving is None or name.endswith(moving))
+    model, seen = DistributedDataParallel(clip.model), [0]
+
+    def hook(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        buffer = bucket.buffer()
+        seen[0] += buffer.numel() * buffer.element_size()
+        done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        done.set_result(buffer)
+        return done
+
+    model.register_comm_hook(None, hook)
+    pixels = torch.zeros(1, 3, *clip.pixels.size, device=ground.device)
+    tokens = clip.tokenise(["a photo of the red one"])["input_ids"].to(ground.device)
+    model(pixel_values=pixels, input_ids=tokens).logits_per_image.sum().backward()
+    return 2 * seen[0] * (ranks.world() - 1) // ranks.world()
+
+
+def compare(asked: argparse.Namespace) -> list[list[str]]:
+    rows, each, world = [], asked.batch, ranks.world()
+    for name, method in METHODS.items():
+        asked.batch = each * world
+        together, sent = step_of(Ground(asked), method, asked.times)
+        asked.batch = each
+        device = torch.device(asked.device)
+        ranks.end()
+        alone, _ = step_of(Ground(asked), method, asked.times)
+        ranks.begin(device)
+        dense = ddp_bytes(Ground(asked), (".fc1.weight",) if name == "spu" else None)
+        whole = ddp_bytes(Ground(asked), None)
+        rows.append(
+            [
+                name,
+                f"{alone:.1f}",
+                f"{together:.1f}",
+                f"{100 * (together - alone) / alone:+.0f} %",
+                f"{sent['gradients'] / 1e6:.2f}",
+                f"{sent['features'] / 1e6:.2f}",
+                f"{dense / 1e6:.1f}",
+                f"{whole / 1e6:.1f}",
+            ]
+        )
+    return rows
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    options.add_argument("--shape", choices=SHAPES)
+    options.add_argument("--batch", type=int, help="new images a process; as many old ones join")
+    options.add_argument("--times", type=int, default=10)
+    options.add_argument("--fp32", action="store_true")
+    options.add_argument("--no-compile", dest="compile", action="store_false")
+    asked = options.parse_args()
+    cuda = asked.device == "cuda"
+    asked.shape = asked.shape or ("b16" if cuda else "small")
+    asked.batch = asked.batch or (128 if cuda else 16)
+    asked.compile &= cuda
+    asked.fp32 |= not cuda
+    with joined(asked.device) as asked.device:
+        head = [
+            "method",
+            "alone, ms",
+            "together, ms",
+            "more",
+            "gradients, MB",
+            "features, MB",
+            "DDP of what may move, MB",
+            "DDP of all, MB",
+        ]
+        rows = compare(asked)
+        if ranks.is_first():
+            images = f"{asked.batch} + {asked.batch} images each"
+            about = f"{asked.shape}, {ranks.world()} processes, {images}"
+            lines = ["| " + " | ".join(row) + " |" for row in [head, ["---"] * len(head), *rows]]
+            sys.stdout.write(f"{about}\n\n" + "\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,46 @@
+"""CLIPs of the usual sizes, with random weights: speed does not depend on them."""
+
+from typing import Any
+
+import torch
+
+import retouch
+from retouch.clip.hf import HuggingFaceClip
+from retouch.clip.pixels import Pixels
+
+SHAPES: dict[str, dict[str, Any]] = {
+    # image size, patch, (width, layers, heads) of the visual and the text tower, projection
+    "builtin": {"size": 64},  # with its weights
+    "small": {"size": 64, "patch": 8, "image": (192, 6, 6), "text": (128, 4, 4), "out": 128},
+    "b16": {"size": 224, "patch": 16, "image": (768, 12, 12), "text": (512, 12, 8), "out": 512},
+    "l14": {"size": 224, "patch": 14, "image": (1024, 24, 16), "text": (768, 12, 12), "out": 768},
+    "h14": {"size": 224, "patch": 14, "image": (1280, 32, 16), "text": (1024, 24, 16), "out": 1024},
+}
+
+
+def model_of(name: str, device: torch.device) -> HuggingFaceClip:
+    """A CLIP of random weights; its words are cut as the built-in model cuts them."""
+    import transformers
+
+    small, shape = retouch.load("builtin", device=str(device)), SHAPES[name]
+    if name == "builtin":
+        return small  # type: ignore[return-value]
+    text = {**small.model.config.text_config.to_dict(), **_tower(shape["text"])}
+    text |= {"vocab_size": 49408, "max_position_embeddings": 77}
+    vision = {**_tower(shape["image"]), "image_size": shape["size"]}
+    config = transformers.CLIPConfig(
+        text_config={**text, "projection_dim": shape["out"]},
+        vision_config={**vision, "patch_size": shape["patch"], "projection_dim": shape["out"]},
+        projection_dim=shape["out"],
+    )
+    torch.manual_seed(0)
+    with torch.device(device):
+        model = transformers.CLIPModel(config)
+    pixels = Pixels(size=(shape["size"], shape["size"]), shortest=shape["size"])
+    return HuggingFaceClip(model, small.tokenizer, pixels, name)
+
+
+def _tower(shape: tuple[int, int, int]) -> dict[str, int]:
+    width, layers, heads = shape
+    names = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+    return dict(zip(names, (width, layers, heads, 4 * width), strict=True))

@@ -1,0 +1,52 @@
+"""From a batch to its features; of several processes, each encodes a part and all get the whole.
+
+A process whose part is empty still encodes something and throws it away: so all of them have the
+same graph, and nobody waits for a gradient that never comes.
+"""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from retouch.clip.model import Clip, Tokens
+from retouch.devices import ranks
+
+
+def own_images(clip: Clip, pixels: Tensor) -> Tensor:
+    """Features of this process's images, be there none."""
+    if len(pixels):
+        return clip.image_features(pixels)
+    return clip.image_features(pixels.new_zeros((1, *pixels.shape[1:])))[:0]
+
+
+def own_texts(clip: Clip, tokens: Tokens) -> Tensor:
+    """Features of this process's part of the prompts."""
+    if own := own_tokens(tokens):
+        return clip.text_features(own)
+    return clip.text_features({key: value[:1] for key, value in tokens.items()})[:0]
+
+
+def own_pairs(clip: Clip, pixels: Tensor, tokens: Tokens) -> tuple[Tensor, Tensor]:
+    """Features of this process's images and prompts, side by side."""
+    own = own_tokens(tokens)
+    if len(pixels) and own:
+        return clip.pair_features(pixels, own)
+    return own_images(clip, pixels), own_texts(clip, tokens)
+
+
+def own_tokens(tokens: Tokens) -> Tokens:
+    """This process's part of the prompts; nothing if there are too few for all processes."""
+    part = ranks.own(how_many(tokens))
+    return {key: value[part] for key, value in tokens.items()} if part.start < part.stop else {}
+
+
+def how_many(tokens: Tokens) -> int:
+    """Prompts in a batch of them."""
+    return len(next(iter(tokens.values())))
+
+
+def in_chunks(encode: Callable[[Tensor], Tensor], rows: Tensor, at_once: int | None) -> Tensor:
+    """Features of so many rows at once."""
+    chunks: Sequence[Tensor] = rows.split(at_once or max(1, len(rows)))
+    return torch.cat([encode(chunk) for chunk in chunks])

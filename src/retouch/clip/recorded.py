@@ -1,0 +1,226 @@
+"""Passes through the towers that are recorded on the GPU, forward and backward, and played again.
+
+A step of a ViT-B/16 starts 1,300 small programs, and starting them can take longer than running
+them. A recording (a CUDA graph) starts them all at once, and gives the same bits. It holds for one
+shape, and as long as the towers are built the same and the same tensors want a gradient; the values
+of the weights may change. Two towers that were asked for together are played side by side.
+"""
+
+import logging
+import weakref
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import FunctionCtx, once_differentiable
+
+T = TypeVar("T")
+log = logging.getLogger("retouch")
+
+BEFORE = 2
+"""So often a pass runs as usual (which also compiles it) before it is worth recording."""
+
+
+@dataclass(frozen=True)
+class Pass:
+    """Something that a tower makes of tensors on its device."""
+
+    name: str
+    run: Callable[..., Tensor]
+    inputs: Sequence[Tensor]
+
+    @property
+    def key(self) -> Hashable:
+        return self.name, *((tuple(tensor.shape), tensor.dtype) for tensor in self.inputs)
+
+    def __call__(self) -> Tensor:
+        return self.run(*self.inputs)
+
+
+class Recorder:
+    """Plays what it has recorded, records what comes often, and runs the rest as usual."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._built: list[Any] = []
+        self._seen: dict[Hashable, int] = {}
+        self._recordings: dict[Hashable, Recording | None] = {}
+
+    def __call__(self, passes: Sequence[Pass]) -> Sequence[Tensor]:
+        """What the passes give; their gradients reach whatever was used."""
+        built = structure(self._model)
+        if not torch.is_grad_enabled():
+            there = self._ready(passes) if same(built, self._built) else None
+            return [each() for each in passes] if there is None else _play(there, passes)
+        if not same(built, self._built):
+            self.forget()
+            self._built = built
+        for each in passes:
+            self._listen(each)
+        there = self._ready(passes)
+        if there is None:
+            return [each() for each in passes]
+        leaves = [leaf for recording in there for leaf in recording.leaves]
+        played: Sequence[Tensor] = _Play.apply(there, passes, *leaves)  # type: ignore[no-untyped-call]
+        return played
+
+    def forget(self) -> None:
+        """Give the memory of all recordings back."""
+        self._seen, self._recordings, self._built = {}, {}, []
+
+    def _listen(self, each: Pass) -> None:
+        """Record a pass that has come often enough."""
+        if each.key in self._recordings:
+            return
+        self._seen[each.key] = self._seen.get(each.key, 0) + 1
+        if self._seen[each.key] > BEFORE:
+            self._recordings[each.key] = _record(each, self._pool(each.name))
+
+    def _ready(self, passes: Sequence[Pass]) -> "list[Recording] | None":
+        """The recordings of all passes; None unless all can be played now."""
+        found = [self._recordings.get(each.key) for each in passes]
+        free = [recording for recording in found if recording is not None and not recording.waits]
+        return free if len(free) == len(found) else None
+
+    def _pool(self, name: str) -> Any:
+        """Recordings of one tower share their memory: they are never under way at the same time."""
+        there = [r for r in self._recordings.values() if r is not None and r.name == name]
+        return there[0].forward.pool() if there else None
+
+
+class Recording:
+    """A pass of one shape: its inputs, outputs and gradients lie at fixed places."""
+
+    def __init__(self, each: Pass, pool: Any) -> None:
+        self.name = each.name
+        self._inputs = [tensor.clone() for tensor in each.inputs]
+        self._open: weakref.ref[Any] | None = None
+        self.forward, self.backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+        others = "thread_local"  # they may load the next images meanwhile
+        with torch.cuda.graph(self.forward, pool=pool, capture_error_mode=others):
+            out = each.run(*self._inputs)
+        self.leaves = leaves_of(out)
+        self._slope = torch.zeros_like(out)
+        pool = self.forward.pool()
+        with torch.cuda.graph(self.backward, pool=pool, capture_error_mode=others):
+            self._slopes = torch.autograd.grad(out, self.leaves, self._slope)
+        self._out = out.detach()
+
+    def play(self, inputs: Sequence[Tensor]) -> Tensor:
+        for place, tensor in zip(self._inputs, inputs, strict=True):
+            place.copy_(tensor, non_blocking=True)
+        self.forward.replay()
+        return self._out.clone()
+
+    def play_back(self, slope: Tensor) -> list[Tensor]:
+        self._slope.copy_(slope)
+        self.backward.replay()
+        return [slope.clone() for slope in self._slopes]
+
+    @property
+    def waits(self) -> bool:
+        """Whether a pass still wants to go back, so that what it left behind must stay."""
+        return self._open is not None and self._open() is not None
+
+    def open(self, token: "_Token | None") -> None:
+        self._open = None if token is None else weakref.ref(token)
+
+
+class _Token:
+    """Lives as long as somebody can still ask for the gradient of a pass."""
+
+
+class _Play(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, there: list[Recording], passes: Sequence[Pass], *leaves: Tensor
+    ) -> tuple[Tensor, ...]:
+        ctx.there, ctx.token = there, _Token()
+        for recording in there:
+            recording.open(ctx.token)
+        return tuple(_play(there, passes))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: FunctionCtx, *slopes: Tensor) -> tuple[Tensor | None, ...]:
+        there: list[Recording] = ctx.there  # type: ignore[attr-defined]
+        for recording in there:
+            recording.open(None)
+        found = _side_by_side([_back(r, s) for r, s in zip(there, slopes, strict=True)])
+        return None, None, *(slope for each in found for slope in each)
+
+
+def structure(model: nn.Module) -> list[Any]:
+    """What a recording depends on."""
+    found: list[Any] = []
+    for module in model.modules():
+        found += [module, vars(module).get("forward")]
+        for p in module._parameters.values():
+            found += [] if p is None else [p, p.data_ptr(), p.requires_grad]
+    return found
+
+
+def same(a: list[Any], b: list[Any]) -> bool:
+    """The very same objects, or equal numbers."""
+    return len(a) == len(b) and all(
+        x is y or (type(x) is int and x == y) for x, y in zip(a, b, strict=True)
+    )
+
+
+def watched(model: nn.Module) -> bool:
+    """Whether somebody wants to see every pass, so that it must run as it was written."""
+    return any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+
+
+def leaves_of(out: Tensor) -> list[Tensor]:
+    """The tensors that a gradient of `out` would reach, whoever holds them."""
+    found: dict[int, Tensor] = {}
+    seen, todo = set(), [out.grad_fn]
+    while todo:
+        node = todo.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if (leaf := getattr(node, "variable", None)) is not None:
+            found[id(leaf)] = leaf
+        todo += [following for following, _ in node.next_functions]
+    return list(found.values())
+
+
+def _record(each: Pass, pool: Any) -> Recording | None:
+    """None where the pass cannot be recorded, because it looks at values on the way."""
+    try:
+        return Recording(each, pool)
+    except RuntimeError as why:
+        torch.cuda.synchronize()
+        log.debug("%s cannot be recorded: %s", each.key, why)
+        return None
+
+
+def _play(there: Sequence[Recording], passes: Sequence[Pass]) -> list[Tensor]:
+    return _side_by_side([_forth(r, p) for r, p in zip(there, passes, strict=True)])
+
+
+def _forth(recording: Recording, each: Pass) -> Callable[[], Tensor]:
+    return lambda: recording.play(each.inputs)
+
+
+def _back(recording: Recording, slope: Tensor) -> Callable[[], list[Tensor]]:
+    return lambda: recording.play_back(slope)
+
+
+def _side_by_side(jobs: Sequence[Callable[[], T]]) -> list[T]:
+    """The first on the stream at hand, the others on streams of their own beside it."""
+    here = torch.cuda.current_stream()
+    sides = [torch.cuda.Stream() for _ in jobs[1:]]
+    found = []
+    for side, job in zip(sides, jobs[1:], strict=True):
+        side.wait_stream(here)
+        with torch.cuda.stream(side):
+            found.append(job())
+    found = [jobs[0](), *found]
+    for side in sides:
+        here.wait_stream(side)
+    return found

@@ -1,0 +1,1 @@
+"""Several devices that learn together: who is who, and what they tell each other."""

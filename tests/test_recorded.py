@@ -1,0 +1,166 @@
+"""When a pass is recorded and when it is played: decided here, on a processor.
+
+What a GPU records and plays is stood for by a tape that runs the pass again into fixed places, as a
+CUDA graph does; `benchmarks/speed.py` has the real one, with the same bits as without it.
+"""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from retouch.clip import recorded
+from retouch.clip.recorded import Pass, Recorder, leaves_of, watched
+
+
+class Tape(recorded.Recording):
+    """Inputs, outputs and gradients at fixed places, like a CUDA graph's."""
+
+    made = 0
+
+    def __init__(self, each: Pass, pool: object) -> None:
+        Tape.made += 1
+        self.name, self._run, self._open = each.name, each.run, None
+        self._inputs = [tensor.clone() for tensor in each.inputs]
+        self._keep = each.run(*self._inputs)
+        self.leaves = leaves_of(self._keep)
+        if not self.leaves:
+            raise RuntimeError("nothing wants a gradient")
+        self.forward = self
+        self._out = self._keep.detach().clone()
+
+    def pool(self) -> None:
+        """A GPU's memory; a processor has none of its own."""
+
+    def replay(self) -> None:
+        with torch.enable_grad():
+            self._keep = self._run(*self._inputs)
+        self._out.copy_(self._keep.detach())
+
+    def play_back(self, slope: Tensor) -> list[Tensor]:
+        return list(torch.autograd.grad(self._keep, self.leaves, slope))
+
+
+@pytest.fixture(autouse=True)
+def _tapes(monkeypatch: pytest.MonkeyPatch) -> None:
+    Tape.made = 0
+    monkeypatch.setattr(recorded, "Recording", Tape)
+    monkeypatch.setattr(recorded, "_side_by_side", lambda jobs: [job() for job in jobs])
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+
+
+class Two(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.one, self.two = nn.Linear(4, 3), nn.Linear(5, 3)
+
+
+def passes(model: Two, seed: int = 0) -> list[Pass]:
+    dice = torch.Generator().manual_seed(seed)
+    images, texts = torch.randn(2, 4, generator=dice), torch.randn(6, 5, generator=dice)
+    return [
+        Pass("images", lambda x: model.one(x).tanh(), [images]),
+        Pass("texts", lambda x: model.two(x).tanh(), [texts]),
+    ]
+
+
+def step(model: Two, recorder: Recorder | None, seed: int) -> list[Tensor]:
+    """Move the weights by the gradient of a loss on both, and return all there is to compare."""
+    todo = passes(model, seed)
+    a, b = recorder(todo) if recorder else [each() for each in todo]
+    model.zero_grad()
+    (a @ b.T).square().sum().backward()
+    slopes = [p.grad.clone() for p in model.parameters() if p.grad is not None]
+    with torch.no_grad():
+        for p in model.parameters():
+            if p.grad is not None:
+                p -= 0.1 * p.grad
+    return [a.detach(), b.detach(), *slopes]
+
+
+def test_what_is_played_is_what_would_have_run():
+    plain, model = Two(), Two()
+    recorder = Recorder(model)
+    for seed in range(6):
+        for a, b in zip(step(plain, None, seed), step(model, recorder, seed), strict=True):
+            assert torch.equal(a, b), seed
+    assert Tape.made == 2, "each tower once, when it came for the third time"
+
+
+def test_a_second_pass_before_the_first_went_back_runs_as_usual():
+    """Its activations must not be written over."""
+    model = Two()
+    recorder = Recorder(model)
+    for seed in range(3):
+        step(model, recorder, seed)
+    first, second = (recorder(passes(model, seed))[0] for seed in (7, 8))
+    slopes = [torch.autograd.grad(out.sum(), model.one.weight)[0] for out in (first, second)]
+    for seed, slope in zip((7, 8), slopes, strict=True):
+        expected = passes(model, seed)[0]().sum()
+        assert torch.allclose(slope, torch.autograd.grad(expected, model.one.weight)[0])
+    abandoned = recorder(passes(model, 9))[0]
+    del abandoned  # nobody can ask for its gradient any more
+    for a, b in zip(recorder(passes(model, 9)), passes(model, 9), strict=True):
+        assert torch.equal(a, b())
+    assert Tape.made == 2
+
+
+def test_without_gradients_a_recording_is_played_and_none_is_made():
+    model = Two()
+    recorder = Recorder(model)
+    with torch.no_grad():
+        for seed in range(5):
+            recorder(passes(model, seed))
+    assert Tape.made == 0
+    for seed in range(3):
+        step(model, recorder, seed)
+    model.one.weight.requires_grad_(False)  # while it is judged, say
+    with torch.no_grad():
+        for a, b in zip(recorder(passes(model, 9)), passes(model, 9), strict=True):
+            assert torch.equal(a, b())
+    model.one.weight.requires_grad_(True)
+    step(model, recorder, 3)
+    assert Tape.made == 2, "judging in between costs no recording"
+
+
+@pytest.mark.parametrize("change", ["freeze", "forward", "storage"])
+def test_what_is_built_otherwise_is_recorded_anew(change: str):
+    model = Two()
+    recorder = Recorder(model)
+    for seed in range(3):
+        step(model, recorder, seed)
+    if change == "freeze":
+        model.one.bias.requires_grad_(False)
+    elif change == "forward":
+        model.one.forward = lambda x: 2 * nn.functional.linear(x, model.one.weight)
+    else:
+        model.one.weight.data = model.one.weight.data.clone()
+    plain = passes(model, 5)[0]().detach()
+    for _ in range(3):
+        assert torch.equal(recorder(passes(model, 5))[0], plain)
+    assert Tape.made == 4
+
+
+def test_what_cannot_be_recorded_runs_as_usual():
+    model = Two().requires_grad_(False)
+    recorder = Recorder(model)
+    for seed in range(5):
+        a, _ = recorder(passes(model, seed))
+        assert torch.equal(a, passes(model, seed)[0]())
+    assert Tape.made == 2, "and is not tried again"
+
+
+def test_leaves_are_found_whoever_holds_them():
+    a, b = (torch.ones(3, requires_grad=True) for _ in range(2))
+    found = leaves_of((a * 2 + (b * a).sum()).detach() + a * b + a.exp())
+    assert {id(leaf) for leaf in found} == {id(a), id(b)}
+    assert leaves_of(torch.ones(1)) == []
+
+
+def test_hooks_watch():
+    model = Two()
+    assert not watched(model)
+    handle = model.one.register_forward_hook(lambda *args: None)
+    assert watched(model)
+    handle.remove()
+    assert not watched(model)

@@ -1,0 +1,80 @@
+"""Several processes that learn together, as torchrun starts them, but by forking: in no time."""
+
+import multiprocessing
+import os
+import socket
+from collections.abc import Callable
+from contextlib import nullcontext
+from multiprocessing.connection import Connection
+from typing import Any
+
+from retouch.devices import ranks
+from retouch.devices.meeting import joined
+
+
+def together(world: int, what: Callable[..., Any], *about: Any) -> list[Any]:
+    """What each process returns, in order; an exception of one is the test's.
+
+    No tensors: torch would hand them over in memory that ends with the process.
+    """
+    found = together_or_lost(world, what, *about)
+    errors = [each for each in found if isinstance(each, BaseException)]
+    first = [error for error in errors if not isinstance(error, ranks.Lost)] or errors
+    if first:
+        raise first[0]
+    return found
+
+
+def together_or_lost(
+    world: int, what: Callable[..., Any], *about: Any, join: bool = True, patience: float = 60
+) -> list[Any]:
+    """The same, with an exception in the place of what a process would have returned.
+
+    Without `join` they are only started together. One that says nothing for too long is killed.
+    """
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    context = multiprocessing.get_context("fork")
+    pipes = [context.Pipe(duplex=False) for _ in range(world)]
+    processes = [
+        context.Process(target=_one, args=(rank, world, port, pipe[1], join, what, about))
+        for rank, pipe in enumerate(pipes)
+    ]
+    for process, (_, end) in zip(processes, pipes, strict=True):
+        process.start()
+        end.close()
+    found = [_heard(pipe, patience) for pipe, _ in pipes]
+    for process, said in zip(processes, found, strict=True):
+        if isinstance(said, TimeoutError):
+            process.kill()
+        process.join(30)
+    return found
+
+
+def _heard(pipe: Connection, patience: float) -> Any:
+    try:
+        return pipe.recv() if pipe.poll(patience) else TimeoutError("a process said nothing")
+    except EOFError:
+        return ranks.Lost("it was killed")
+
+
+def _one(
+    rank: int,
+    world: int,
+    port: int,
+    pipe: Connection,
+    join: bool,
+    what: Callable[..., Any],
+    about: Any,
+) -> None:
+    where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "LOCAL_RANK": str(rank)}
+    os.environ |= {**where, "RANK": str(rank), "WORLD_SIZE": str(world)}
+    try:
+        with joined("cpu") if join else nullcontext():
+            pipe.send(what(*about))
+    except BaseException as why:
+        pipe.send(why)
+    finally:
+        pipe.close()
+        os._exit(0)
