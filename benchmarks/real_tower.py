@@ -4,20 +4,23 @@
 
 The model is the visual tower of OpenAI's CLIP ViT-B/16 with a small text tower (see its README), so
 numbers are not the paper's. The control set is two images of each of ImageNet's classes, judged
-with seven templates, to save time. Several of these may run at once: each takes a cell that no
-other has.
+with seven templates, to save time. With `--jobs 5`, five cells run at a time.
 """
 
 import argparse
 import importlib.util
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
+import torch
+from rich.console import Console
 
-from retouch.bench import Bench, load_suite
+from retouch.bench import Bench, engine, load_suite
+from retouch.bench.board import Lines
 from retouch.bench.cell import Options
 from retouch.bench.field import Field
 from retouch.clip import Clip
@@ -60,11 +63,12 @@ def main() -> None:
     options.add_argument("--tasks", type=int)
     options.add_argument("--lr", default="")
     options.add_argument("--device", default="cpu")
+    options.add_argument("--jobs", type=int)
     options.add_argument("--fp32", action="store_true")
     options.add_argument("--out", type=Path, default=Path("runs/real"))
     asked = options.parse_args()
     on = Quickly(
-        lambda: load(asked.shared / "models" / NAME).to(asked.device),  # type: ignore[arg-type]
+        partial(load, asked.shared / "models" / NAME, asked.device),
         asked.shared / "data",
         asked.out.parent / "cache",
         str(asked.shared / "data" / "coco-val-200"),
@@ -77,26 +81,16 @@ def main() -> None:
         lr=tuple(float(rate) for rate in asked.lr.split(",") if rate),
     )
     suite = load_suite(asked.suite).only([m for m in asked.methods.split(",") if m])
-    made = Bench(suite, on, NAME, asked.out, wanted, say=say)
-    for cell in made.cells:
-        claim = cell.folder(asked.out) / "claim"
-        claim.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            claim.open("x").close()
-        except FileExistsError:
-            continue
-        try:
-            made.run_cell(cell)
-        except Exception as why:  # one that fails must not cost the others
-            say(f"{cell.row}, {cell.dataset}: FAILED: {type(why).__name__}: {str(why)[:200]}")
-            claim.unlink()
+    made = Bench(suite, on, NAME, asked.out, wanted)
+    made.run(engine(jobs=asked.jobs, device=asked.device), Lines(Console()))
 
 
-def load(folder: Path) -> Clip:
+def load(folder: Path, device: str = "cpu") -> Clip:
     """The model as its own `load.py` makes it."""
     module = _module(folder / "load.py")
     model, tokenizer = module.load(folder)
-    return HuggingFaceClip(model, tokenizer, Pixels(size=(224, 224), shortest=224), NAME)
+    clip = HuggingFaceClip(model, tokenizer, Pixels(size=(224, 224), shortest=224), NAME)
+    return clip.to(torch.device(device))
 
 
 def _module(file: Path) -> ModuleType:

@@ -7,17 +7,23 @@ import shutil
 from pathlib import Path
 
 import pytest
-from test_cli import retouch
+import torch
+import transformers
+from commands import run
+from tiny import tiny_config, tiny_tokenizer
 
-from retouch.bench import SUITES, Bench, load_suite
+from retouch.bench import SUITES, Bench, Done, Failed, Incomplete, load_suite
 from retouch.bench import pareto as curves
 from retouch.bench.cell import Options
 from retouch.bench.efficiency import costs
+from retouch.bench.engines import Said
+from retouch.bench.estimate import estimate
 from retouch.bench.field import Field, model_maker
-from retouch.bench.grid import Done
 from retouch.bench.suite import Suite, ground
 from retouch.bench.table import COLUMNS, Table, tabulate, to_csv, to_json, to_latex, to_markdown
 from retouch.bench.write import write_pareto, write_table
+from retouch.clip.hf import HuggingFaceClip
+from retouch.clip.pixels import Pixels
 from retouch.errors import UserError
 from retouch.learn.metrics import accuracy_increase, average_control_drop, average_forgetting
 from retouch.methods import RECIPES
@@ -26,8 +32,22 @@ SMALL = Options(tasks=2, epochs=1, replay=50, lr=(1e-3,))
 PAPER = ("aircraft", "birdsnap", "cars", "cifar100", "cub", "gtsrb")
 
 
+def tiny_model() -> HuggingFaceClip:
+    """A tenth of the built-in model's time: here it matters that all runs, not what is learned."""
+    torch.manual_seed(0)
+    config = tiny_config(64, 32)
+    config.vision_config.num_hidden_layers = 5  # DualPrompt wants so many
+    model = transformers.CLIPModel(config)
+    return HuggingFaceClip(model, tiny_tokenizer(), Pixels(size=(64, 64)), "tiny")
+
+
 @pytest.fixture(scope="module")
 def field() -> Field:
+    return Field(tiny_model, reference="builtin", small=True)
+
+
+@pytest.fixture(scope="module")
+def builtin() -> Field:
     return Field(model_maker("builtin", "cpu"), reference="builtin", small=True)
 
 
@@ -108,20 +128,69 @@ def test_every_suite_runs_in_a_reduced_form(name: str, field: Field, tmp_path: P
 
 
 def test_finished_cells_are_not_run_twice(field: Field, tmp_path: Path):
-    said: list[str] = []
+    ran: list[str] = []
+
+    def tell(said: Said) -> None:
+        if isinstance(said, Done) and not said.earlier:
+            ran.append(said.cell.row)
+
     made = bench("demo", field, tmp_path, ["er", "spu"])
-    made.say = said.append
-    first = made.run()
-    assert len(said) == 2
-    again = made.run()
-    assert len(said) == 2
+    first = made.run(tell=tell)
+    assert ran == ["er", "spu"]
+    again = made.run(tell=tell)
+    assert ran == ["er", "spu"]
     assert [d.results.metrics() for d in first] == [d.results.metrics() for d in again]
     shutil.rmtree(first[0].cell.folder(tmp_path))
-    made.run()
-    assert len(said) == 3
+    made.run(tell=tell)
+    assert ran == ["er", "spu", "er"]
     other = Bench(made.suite, field, "builtin", tmp_path, Options(tasks=2, epochs=2, replay=50))
     with pytest.raises(UserError, match="a cell with other settings"):
         other.run()
+
+
+def test_a_cell_that_fails_does_not_cost_the_others(field: Field, tmp_path: Path):
+    suite = Suite(
+        title="t",
+        rows=[
+            {"name": "too fast", "method": "flyp", "settings": {"lr": 1e30}},
+            {"name": "frozen", "method": "frozen"},
+        ],
+    )
+    made, heard = Bench(suite, field, "builtin", tmp_path, SMALL), []
+    with pytest.raises(Incomplete, match="1 of 2 cells failed") as caught:
+        made.run(tell=heard.append)
+    assert [d.cell.row for d in caught.value.done] == ["frozen"]
+    assert [f.cell.row for f in caught.value.failed] == ["too fast"]
+    assert "the loss became nan" in str(caught.value)
+    assert "the same command tries these again" in str(caught.value)
+    assert [type(said) for said in heard if isinstance(said, Done | Failed)] == [Failed, Done]
+
+
+def test_a_mistake_in_the_program_leaves_its_traceback(
+    field: Field, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    made = bench("demo", field, tmp_path, ["frozen"])
+    monkeypatch.setattr(Field, "control", lambda self, name: 1 / 0)
+    with pytest.raises(Incomplete, match="ZeroDivisionError: division by zero"):
+        made.run()
+    (file,) = tmp_path.glob("cells/*/*/*/error.txt")
+    assert "line" in file.read_text()
+
+
+def test_a_folder_of_ones_own_writes_its_cells_below_the_results(field: Field, tmp_path: Path):
+    options = Options(datasets=("/data/my photos",))
+    (cell,) = Bench(load_suite("demo").only(["spu"]), field, "builtin", tmp_path, options).cells
+    assert cell.folder(tmp_path) == tmp_path / "cells" / "spu" / "data-my-photos" / "seed-0"
+
+
+def test_two_at_work_in_one_folder(field: Field, tmp_path: Path):
+    made = bench("demo", field, tmp_path, ["frozen"])
+
+    def tell(said: Said) -> None:
+        with pytest.raises(UserError, match="another bench is at work"):
+            made.run()
+
+    made.run(tell=tell)
 
 
 def test_a_cell_keeps_what_it_was_and_what_it_took(field: Field, tmp_path: Path):
@@ -148,14 +217,14 @@ def test_the_buffer_of_a_benchmark_is_the_papers():
 
 
 def test_an_estimate(field: Field, tmp_path: Path):
-    about = bench("demo", field, tmp_path).estimate()
+    about = estimate(bench("demo", field, tmp_path))
     assert about["cells"] == 4
     assert about["seconds"] > 0
-    assert about["bytes"] > 1e6
+    assert about["bytes"] > 1e5
 
 
-def test_what_methods_cost(field: Field, tmp_path: Path):
-    found = {cost.name: cost for cost in costs(bench("efficiency", field, tmp_path))}
+def test_what_methods_cost(builtin: Field, tmp_path: Path):
+    found = {cost.name: cost for cost in costs(bench("efficiency", builtin, tmp_path))}
     size = found["FLYP"].at_inference
     assert found["FLYP"].trainable == size
     assert found["ZSCL"].while_training >= 2 * size
@@ -235,19 +304,37 @@ def test_pareto_is_drawn(field: Field, tmp_path: Path):
 
 def test_the_command(tmp_path: Path):
     words = ("bench", "demo", "--model", "builtin", "--methods", "frozen,spu", "--quick")
-    done = retouch(*words, "--tasks", 2, "--out", tmp_path / "b", "-q")
-    assert done.returncode == 0, done.stderr
-    assert "spu, builtin, seed 0" in done.stdout
+    done = run(*words, "--tasks", 2, "--out", tmp_path / "b")
+    assert "spu, builtin, seed 0: task 2/2 new classes" in done.stdout
+    assert "spu, builtin, seed 0: 5" in done.stdout
     for ending in ("md", "csv", "tex", "json"):
         assert (tmp_path / "b" / f"table.{ending}").exists()
-    again = retouch(*words, "--tasks", 2, "--out", tmp_path / "b", "--no-resume")
-    assert again.returncode == 1
-    assert "holds cells already" in again.stderr
-    plan = retouch(*words, "--dry-run", "--out", tmp_path / "c")
+    again = run(*words, "--tasks", 2, "--out", tmp_path / "b")
+    assert "spu, builtin, seed 0: 5" in again.stdout
+    assert "(finished before)" in again.stdout
+    shown = run(*words, "--tasks", 2, "--out", tmp_path / "b", "-q").stdout
+    assert shown.startswith("The demo's methods")
+    anew = run(*words, "--tasks", 2, "--out", tmp_path / "b", "--no-resume", code=1)
+    assert "holds cells already" in anew.stderr
+    plan = run(*words, "--dry-run", "--out", tmp_path / "c")
     assert "2 cells, roughly" in plan.stdout
     assert not (tmp_path / "c").exists()
-    missing = retouch("bench", "table1", "--model", "builtin", "--datasets", "cub")
+    out = ("--out", tmp_path / "d")
+    missing = run("bench", "table1", "--model", "builtin", "--datasets", "cub", *out, code=1)
     assert "CUB-200-2011 is not there" in " ".join(missing.stderr.split())
+    assert "cells failed" not in missing.stderr
+
+
+def test_cells_that_fail_end_the_command_with_1_and_the_table_of_the_others(tmp_path: Path):
+    suite = tmp_path / "mine.yaml"
+    suite.write_text(
+        "title: mine\nrows:\n- {name: still, method: frozen}\n"
+        "- {name: too fast, method: flyp, settings: {lr: 1.0e+30}}\n"
+    )
+    words = ("--model", "builtin", "--quick", "--tasks", 2, "--out", tmp_path / "b")
+    done = run("bench", suite, *words, code=1)
+    assert "still" in (tmp_path / "b" / "table.md").read_text()
+    assert "1 of 2 cells failed:\n  too fast, builtin, seed 0: the loss became" in done.stderr
 
 
 def test_the_grounds_are_sound():

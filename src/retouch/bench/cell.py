@@ -40,17 +40,27 @@ class Cell:
     def training(self) -> Settings:
         return Settings(**self.settings, seed=self.seed)
 
+    @property
+    def title(self) -> str:
+        """No other cell of a suite is called so."""
+        return f"{self.row}, {self.dataset}, seed {self.seed}"
+
     def folder(self, out: Path) -> Path:
         rate = f" lr={self.settings['lr']:g}" if "@" in self.row else ""
-        name = re.sub(r"[^A-Za-z0-9.+=-]+", "-", self.row.split("@")[0] + rate).strip("-")
-        return out / "cells" / name / self.dataset / f"seed-{self.seed}"
+        names = self.row.split("@")[0] + rate, self.dataset
+        row, data = (re.sub(r"[^A-Za-z0-9.+=-]+", "-", name).strip("-") for name in names)
+        return out / "cells" / row / data / f"seed-{self.seed}"
 
     def begin(self, out: Path) -> Path:
         """Write down what will be run, and where."""
         folder = self.folder(out)
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(folder / FILE, self._json())
-        return folder / "run"
+        return self.run(out)
+
+    def run(self, out: Path) -> Path:
+        """Where its training writes."""
+        return self.folder(out) / "run"
 
     def finished(self, out: Path) -> Results | None:
         """The results, if this very cell was run to its end before."""
@@ -63,8 +73,13 @@ class Cell:
             )
         if not (folder / DONE).is_file():
             return None
-        found = Results.read(folder / "run")
+        found = Results.read(self.run(out))
         return found if found.finished else None
+
+    def told(self, out: Path) -> dict[str, Any]:
+        """What was written beside a finished cell."""
+        found: dict[str, Any] = json.loads((self.folder(out) / DONE).read_text())
+        return found
 
     def end(self, out: Path, told: dict[str, Any]) -> None:
         """It is run; what it took goes beside it."""
@@ -72,7 +87,7 @@ class Cell:
 
     def drop_weights(self, out: Path) -> None:
         """Remove what a finished run keeps to go on from, and leave what it found out."""
-        run = self.folder(out) / "run"
+        run = self.run(out)
         shutil.rmtree(run / "deltas", ignore_errors=True)
         for file in run.glob("*.safetensors"):
             file.unlink()

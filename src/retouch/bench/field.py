@@ -1,9 +1,10 @@
 """What the cells of a suite are run on: models, streams, control sets, each read once."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
+from typing import Any
 
 from retouch.bench.cell import Cell
 from retouch.builtin.images import control_images, sign_images, world_pairs
@@ -11,7 +12,13 @@ from retouch.clip import Clip, load
 from retouch.clip.pixels import Pixels
 from retouch.data import Images, Pairs, Splits, Stream, cached, read_data, read_pairs
 from retouch.data.cache import Progress
+from retouch.data.pictures import Indices
 from retouch.data.read import BENCHMARKS
+
+
+def silent(parts: Iterable[Indices], what: str, total: int) -> Iterable[Indices]:
+    """Pass on parts of some images."""
+    return parts
 
 
 @dataclass
@@ -26,9 +33,15 @@ class Field:
     skip_bad: bool = False
     small: bool = False
     """Few pictures of each class, for a quick look."""
-    progress: Progress = lambda todo, what, total: todo
+    progress: Progress = silent
     _splits: dict[str, tuple[Images, Images]] = field(default_factory=dict)
     _controls: dict[str, Images] = field(default_factory=dict)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What another process needs: it opens models and data itself."""
+        own = {"_splits": {}, "_controls": {}, "progress": silent}
+        opened = ("pixels", "pairs")
+        return {key: value for key, value in (vars(self) | own).items() if key not in opened}
 
     @cached_property
     def pixels(self) -> Pixels:
@@ -57,6 +70,22 @@ class Field:
         if self.reference == "builtin":
             return world_pairs(64 if self.small else 512)
         return None if self.reference is None else read_pairs(self.reference)
+
+    def prepare(self, cells: Sequence[Cell]) -> None:
+        """Find what is missing before anything is run, and decode images once, for all cells.
+
+        What comes with the package is drawn where it is needed.
+        """
+        if not cells:
+            return
+        _ = self.pixels  # no such model?
+        for cell in {(cell.dataset, cell.tasks): cell for cell in cells}.values():
+            if cell.dataset != "builtin":
+                self.stream(cell)
+        for name in {cell.control for cell in cells} - {"builtin"}:
+            self.control(name)
+        if self.reference != "builtin" and any(cell.recipe.needs_reference for cell in cells):
+            _ = self.pairs
 
     def is_whole(self, dataset: str) -> bool:
         """Whether all of a benchmark's images are there."""
@@ -88,4 +117,4 @@ def _few(images: Images, classes: int = 20) -> Images:
 
 def model_maker(name: str, device: str) -> Callable[[], Clip]:
     """Loads a model anew for every cell, so that none learns from another."""
-    return lambda: load(name, device=device)
+    return partial(load, name, device=device)

@@ -1,43 +1,45 @@
 """Run a suite cell by cell; what is finished is never run twice."""
 
+import json
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from filelock import FileLock, Timeout
 
 from retouch.bench.cell import Cell, Options, cells
+from retouch.bench.engines import Done, Engine, Failed, Finished, Serial, Tell, silently
 from retouch.bench.field import Field
 from retouch.bench.suite import Ground, Suite, ground
-from retouch.learn import Results, Watch, preview, teach
-from retouch.methods import Lesson
+from retouch.devices import ranks
+from retouch.errors import UserError
+from retouch.files import write_atomically
+from retouch.learn import Results, Watch, teach
 
-Say = Callable[[str], None]
+TRACE = "error.txt"
 
 
-@dataclass
-class Done:
-    """A cell that was run."""
+class Incomplete(UserError):
+    """Some cells failed; what the others found is here."""
 
-    cell: Cell
-    results: Results
-    whole: bool
-    """Whether all images of the data set were there."""
+    def __init__(self, message: str, done: list[Done], failed: list[Failed]) -> None:
+        super().__init__(message)
+        self.done, self.failed = done, failed
 
 
 @dataclass
 class Bench:
-    """A suite on a model."""
+    """A suite on a model. It travels to other processes, which run its cells there."""
 
     suite: Suite
     on: Field
     model: str
     out: Path
     options: Options = field(default_factory=Options)
-    watch: Callable[[Cell], Watch] = lambda cell: Watch()
-    say: Say = lambda line: None
     keep_deltas: bool = False
     """Keep what every task changed: gigabytes a cell where all weights move."""
 
@@ -49,78 +51,90 @@ class Bench:
     def cells(self) -> list[Cell]:
         return cells(self.suite, self.base, self.model, self.options, ground("paper"))
 
-    def run(self) -> list[Done]:
-        """All cells in order; a grid that was killed goes on where it stopped."""
-        return list(self.each())
+    def run(self, engine: Engine | None = None, tell: Tell = silently) -> list[Done]:
+        """All cells, each once; a grid that was killed goes on where it stopped.
 
-    def each(self) -> Iterator[Done]:
-        return map(self.run_cell, self.cells)
+        What is told comes as it happens; what is returned is in the suite's order. A cell that
+        fails does not cost the others: when all have ended, `Incomplete` names those that did.
+        Where several processes learn each cell together, the first one has what was found.
+        """
+        engine = engine or Serial()
+        with _alone(self.out):
+            done = self._done() if ranks.is_first() else {}
+            before = json.loads(ranks.from_first(lambda: json.dumps(list(done))))
+            todo = [cell for cell in self.cells if cell.title not in before]
+            if engine.here:
+                self.on.prepare(todo)
+            for each in done.values():
+                tell(replace(each, earlier=True))
+            failed = []
+            for end in engine.run(self, todo, tell):
+                if not ranks.is_first() and isinstance(end, Finished):
+                    continue
+                now = self._see(end)
+                tell(now)
+                if isinstance(now, Done):
+                    done[now.cell.title] = now
+                else:
+                    failed.append(now)
+        ordered = [done[cell.title] for cell in self.cells if cell.title in done]
+        if failed:
+            raise Incomplete(_failures(failed, len(self.cells)), ordered, failed)
+        return ordered
 
-    def run_cell(self, cell: Cell) -> Done:
-        """Run a cell, unless it is finished."""
-        stream = self.on.stream(cell)
+    def _done(self) -> dict[str, Done]:
+        found = [self.finished(cell) for cell in self.cells]
+        return {each.cell.title: each for each in found if each}
+
+    def _see(self, end: Finished | Failed) -> Done | Failed:
+        if isinstance(end, Failed):
+            if end.trace:
+                file = end.cell.folder(self.out) / TRACE
+                file.parent.mkdir(parents=True, exist_ok=True)
+                write_atomically(file, end.trace)
+                end.why += f" (more in {file})"
+            return end
+        found = self.finished(end.cell)
+        return found or Failed(end.cell, f"what was found is not in {end.cell.folder(self.out)}")
+
+    def finished(self, cell: Cell) -> Done | None:
+        """What a cell found, if it was run to its end."""
         results = cell.finished(self.out)
         if results is None:
-            results = self._run(cell, stream)
-            self.say(_line(cell, results))
-        return Done(cell, results, self.on.is_whole(cell.dataset))
+            return None
+        whole = cell.told(self.out).get("whole")
+        if whole is None:  # written by an earlier version
+            self.on.stream(cell)
+            whole = self.on.is_whole(cell.dataset)
+        return Done(cell, results, whole)
 
-    def _run(self, cell: Cell, stream: Any) -> Results:
-        clip = self.on.make_model()
+    def run_cell(self, cell: Cell, watch: Watch | None = None) -> None:
+        """Run a cell to its end, here and now."""
+        stream, clip, method = self.on.stream(cell), self.on.make_model(), cell.recipe
         cuda = clip.device.type == "cuda"
         if cuda:
             torch.cuda.reset_peak_memory_stats(clip.device)
         began = time.monotonic()
-        method = cell.recipe
-        results = teach(
+        teach(
             clip,
             stream,
             method,
             settings=cell.training,
             control=self.on.control(cell.control),
             reference=self.on.pairs if method.needs_reference else None,
-            out=cell.begin(self.out),
-            watch=self.watch(cell),
+            out=cell.begin(self.out) if ranks.is_first() else cell.run(self.out),
+            watch=watch,
         )
-        peak = torch.cuda.max_memory_allocated(clip.device) if cuda else None
-        seconds = round(time.monotonic() - began, 1)
-        cell.end(self.out, {"seconds": seconds, "peak_memory_bytes": peak, "extra": cost(method)})
-        if not self.keep_deltas:
-            cell.drop_weights(self.out)
-        return results
-
-    def estimate(self) -> dict[str, float]:
-        """Roughly how long all cells take and what they write, from a single step of each row."""
-        seconds = disk = 0.0
-        timed: dict[tuple[str, str], tuple[float, int]] = {}
-        for cell in self.cells:
-            stream = self.on.stream(cell)
-            key = cell.row.split("@")[0], cell.dataset
-            if key not in timed:
-                timed[key] = self._time(cell, stream)
-            each, moving = timed[key]
-            images = len(stream.train) * cell.training.epochs * 2
-            judged = (len(stream.test) + len(self.on.control(cell.control) or ())) / 3
-            seconds += each * (images + judged * (len(stream.tasks) + 1))
-            own = 4.2 * moving * len(stream.tasks)
-            disk = disk + own if self.keep_deltas else max(disk, own)
-        return {"cells": len(self.cells), "seconds": seconds, "bytes": disk}
-
-    def _time(self, cell: Cell, stream: Any) -> tuple[float, int]:
-        """Seconds an image while training, and how many entries a delta holds."""
-        clip, method = self.on.make_model(), cell.recipe
-        pairs = self.on.pairs if method.needs_reference else None
-        if method.name == "frozen":
-            return 0.0, 0
-        moving = preview(clip, stream, method, settings=cell.training, reference=pairs).count
-        lesson = Lesson(clip, stream, stream.tasks[0], cell.training, lambda f: f.images.sum())
-        batch = lesson.load(lesson.new(0))
-        began = time.monotonic()
-        for term in lesson.losses(batch):
-            term.backward()
-        if clip.device.type == "cuda":
-            torch.cuda.synchronize()
-        return (time.monotonic() - began) / len(batch.pixels), moving
+        took = {
+            "seconds": round(time.monotonic() - began, 1),
+            "peak_memory_bytes": torch.cuda.max_memory_allocated(clip.device) if cuda else None,
+            "extra": cost(method),
+            "whole": self.on.is_whole(cell.dataset),
+        }
+        if ranks.is_first():
+            cell.end(self.out, took)
+            if not self.keep_deltas:
+                cell.drop_weights(self.out)
 
 
 def cost(method: Any) -> dict[str, Any]:
@@ -128,10 +142,38 @@ def cost(method: Any) -> dict[str, Any]:
     return {"reference_data": method.needs_reference, "copies_of_weights": method.copies}
 
 
-def _line(cell: Cell, results: Results) -> str:
+def line(cell: Cell, results: Results) -> str:
+    """What a cell found, in a line."""
+    return f"{cell.title}: {numbers(results)}"
+
+
+def numbers(results: Results) -> str:
     found = results.metrics()
     control = f", control {found['control']:.1f} %" if "control" in found else ""
-    return (
-        f"{cell.row}, {cell.dataset}, seed {cell.seed}: {found['accuracy']:.1f} %"
-        f"{control}, {sum(results.seconds):.0f} s"
-    )
+    return f"{found['accuracy']:.1f} %{control}, {sum(results.seconds):.0f} s"
+
+
+@contextmanager
+def _alone(out: Path) -> Iterator[None]:
+    """Two grids in one folder would write over each other's cells."""
+    if not ranks.is_first():
+        yield
+        return
+    out.mkdir(parents=True, exist_ok=True)
+    try:
+        with FileLock(out / ".lock", timeout=0):
+            yield
+    except Timeout:
+        raise UserError(
+            f"another bench is at work in {out}; wait for it, or choose another --out"
+        ) from None
+
+
+def _failures(failed: list[Failed], total: int) -> str:
+    """Each reason once, with the cells that it holds for."""
+    reasons: dict[str, list[str]] = {}
+    for each in failed:
+        reasons.setdefault(each.why, []).append(each.cell.title)
+    told = "\n".join(f"  {'; '.join(titles)}: {why}" for why, titles in reasons.items())
+    rest = "The others are finished; the" if len(failed) < total else "The"
+    return f"{len(failed)} of {total} cells failed:\n{told}\n{rest} same command tries these again"

@@ -6,7 +6,7 @@ from statistics import mean
 
 from matplotlib.figure import Figure
 
-from retouch.bench.grid import Done
+from retouch.bench.engines import Done
 from retouch.report.frame import frame, mark
 from retouch.report.look import MUTED, WIDTH, looks, styled
 

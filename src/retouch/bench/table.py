@@ -16,7 +16,7 @@ from rich import box
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from retouch.bench.grid import Done
+from retouch.bench.engines import Done
 from retouch.bench.suite import Suite
 from retouch.learn import metrics
 

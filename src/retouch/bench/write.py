@@ -6,7 +6,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from retouch.bench import efficiency, pareto, table
-from retouch.bench.grid import Bench, Done
+from retouch.bench.engines import Done
+from retouch.bench.grid import Bench
 from retouch.files import write_atomically
 from retouch.report.look import png, svg
 

@@ -1,5 +1,7 @@
 """`retouch bench`."""
 
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,15 +14,15 @@ from retouch.cli.options import (
     Model,
     NoCache,
     Precision,
-    Quiet,
     Root,
     SkipBad,
 )
-from retouch.cli.say import out, plainly, progress
+from retouch.cli.say import out, plainly, progress, together
 from retouch.errors import UserError
 
 if TYPE_CHECKING:
-    from retouch.bench import Bench
+    from retouch.bench import Bench, Done, Engine
+    from retouch.bench.board import Board
 
 Names = Annotated[str | None, typer.Option(help="Only these, with commas.")]
 
@@ -71,28 +73,40 @@ def bench(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="List the cells and estimate time and disk.")
     ] = False,
-    quiet: Quiet = False,
+    jobs: Annotated[
+        int | None, typer.Option(help="So many cells at a time, each in a process.", min=1)
+    ] = None,
+    on: Annotated[
+        str | None,
+        typer.Option(help="ray, or ray://HOST:PORT: on a Ray cluster.", metavar="WHERE"),
+    ] = None,
+    gpus_per_cell: Annotated[
+        float | None, typer.Option(help="With Ray; 0.5 lets two share one.", min=0)
+    ] = None,
+    cpus_per_cell: Annotated[float | None, typer.Option(help="With Ray.", min=1)] = None,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Nothing but the table at the end.")
+    ] = False,
 ) -> None:
     """Run a table of the paper, or any part of it, and print it beside the paper's numbers.
 
     Finished cells are never run twice: a run that was killed goes on with the same command.
     """
     place = folder or Path("runs") / Path(suite).stem
-    with plainly(place):
+    with plainly(place), together(device) as device:
+        from retouch.bench.board import board
         from retouch.bench.cell import Options
+        from retouch.bench.engines import Serial, engine
         from retouch.bench.field import Field, model_maker
         from retouch.bench.grid import Bench
         from retouch.bench.suite import ground, load_suite
-        from retouch.clip.load import find_device
-        from retouch.learn.hardware import hardware
-        from retouch.learn.suit import SMALL_MODEL
-        from retouch.learn.watch import watch
+        from retouch.bench.worker import suits
 
         if not resume and (place / "cells").exists():
             raise UserError(f"{place} holds cells already; choose another --out, or --resume")
         chosen = load_suite(suite).only(_split(methods))
         base = ground("builtin" if model == "builtin" else "paper")
-        on = Field(
+        field = Field(
             model_maker(model, device),
             data_root,
             cache,
@@ -102,9 +116,9 @@ def bench(
             small=quick,
             progress=progress,
         )
-        computes = hardware(
-            find_device(device), 0 if model == "builtin" else SMALL_MODEL, precision, compiled
-        )
+        trains = chosen.kind != "efficiency" and not dry_run
+        where = engine(on, jobs, device, gpus_per_cell, cpus_per_cell) if trains else Serial()
+        computes = where.ask(partial(suits, model, device, precision, compiled))
         options = Options(
             datasets=tuple(_split(datasets)),
             seeds=seeds,
@@ -117,42 +131,60 @@ def bench(
             replay=50 if quick else None,
             lr=tuple(float(rate) for rate in _split(lr)),
         )
-        made = Bench(
-            chosen,
-            on,
-            model,
-            place,
-            options,
-            keep_deltas=keep_deltas,
-            say=lambda line: out.print(line, highlight=False, soft_wrap=True, markup=False),
-        )
-        if not quiet:
-            made.watch = lambda cell: watch(cell.row, cell.tasks, cell.training.epochs)
-        _plan(made) if dry_run else _run(made)
+        made = Bench(chosen, field, model, place, options, keep_deltas=keep_deltas)
+        if dry_run:
+            _plan(made)
+        elif trains:
+            _run(made, where, board(made.cells, out, quiet=quiet or out.quiet))
+        else:
+            _count(made)
 
 
-def _run(made: "Bench") -> None:
-    from retouch.bench import efficiency, table
-    from retouch.bench.write import write_costs, write_pareto, write_table
+def _run(made: "Bench", where: "Engine", shown: "Board") -> None:
+    from retouch.bench.grid import Incomplete
 
-    if made.suite.kind == "efficiency":
-        found = efficiency.costs(made)
-        write_costs(made, found)
-        out.print(efficiency.to_rich(found, made.suite.title))
-    else:
-        done = made.run()
-        tabulated = table.tabulate(made.suite, done)
-        write_table(made.out, tabulated)
-        for part in table.to_rich(tabulated):
-            out.print(part)
-        if made.suite.kind == "pareto":
-            for name, area in write_pareto(made.out, done).items():
-                out.print(f"{name}: {area:.1f} % on average at up to 5 points lost")
+    try:
+        with shown:
+            done = made.run(where, shown)
+    except Incomplete as some:
+        if some.done:
+            _show(made, some.done)
+        raise
+    if done:  # else another process has it
+        _show(made, done)
+
+
+def _show(made: "Bench", done: "Sequence[Done]") -> None:
+    from retouch.bench import table
+    from retouch.bench.write import write_pareto, write_table
+
+    tabulated = table.tabulate(made.suite, done)
+    write_table(made.out, tabulated)
+    for part in table.to_rich(tabulated):
+        out.print(part)
+    if made.suite.kind == "pareto":
+        for name, area in write_pareto(made.out, done).items():
+            out.print(f"{name}: {area:.1f} % on average at up to 5 points lost")
+    out.print(f"More in {made.out}", highlight=False, soft_wrap=True)
+
+
+def _count(made: "Bench") -> None:
+    from retouch.bench import efficiency
+    from retouch.bench.write import write_costs
+    from retouch.devices import ranks
+
+    found = efficiency.costs(made)
+    if not ranks.is_first():
+        return
+    write_costs(made, found)
+    out.print(efficiency.to_rich(found, made.suite.title))
     out.print(f"More in {made.out}", highlight=False, soft_wrap=True)
 
 
 def _plan(made: "Bench") -> None:
     from rich.table import Table
+
+    from retouch.bench.estimate import estimate
 
     shown = Table("row", "method", "data", "seed", "tasks", "settings", box=None)
     for cell in made.cells:
@@ -163,7 +195,7 @@ def _plan(made: "Bench") -> None:
     out.print(shown)
     if made.suite.kind == "efficiency":
         return
-    about = made.estimate()
+    about = estimate(made)
     out.print(
         f"{about['cells']:.0f} cells, roughly {about['seconds'] / 60:.0f} minutes and "
         f"{about['bytes'] / 1e9:.1f} GB, from one step of each row on this machine",

@@ -1,0 +1,193 @@
+"""Where cells are run: one after the other, in processes of this machine, or on a Ray cluster.
+
+An engine starts cells and says how they ended. All else is the same for all of them: which cell
+comes next, what happens to one whose worker died, and what is told meanwhile.
+"""
+
+from abc import ABC, abstractmethod
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from retouch.bench.cell import Cell
+from retouch.devices import ranks
+from retouch.errors import UserError
+from retouch.learn import Results
+
+if TYPE_CHECKING:
+    from retouch.bench.grid import Bench
+
+RETRIES = 2
+
+
+@dataclass
+class Done:
+    """A cell that was run."""
+
+    cell: Cell
+    results: Results
+    whole: bool
+    """Whether all images of the data set were there."""
+    earlier: bool = False
+    """It was finished before this grid began."""
+
+
+@dataclass
+class Failed:
+    """A cell that was not run to its end, and why; the others go on."""
+
+    cell: Cell
+    why: str
+    trace: str = ""
+    """For one who looks for a mistake in the program."""
+
+
+@dataclass
+class Finished:
+    """A worker ran a cell to its end: what it found lies in the cell's folder."""
+
+    cell: Cell
+
+
+@dataclass
+class Lost:
+    """A worker died, or had no memory left: another try may do better."""
+
+    cell: Cell
+    why: str
+
+
+@dataclass(frozen=True)
+class News:
+    """What a worker is doing."""
+
+    cell: str
+    """The cell's title."""
+    doing: str
+    where: str
+    pid: int
+    judged: bool = False
+    """A task is learned; this is worth a line of a log."""
+
+
+@dataclass(frozen=True)
+class Note:
+    """Something that is said of a cell, or of all of them."""
+
+    text: str
+    cell: str | None = None
+    """It waits for another try."""
+
+
+Said = News | Note | Done | Failed
+Tell = Callable[[Said], None]
+
+
+def silently(said: Said) -> None:
+    """Tell nobody."""
+
+
+class Engine(ABC):
+    """Starts cells, so many at a time, and says how they ended. One is for one grid."""
+
+    size: float = 1
+    """Cells at a time."""
+    here = True
+    """Whether workers read the same disks as this process, so that it can decode images once."""
+
+    @abstractmethod
+    def start(self, bench: "Bench", cell: Cell) -> None:
+        """Give a cell to a worker."""
+
+    @abstractmethod
+    def wait(self, tell: Tell) -> Sequence[Finished | Failed | Lost]:
+        """Wait a while for cells to end; pass on the news."""
+
+    @property
+    @abstractmethod
+    def busy(self) -> int:
+        """How many cells are with workers."""
+
+    def ask(self, question: Callable[[], Any]) -> Any:
+        """What a worker answers."""
+        return question()
+
+    def close(self, tell: Tell) -> None:
+        """Let cells that are under way save where they are, and stop them."""
+        if self.busy:
+            under_way = f"{self.busy} cells under way" if self.busy > 1 else "the cell under way"
+            tell(Note(f"stopping; saving {under_way}. Ctrl-C again stops at once"))
+
+    def run(
+        self, bench: "Bench", cells: Sequence[Cell], tell: Tell = silently
+    ) -> Iterator[Finished | Failed]:
+        """All cells, in the order in which they end; one whose worker died is tried again."""
+        waiting, lost = deque(cells), Counter[str]()
+        try:
+            while waiting or self.busy:
+                while waiting and self.busy < self.size:
+                    self.start(bench, waiting.popleft())
+                for end in self.wait(tell):
+                    if not isinstance(end, Lost):
+                        yield end
+                    elif (tries := lost[end.cell.title]) < RETRIES:
+                        lost[end.cell.title] += 1
+                        tell(Note(f"{end.why}; it is tried again", end.cell.title))
+                        waiting.append(end.cell)  # last, when others may have left it more room
+                    else:
+                        yield Failed(end.cell, f"{end.why}, {tries + 1} times")
+        finally:
+            self.close(tell)
+
+
+class Serial(Engine):
+    """One cell after the other, in this process."""
+
+    def __init__(self) -> None:
+        self._given: tuple[Bench, Cell] | None = None
+
+    @property
+    def busy(self) -> int:
+        return self._given is not None
+
+    def start(self, bench: "Bench", cell: Cell) -> None:
+        self._given = bench, cell
+
+    def wait(self, tell: Tell) -> list[Finished | Failed | Lost]:
+        from retouch.bench.worker import attempt
+
+        assert self._given is not None
+        given, self._given = self._given, None
+        return [attempt(*given, tell)]
+
+
+def engine(
+    on: str | None = None,
+    jobs: int | None = None,
+    device: str = "auto",
+    gpus: float | None = None,
+    cpus: float | None = None,
+) -> Engine:
+    """The engine that a user asked for: `on` is "ray" or an address, None is this machine."""
+    if ranks.world() > 1 and (on is not None or jobs is not None):
+        raise UserError(
+            "torchrun lets several processes learn one cell together; --jobs and --on run several "
+            "cells side by side: choose one of the two"
+        )
+    if on is None:
+        if gpus is not None or cpus is not None:
+            raise UserError(
+                "--gpus-per-cell and --cpus-per-cell are for --on ray; here, --jobs divides what "
+                "the machine has"
+            )
+        if jobs is None or jobs == 1:
+            return Serial()
+        from retouch.bench.jobs import Jobs
+
+        return Jobs(jobs, device)
+    if on != "ray" and not on.startswith("ray://"):
+        raise UserError(f"--on {on}: say ray (a cluster here, or a new one) or ray://HOST:PORT")
+    from retouch.bench.on_ray import OnRay
+
+    return OnRay(on, jobs, device, gpus, cpus)
