@@ -10,9 +10,7 @@ import torch
 
 import retouch
 from retouch.builtin import control_images, pretrain, sign_images
-from retouch.builtin.demo import run_demo
 from retouch.builtin.pretrain import zero_shot
-from retouch.learn import Results
 from retouch.sparse import locate
 
 FOLDER = Path(retouch.__file__).parent / "builtin" / "model"
@@ -63,15 +61,6 @@ def test_a_tenth_of_its_first_mlp_layers_is_three_percent(clip):
     assert len(layers) == 10
     share = 0.1 * sum(p.numel() for p in layers.values()) / clip.size
     assert 0.02 < share < 0.04
-
-
-def test_the_demo_in_a_shortened_form(tmp_path: Path):
-    runs = run_demo(tmp_path, ["frozen", "spu"], quick=True, quiet=True)
-    assert [run.method for run in runs] == ["frozen", "spu"]
-    assert all(run.finished and len(run.tasks) == 5 for run in runs)
-    frozen = runs[0]
-    assert {row.control for row in frozen.rows} == {frozen.rows[0].control}
-    assert Results.read(tmp_path / "spu") == runs[1]
 
 
 def test_the_pre_training_runs(tmp_path: Path):

@@ -14,6 +14,7 @@ from test_cli import retouch
 from test_data import make_folder
 
 from retouch.builtin.photos import write_photos
+from retouch.learn import Results
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
@@ -50,7 +51,11 @@ def test_make_demo_in_a_shortened_form(tmp_path: Path):
     assert done.returncode == 0, done.stderr
     for method in ("frozen", "flyp", "er", "spu"):
         assert re.search(rf"^ {method} .* (s|min) *$", done.stdout, re.MULTILINE), done.stdout
-    assert (tmp_path / "runs" / "demo" / "report.html").exists()
+    folder = tmp_path / "runs" / "demo"
+    assert (folder / "report.html").exists()
+    runs = {method: Results.read(folder / method) for method in ("frozen", "spu")}
+    assert all(run.finished and len(run.tasks) == 5 for run in runs.values())
+    assert len({row.control for row in runs["frozen"].rows}) == 1
 
 
 def test_make_test_is_what_runs_this():

@@ -316,7 +316,8 @@ def test_a_saved_data_set_without_labels(tmp_path: Path):
         read_data(tmp_path / "d")
 
 
-def test_a_hub_that_cannot_be_reached(monkeypatch, tmp_path: Path):
+def test_a_hub_that_cannot_be_reached(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("time.sleep", lambda seconds: None)  # between the tries
     with pytest.raises(UserError, match="hf:nobody/nothing cannot be loaded"):
         read_data("hf:nobody/nothing")
 
