@@ -3,39 +3,45 @@
     torchrun --nproc-per-node 2 benchmarks/ranks.py                  # a small model on a processor
     torchrun --nproc-per-node 8 benchmarks/ranks.py --device cuda    # CLIP ViT-B/16 on 8 GPUs
     torchrun --nproc-per-node 2 benchmarks/ranks.py --shape b16 --batch 4 --times 2
+    python benchmarks/ranks.py --parts                   # what --shard leaves to each process
 
 Each process takes `--batch` new images and as many replayed ones. A step together is compared with
 the same images alone, in the same processes at the same time. Bytes are what one process sends in a
-step, as a ring of processes does it; those of DDP are counted by a hook in its buckets.
+step, as a ring of processes does it; those of DDP are counted by a hook in its buckets. `--parts`
+measures nothing: it counts the weights of models of the real shapes that have no memory.
 """
 
 import argparse
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
+from shapes import model_of
 from speed import SHAPES, Ground
 from torch.nn.parallel import DistributedDataParallel
 
-from retouch.devices import ranks
+from retouch.devices import ranks, shards
 from retouch.devices.meeting import joined
 from retouch.learn.train import backward, lesson_for
 from retouch.methods import Method, recipe
 
 METHODS = {
     "spu": recipe("spu", {"trains.score": "random"}),
+    "spu --shard": recipe("spu", {"trains.score": "random"}),
     "er": recipe("er"),
 }
 
 
-def step_of(ground: Ground, method: Method, times: int) -> tuple[float, Counter[str]]:
+def step_of(ground: Ground, method: Method, times: int, shard: bool) -> tuple[float, Counter[str]]:
     """Milliseconds and bytes of a step with as many old images as new ones."""
-    clip, settings = ground.clip(), ground.settings
+    asked = {"shard": shard, "compile": ground.settings.compile and not shard}
+    clip, settings = ground.clip(), ground.settings.model_copy(update=asked)
     clip.bf16 = settings.precision == "bf16"
     took, before = [], Counter[str]()
     with clip.fast("inductor" if settings.compile else None):
@@ -79,13 +85,14 @@ def compare(asked: argparse.Namespace) -> list[list[str]]:
     rows, each, world = [], asked.batch, ranks.world()
     for name, method in METHODS.items():
         asked.batch = each * world
-        together, sent = step_of(Ground(asked), method, asked.times)
+        shard = name.endswith("--shard")
+        together, sent = step_of(Ground(asked), method, asked.times, shard)
         asked.batch = each
         device = torch.device(asked.device)
         ranks.end()
-        alone, _ = step_of(Ground(asked), method, asked.times)
+        alone, _ = step_of(Ground(asked), method, asked.times, shard)
         ranks.begin(device)
-        dense = ddp_bytes(Ground(asked), (".fc1.weight",) if name == "spu" else None)
+        dense = ddp_bytes(Ground(asked), None if name == "er" else (".fc1.weight",))
         whole = ddp_bytes(Ground(asked), None)
         rows.append(
             [
@@ -95,11 +102,41 @@ def compare(asked: argparse.Namespace) -> list[list[str]]:
                 f"{100 * (together - alone) / alone:+.0f} %",
                 f"{sent['gradients'] / 1e6:.2f}",
                 f"{sent['features'] / 1e6:.2f}",
+                f"{sent['weights'] / 1e6:.1f}",
                 f"{dense / 1e6:.1f}",
                 f"{whole / 1e6:.1f}",
             ]
         )
     return rows
+
+
+PROCESSES = (2, 4, 8)
+
+
+def parts(shapes: Sequence[str]) -> list[list[str]]:
+    """Memory that the weights take in each process while a task is learned, and what travels."""
+    rows = []
+    for name in shapes:
+        clip = model_of(name, torch.device("meta"))
+        apart = METHODS["spu"].trains.apart(clip)
+        whole = shards.held(clip.model, {}, 1)
+        each = [shards.held(clip.model, apart, world) for world in PROCESSES]
+        twice = 2 * sum(p.nbytes for p in apart.values())  # in the forward and the backward pass
+        rows.append(
+            [
+                name,
+                f"{clip.size / 1e6:.0f} M",
+                *(f"{size / 1e9:.2f}" for size in (whole, *each)),
+                f"{twice / 1e9:.2f}",
+                f"{twice / 2e9:.2f}",
+            ]
+        )
+    return rows
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = ["| " + " | ".join(row) + " |" for row in [head, ["---"] * len(head), *rows]]
+    return "\n".join(lines) + "\n"
 
 
 def main() -> None:
@@ -110,7 +147,16 @@ def main() -> None:
     options.add_argument("--times", type=int, default=10)
     options.add_argument("--fp32", action="store_true")
     options.add_argument("--no-compile", dest="compile", action="store_false")
+    options.add_argument("--parts", action="store_true", help="what --shard leaves to each process")
     asked = options.parse_args()
+    if asked.parts:
+        many = [f"{world} processes, GB" for world in PROCESSES]
+        bytes_ = "gathered a step in fp32, GB", "in bf16, GB"
+        head = ["shape", "weights", "whole, GB", *many, *bytes_]
+        sys.stdout.write(
+            table(head, parts([asked.shape] if asked.shape else ["b16", "l14", "h14"]))
+        )
+        return
     cuda = asked.device == "cuda"
     asked.shape = asked.shape or ("b16" if cuda else "small")
     asked.batch = asked.batch or (128 if cuda else 16)
@@ -124,6 +170,7 @@ def main() -> None:
             "more",
             "gradients, MB",
             "features, MB",
+            "weights, MB",
             "DDP of what may move, MB",
             "DDP of all, MB",
         ]
@@ -131,8 +178,7 @@ def main() -> None:
         if ranks.is_first():
             images = f"{asked.batch} + {asked.batch} images each"
             about = f"{asked.shape}, {ranks.world()} processes, {images}"
-            lines = ["| " + " | ".join(row) + " |" for row in [head, ["---"] * len(head), *rows]]
-            sys.stdout.write(f"{about}\n\n" + "\n".join(lines) + "\n")
+            sys.stdout.write(f"{about}\n\n{table(head, rows)}")
 
 
 if __name__ == "__main__":

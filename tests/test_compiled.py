@@ -12,7 +12,7 @@ from torch._dynamo.testing import CompileCounter
 
 import retouch
 from retouch.clip import Clip
-from retouch.clip.compiled import fill_up, length_for, rows_for
+from retouch.clip.compiled import fill_up, length_for, rows_for, rows_to_judge
 from retouch.clip.lean import lean
 from retouch.data import Stream
 from retouch.learn import course
@@ -72,6 +72,7 @@ def test_a_smaller_batch_or_a_longer_prompt_does_not_start_the_compiler_again():
 
 def test_sizes():
     assert [rows_for(n) for n in (1, 64, 65, 128, 200, 256)] == [64, 64, 128, 128, 256, 256]
+    assert [rows_to_judge(n) for n in (5, 256, 257, 2049)] == [64, 256, 2048, 4096]
     assert [length_for(n, 77) for n in (3, 16, 17, 64, 65, 77)] == [16, 16, 32, 64, 77, 77]
     filled = fill_up(torch.arange(3)[:, None], 5)
     assert filled.flatten().tolist() == [0, 1, 2, 2, 2]

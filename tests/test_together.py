@@ -460,7 +460,7 @@ def test_the_command_line_talks_and_writes_once(model: Path, tmp_path: Path):
         assert [each[0] for each in said] == [0] * world, said
         assert "spu      task  2/2" in said[0][1]
         assert [each[1:] for each in said[1:]] == [("", "")] * (world - 1), "the first one talks"
-        assert (", in 2 processes together." in said[0][1]) == (world == 2)
+        assert (", in 2 processes together;" in said[0][1]) == (world == 2)
         found.append((Results.read(folder), ByClass.read(folder), _files(folder)))
         shown = together_or_lost(world, command, "eval", str(folder), "--json", join=False)
         found[-1] += (json.loads(shown[0][1])["classes"],)

@@ -16,6 +16,7 @@ from retouch.cli.options import (
     Quiet,
     Root,
     Seed,
+    Shard,
     SkipBad,
     methods_named,
 )
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from retouch.data import Images, Stream
     from retouch.learn import Results, Watch
     from retouch.learn.suit import Suited
+    from retouch.methods import Method
 
 NOTHING_KEPT = 3
 """The exit code where every step would have cost more than --max-drop."""
@@ -135,6 +137,7 @@ def learn(
     device: Device = "auto",
     precision: Precision = "auto",
     compiled: Compile = None,
+    shard: Shard = False,
     random_weights: Annotated[
         bool, typer.Option("--random-weights", help="Begin with a model that knows nothing.")
     ] = False,
@@ -164,7 +167,9 @@ def learn(
         from retouch.data.decode import set_workers
         from retouch.devices import ranks
         from retouch.learn import is_run, teach
+        from retouch.learn.hardware import check_shard
         from retouch.learn.suit import suit
+        from retouch.methods import Settings
 
         talk = err if as_json else out
         if workers:
@@ -173,6 +178,10 @@ def learn(
         run = find_run(goes_on_from, folder, model, device)
         clip = run.clip if run else find_model(model, device, random_weights)
         chosen = choose_method(method, read_changes(change or []), replay, max_drop, run)
+        if shard:
+            asked = Settings(shard=True, compile=bool(compiled), micro_batch=micro_batch)
+            check_shard(chosen, asked)
+            compiled = False
         found = find_images(data, data_root).each(lambda images: renamed(images, names))
 
         def decoded(images: "Images") -> "Images":
@@ -190,7 +199,8 @@ def learn(
                 **given(epochs=epochs, batch=batch, lr=lr, weight_decay=weight_decay),
                 **given(micro_batch=micro_batch),
                 "seed": seed,
-                **how_to_compute(talk, folder, clip, precision, compiled),
+                **how_to_compute(talk, folder, clip, precision, compiled, not no_cache),
+                "shard": shard,
             },
             [len(task.train) for task in stream.tasks[done:]],
             len(stream.classes),
@@ -202,7 +212,7 @@ def learn(
         stores = replay != "none"
         if not begun:
             show_classes(talk, stream, done)
-            show_settings(talk, suited.said)
+            show_settings(talk, [*suited.said, *([_parts(clip, chosen)] if shard else [])])
             show_cost(talk, cost_of(clip, stream, suited, run, what, pairs, stores), clip)
         if dry_run:
             return
@@ -221,6 +231,17 @@ def learn(
         _answer(talk, folder, results, page, as_json)
         if results.kept[done:] and not any(results.kept[done:]):
             raise typer.Exit(NOTHING_KEPT)
+
+
+def _parts(clip: "Clip", method: "Method") -> str:
+    """How much of the model each of the processes holds."""
+    from retouch.devices import ranks, shards
+    from retouch.report.words import file_size
+
+    model = clip.model
+    mine = shards.held(model, method.trains.apart(clip), ranks.world())
+    whole = file_size(shards.held(model, {}, 1))
+    return f"each process holds {file_size(mine)} of {whole} of weights while a task is learned"
 
 
 def _watch(

@@ -26,6 +26,10 @@ Compile = Annotated[
     bool | None,
     typer.Option("--compile/--no-compile", help="Compile the model; by default on a GPU."),
 ]
+Shard = Annotated[
+    bool,
+    typer.Option("--shard", help="Of several processes, each holds a part of the frozen weights."),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="A line a task instead of a bar.")]
 Seed = Annotated[int, typer.Option(help="The same seed gives the same result.", min=0)]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead, for scripts.")]

@@ -79,9 +79,10 @@ def inherited(run: "Reopened | None") -> dict[str, Any]:
 
 
 def how_to_compute(
-    talk: "Console", folder: Path, clip: "Clip", precision: str, compiled: bool | None
+    talk: "Console", folder: Path, clip: "Clip", precision: str, compiled: bool | None, once: bool
 ) -> dict[str, Any]:
     """As was asked, as a run that goes on began, or as suits the machine; said in a line."""
+    from retouch.data.decode import workers
     from retouch.learn import is_run
     from retouch.learn.hardware import hardware
     from retouch.learn.reopen import read_config
@@ -91,7 +92,9 @@ def how_to_compute(
         precision = begun["precision"] if precision == "auto" else precision
         compiled = begun["compile"] if compiled is None else compiled
     found = hardware(clip.device, clip.size, precision, compiled)
-    talk.print(f"{found}.", highlight=False, soft_wrap=True)
+    often = "once" if once else "every time"
+    decodes = f"images are decoded {often}, by {workers()} threads"
+    talk.print(f"{found}; {decodes}.", highlight=False, soft_wrap=True)
     return {"precision": found.precision, "compile": found.compile}
 
 

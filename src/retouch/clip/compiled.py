@@ -17,6 +17,8 @@ from torch import Tensor, nn
 Backend = str | Callable[..., Any]
 FEWEST = 64
 """Images or prompts; fewer are filled up to so many."""
+MANY = 2048
+"""Prompts that are encoded at a time while a model is judged, on a GPU."""
 TOKENS = 16
 """Prompts are filled up to a multiple of this."""
 _SHAPES = 64  # what the compiler may keep of one block: shapes × with and without gradients
@@ -68,8 +70,13 @@ def compiled(blocks: list[nn.Module], backend: Backend) -> Iterator[None]:
 
 
 def rows_for(count: int) -> int:
-    """A number of rows that is compiled for: powers of two, or full eval batches."""
+    """A number of rows that is compiled for: a power of two."""
     return max(FEWEST, 1 << (count - 1).bit_length())
+
+
+def rows_to_judge(count: int) -> int:
+    """Of prompts: many are filled up to very many, which cost less than another shape."""
+    return rows_for(count) if count <= 4 * FEWEST else -(-count // MANY) * MANY
 
 
 def length_for(length: int, context: int) -> int:

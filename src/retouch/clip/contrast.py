@@ -13,14 +13,13 @@ B: images of a batch, b: those of this process, P: distinct prompts, D: features
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from retouch.clip.encode import how_many, in_chunks, own_images, own_pairs, own_texts
+from retouch.clip.encode import chunks, how_many, own_images, own_pairs, own_texts
 from retouch.clip.model import Clip, Tokens
 from retouch.devices import ranks
 
@@ -151,18 +150,19 @@ def losses(
     yield _term(own_texts(clip, batch.tokens), of_texts)
     yield _term(clip.logit_scale, slopes[2])
     assert of_images is not None
-    chunks = zip(batch.pixels.split(micro_batch), of_images.split(micro_batch), strict=True)
-    for chunk, slope in chunks:
+    both = (chunks(rows, images, micro_batch) for rows in (batch.pixels, of_images))
+    for chunk, slope in zip(*both, strict=True):
         yield _term(own_images(clip, chunk), slope)
 
 
 @torch.no_grad()
 def answers(clip: Clip, batch: Batch, at_once: int | None = None) -> Features:
     """What a model makes of a batch as it is, so many images at once."""
-    images = in_chunks(partial(own_images, clip), batch.pixels, at_once)
+    count = len(batch.prompt)
+    images = torch.cat([own_images(clip, c) for c in chunks(batch.pixels, count, at_once)])
     texts = own_texts(clip, batch.tokens)
     return Features(
-        ranks.gather(images, len(batch.prompt)),
+        ranks.gather(images, count),
         ranks.gather(texts, how_many(batch.tokens)),
         clip.logit_scale,
         batch,

@@ -4,9 +4,6 @@ A process whose part is empty still encodes something and throws it away: so all
 same graph, and nobody waits for a gradient that never comes.
 """
 
-from collections.abc import Callable, Sequence
-
-import torch
 from torch import Tensor
 
 from retouch.clip.model import Clip, Tokens
@@ -46,7 +43,12 @@ def how_many(tokens: Tokens) -> int:
     return len(next(iter(tokens.values())))
 
 
-def in_chunks(encode: Callable[[Tensor], Tensor], rows: Tensor, at_once: int | None) -> Tensor:
-    """Features of so many rows at once."""
-    chunks: Sequence[Tensor] = rows.split(at_once or max(1, len(rows)))
-    return torch.cat([encode(chunk) for chunk in chunks])
+def chunks(rows: Tensor, count: int, at_once: int | None) -> list[Tensor]:
+    """This process's rows of `count`, so many at once.
+
+    All processes get as many chunks, be the last one empty: where they share the weights
+    (`devices.shards`), all must encode equally often.
+    """
+    most = max(1, ranks.most(count))
+    step = at_once or most
+    return [rows[start : start + step] for start in range(0, most, step)]

@@ -12,7 +12,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from retouch.clip.compiled import Backend, Stopwatch, compiled, fill_up, rows_for, timed
+from retouch.clip.compiled import (
+    Backend,
+    Stopwatch,
+    compiled,
+    fill_up,
+    rows_for,
+    rows_to_judge,
+    timed,
+)
 from retouch.clip.lean import compile_with, lean
 from retouch.clip.pixels import Pixels
 from retouch.clip.recorded import Pass, Recorder, watched
@@ -87,7 +95,7 @@ class Clip(ABC):
 
     def _read(self, tokens: Tokens) -> Pass:
         if self.compiled:
-            rows = rows_for(_count(tokens))
+            rows = (rows_for if torch.is_grad_enabled() else rows_to_judge)(_count(tokens))
             tokens = {key: fill_up(each, rows) for key, each in self.lengthen(tokens).items()}
 
         def run(*there: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from retouch.clip.compiled import MANY
 from retouch.clip.model import Clip, Tokens
 from retouch.devices import ranks
 from retouch.errors import UserError
@@ -39,7 +40,7 @@ class Ensemble:
         self._own = len(own)
         self._prompts = [prompts[i] for i in own or order[:1]]  # see `encode` for an empty part
         self._tokens: list[Tokens] = []
-        self._at_once = at_once or (512 if clip.device.type == "cpu" else 2048)
+        self._at_once = at_once or (512 if clip.device.type == "cpu" else MANY)
 
     @torch.no_grad()
     def features(self, clip: Clip) -> Tensor:

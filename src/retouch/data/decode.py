@@ -50,19 +50,26 @@ def _eight_bits(picture: Image.Image) -> Image.Image:
 
 
 _pool: ThreadPoolExecutor | None = None
+_workers = 0
 
 
 def set_workers(count: int) -> None:
     """Decode with so many threads; as many as there are cores if nobody says otherwise."""
-    global _pool
+    global _pool, _workers
     if count < 1:
         raise UserError(f"{count} workers cannot decode anything; choose 1 or more")
-    _pool = ThreadPoolExecutor(count, thread_name_prefix="decode")
+    _pool, _workers = ThreadPoolExecutor(count, thread_name_prefix="decode"), count
+
+
+def workers() -> int:
+    """How many threads decode."""
+    if not _workers:
+        set_workers(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 4)
+    return _workers
 
 
 def side_by_side(work: Callable[[int], T], count: int, start: int = 0) -> Sequence[T]:
     """`work(start)`, `work(start + 1)` and so on, by all workers; the results in order."""
-    if _pool is None:
-        set_workers(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 4)
+    workers()
     assert _pool is not None
     return list(_pool.map(work, range(start, start + count)))

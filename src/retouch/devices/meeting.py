@@ -39,6 +39,7 @@ def joined(device: str = "auto") -> Iterator[str]:
         yield str(own)
         with ranks.first_one_first():  # which may have pages to write while the others are done
             pass
+        ranks.total(0)  # the first one leaves when all have heard that: it is the one who tells
     finally:
         ranks.end()
     if not there:

@@ -104,11 +104,16 @@ def _gathered(rows: Tensor, count: int, what: str) -> Tensor:
     mine = rows.new_zeros((wide, *rows.shape[1:]))
     mine[: len(rows)] = rows
     whole = rows.new_empty((world() * wide, *rows.shape[1:]))
-    _travel(_all_gather, whole, mine)
-    _count(what, whole, 1)
+    all_gather(whole, mine, what)
     parts = [own(count, number) for number in range(world())]
     ends = [n * wide + part.stop - part.start for n, part in enumerate(parts)]
     return torch.cat([whole[n * wide : end] for n, end in enumerate(ends)])
+
+
+def all_gather(whole: Tensor, mine: Tensor, what: str) -> None:
+    """Fill `whole` with what the processes have, one after the other: equally much each."""
+    _travel(_all_gather, whole, mine)
+    _count(what, whole, 1)
 
 
 def give_back(whole: Tensor) -> Tensor:

@@ -25,6 +25,7 @@ from retouch.files import whole_folder, write_atomically
 from retouch.learn import results as stored
 from retouch.learn.checkpoint import Record, Run
 from retouch.learn.evaluate import Judge
+from retouch.learn.hardware import check_shard
 from retouch.learn.onward import Earlier
 from retouch.learn.reopen import CONFIG, read_config
 from retouch.learn.results import Results, TaskInfo
@@ -71,6 +72,7 @@ def teach(
     """
     settings = settings or Settings()
     chosen = recipe(method) if isinstance(method, str) else method
+    check_shard(chosen, settings)
     ranks.copy_first(clip.model.state_dict().values())
     clip.model.eval()  # no dropout, and no batch norm that drifts: only what trains may change
     clip.bf16 = settings.precision == "bf16"
@@ -150,7 +152,7 @@ def _new_results(clip: Clip, stream: Stream, method: Method, settings: Settings)
             TaskInfo(classes=stream.names(t.classes), train=len(t.train), test=len(t.test))
             for t in stream.tasks
         ],
-        settings=settings.model_dump(mode="json"),
+        settings=_knobs(settings),
         environment={
             "python": platform.python_version(),
             "retouch": VERSION,
@@ -159,8 +161,14 @@ def _new_results(clip: Clip, stream: Stream, method: Method, settings: Settings)
             "device": _device_name(clip.device),
             "threads": str(torch.get_num_threads()),
             **({"processes": str(ranks.world())} if ranks.world() > 1 else {}),
+            **({"frozen weights": "divided"} if settings.shard else {}),
         },
     )
+
+
+def _knobs(settings: Settings) -> dict[str, Any]:
+    """Those that the result depends on: a run may go on with other parts of the weights."""
+    return settings.model_dump(mode="json", exclude={"shard"})
 
 
 def _config(
@@ -173,7 +181,7 @@ def _config(
     """Everything that the result depends on."""
     return {
         "method": method.model_dump(mode="json"),
-        "settings": settings.model_dump(mode="json"),
+        "settings": _knobs(settings),
         "data": {
             "prompt": stream.train.prompt,
             "templates": list(stream.test.templates),

@@ -7,6 +7,7 @@ import torch
 from retouch.devices import ranks
 from retouch.errors import UserError
 from retouch.learn.suit import SMALL_MODEL
+from retouch.methods import RECIPES, Method, Settings
 
 PRECISIONS = ("auto", "fp32", "bf16")
 
@@ -39,6 +40,26 @@ def hardware(
     half = (cuda and torch.cuda.is_bf16_supported()) or (large and _has_bf16_units(device))
     chosen = ("bf16" if half else "fp32") if precision == "auto" else precision
     return Hardware(device, chosen, cuda and large if compiled is None else compiled)
+
+
+def check_shard(method: Method, settings: Settings) -> None:
+    """Refuse what does not go together with frozen weights that processes share."""
+    if not settings.shard:
+        return
+    if ranks.world() == 1:
+        raise UserError(
+            "--shard divides the frozen weights over several processes, and there is only this "
+            "one; start some with torchrun --nproc-per-node N -m retouch learn … --shard, or leave "
+            "--shard out"
+        )
+    if not method.shards:
+        able = ", ".join(name for name, each in RECIPES.items() if each.shards)
+        raise UserError(
+            f"--shard divides the weights that a method does not move: {able} can do that, "
+            f"{method.name} cannot; use one of them, or leave --shard out"
+        )
+    if settings.compile:
+        raise UserError("--shard and --compile do not go together; leave one of them out")
 
 
 def name_of(device: torch.device) -> str:

@@ -62,14 +62,18 @@ class Update:
         *,
         moving: Collection[str] | None = None,
         end: Callable[[], None] | None = None,
+        divided: ExitStack | None = None,
     ) -> None:
         """`optimiser` makes one when the model is ready, and may ask to be told of the end.
 
         `selection` are the entries that may differ when the task is over. Where the optimiser moves
         something else meanwhile, `moving` says which of the model's own parameters need a gradient,
-        and `end` puts the result into the selection when the last step is done.
+        and `end` puts the result into the selection when the last step is done. Closing `divided`
+        makes the model whole again where processes share its frozen weights (`devices.shards`).
         """
         self.selection = selection
+        self._model = model
+        self._divided = divided
         self.tensors: dict[str, Tensor] = dict(model.state_dict())
         """The model's own tensors by their own names, whatever is wrapped around them meanwhile."""
         self.extra: dict[str, nn.Parameter] = {}
@@ -101,6 +105,14 @@ class Update:
         """The last step is done."""
         if self._finish:
             self._finish()
+        self._join()
+
+    def _join(self) -> None:
+        """From now on the model is whole in every process."""
+        if self._divided is not None:
+            self._divided.close()
+            self.tensors = dict(self._model.state_dict())
+            self._divided = None
 
     def agree(self) -> None:
         """All processes take over what the first has; it should be the same already."""
@@ -124,10 +136,19 @@ class Update:
 
     def __exit__(self, *error: object) -> None:
         self._end.close()
+        if not any(error):  # otherwise the other processes may be gone
+            self._join()
 
 
 class Trains(Part):
     """Which parameters move? None."""
+
+    shards: ClassVar[bool] = False
+    """Whether it learns as well where processes share the frozen weights (`devices.shards`)."""
+
+    def apart(self, clip: Clip) -> dict[str, nn.Parameter]:
+        """The frozen weights that they then share, by name."""
+        return {}
 
     def begin(self, lesson: Lesson) -> Update:
         """Decide, before a task is learned, what may move and how."""
@@ -245,6 +266,11 @@ class Method(BaseModel):
     def copies(self) -> int:
         """Extra copies of the model's weights that are held while training."""
         return sum(part.copies for part in self.parts.values())
+
+    @property
+    def shards(self) -> bool:
+        """Whether it can learn where each process holds a part of the frozen weights."""
+        return self.trains.shards and not self.copies
 
     def start(self, clip: Clip, settings: Settings, reference: Pairs | None = None) -> "Method":
         """A copy for one run, that has looked at the model."""

@@ -1,12 +1,15 @@
 """Selective Parameter Update: score, select, and move only what was selected."""
 
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from functools import partial
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import numpy as np
 from pydantic import Field
+from torch import nn
 
+from retouch.clip import Clip
+from retouch.devices.shards import divided, divisible
 from retouch.errors import UserError
 from retouch.methods.lesson import Lesson
 from retouch.methods.method import Trains, Update
@@ -27,6 +30,8 @@ from retouch.sparse.select import Unit
 class Selected(Trains):
     """Which parameters move? The entries that matter most for the task, chosen before it."""
 
+    shards: ClassVar[bool] = True
+
     score: str = "gradient"
     where: str | tuple[str, ...] = "first-mlp"
     rate: Annotated[float, Field(gt=0, le=1)] = 0.10
@@ -37,7 +42,22 @@ class Selected(Trains):
     """Score by so many batches instead of a share."""
 
     def begin(self, lesson: Lesson) -> Update:
-        model, selection = lesson.clip.model, self.select(lesson)
+        with ExitStack() as stack:
+            if lesson.settings.shard:
+                stack.enter_context(self._divided(lesson.clip))
+            selection = self.select(lesson)
+            return self._update(lesson, selection, stack.pop_all())
+
+    def apart(self, clip: Clip) -> dict[str, nn.Parameter]:
+        """All but the tensors of which entries may be selected: those stay whole."""
+        return divisible(clip.model, clip.blocks.values(), locate(clip.model, self.where))
+
+    def _divided(self, clip: Clip) -> AbstractContextManager[None]:
+        towers, apart = clip.blocks.values(), self.apart(clip)
+        return divided(clip.model, towers, apart, half=clip.bf16)
+
+    def _update(self, lesson: Lesson, selection: Selection, divided: ExitStack) -> Update:
+        model = lesson.clip.model
 
         def optimiser(end: ExitStack) -> SparseAdamW:
             made = SparseAdamW(
@@ -51,7 +71,7 @@ class Selected(Trains):
             lesson.weights = made.weights
             return made
 
-        return Update(model, selection, optimiser)
+        return Update(model, selection, optimiser, divided=divided)
 
     def select(self, lesson: Lesson) -> Selection:
         """Localise, score and select (Section 4 of the paper)."""

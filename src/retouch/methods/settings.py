@@ -25,6 +25,9 @@ class Settings(BaseModel):
     """Compile the towers: slow to begin, then faster, on a GPU by far."""
     micro_batch: Positive | None = None
     """Hold at most so many images with their activations; the gradients stay the same."""
+    shard: bool = False
+    """Of several processes, each holds a part of the weights that stand still; the result stays
+    the same."""
 
     @property
     def adamw(self) -> dict[str, Any]:
