@@ -17,7 +17,7 @@ from retouch.data import Images, Stream, cached, read_data
 from retouch.data import cache as caches
 from retouch.data.ahead import ahead
 from retouch.data.check import check
-from retouch.data.decode import Unreadable, decode, set_workers
+from retouch.data.decode import Unreadable, decode, set_workers, side_by_side, workers
 from retouch.data.names import Names
 from retouch.errors import UserError
 
@@ -392,3 +392,18 @@ def test_very_many_files_are_listed_without_much_memory(tmp_path: Path):
     assert sum(len(task.train) + len(task.test) for task in stream.tasks) == 50_000
     assert held < 100 * 50_000
     assert peak < 150 * 50_000
+
+
+def test_a_forked_process_decodes_with_threads_of_its_own():
+    def double(number: int) -> int:
+        return 2 * number
+
+    assert side_by_side(double, 3) == [0, 2, 4]
+    before = workers()
+    context = multiprocessing.get_context("fork")
+    hears, says = context.Pipe(duplex=False)
+    child = context.Process(target=lambda: says.send((side_by_side(double, 3), workers())))
+    child.start()
+    assert hears.poll(20), "it hangs"
+    assert hears.recv() == ([0, 2, 4], before)
+    child.join()

@@ -63,8 +63,9 @@ def set_workers(count: int) -> None:
 
 def workers() -> int:
     """How many threads decode."""
-    if not _workers:
-        set_workers(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 4)
+    if _pool is None:
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 4
+        set_workers(_workers or cores)
     return _workers
 
 
@@ -73,3 +74,13 @@ def side_by_side(work: Callable[[int], T], count: int, start: int = 0) -> Sequen
     workers()
     assert _pool is not None
     return list(_pool.map(work, range(start, start + count)))
+
+
+def _without_threads() -> None:
+    """A forked process inherits the pool, but none of its threads: it would wait for ever."""
+    global _pool
+    _pool = None
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_without_threads)
