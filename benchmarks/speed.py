@@ -162,7 +162,7 @@ def straightforward_step(ground: Ground) -> dict[str, float]:
     clip, stream, settings = ground.clip(), ground.stream, ground.settings
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high")
-    dense = DenseMasked(clip, settings.lr, clip.model.config.text_config.max_position_embeddings)
+    dense = DenseMasked(clip, settings.lr)
     lesson = lesson_for(clip, stream, stream.tasks[0], recipe("spu"), settings)
     dense.select(recipe("random").trains.select(lesson))  # type: ignore[attr-defined]
     positions = np.arange(2 * settings.batch)

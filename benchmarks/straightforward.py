@@ -25,8 +25,8 @@ from retouch.sparse import Selection, locate, select
 class DenseMasked:
     """A model that learns with masks, the plain way."""
 
-    def __init__(self, clip: HuggingFaceClip, lr: float, context: int) -> None:
-        self.clip, self.model, self.context = clip, clip.model, context
+    def __init__(self, clip: HuggingFaceClip, lr: float) -> None:
+        self.clip, self.model = clip, clip.model
         self.model.requires_grad_(True)
         self.layers = locate(self.model, "first-mlp")
         self.masks: dict[str, Tensor] = {}
@@ -55,7 +55,7 @@ class DenseMasked:
         return loss
 
     def features(self, pixels: Tensor, prompts: Sequence[str]) -> tuple[Tensor, Tensor]:
-        ids = whole_tokens(self.clip, prompts, self.context).to(pixels.device)
+        ids = whole_tokens(self.clip, prompts).to(pixels.device)
         there = self.clip.pixels.normalise(pixels)
         images = self.clip.encode_images(there)
         return normalize(images, dim=-1), normalize(
@@ -97,7 +97,7 @@ class StraightRun:
         buffer = recipe("spu").replays.buffer(len(self.stream.train), self.settings.seed)
         found = [self.judge()]
         for task in self.stream.tasks:
-            dense = DenseMasked(self.clip, self.settings.lr, 77)
+            dense = DenseMasked(self.clip, self.settings.lr)
             dense.select(self.score(dense, task.train))
             for epoch in range(self.settings.epochs):
                 dice = np.random.default_rng([self.settings.seed, task.number, epoch])
@@ -148,7 +148,7 @@ class StraightRun:
         found = []
         for name in images.classes:
             prompts = [template.replace("{}", name) for template in images.templates]
-            tokens = whole_tokens(self.clip, prompts, 77).to(self.clip.device)
+            tokens = whole_tokens(self.clip, prompts).to(self.clip.device)
             each = normalize(self.clip.encode_texts({"input_ids": tokens}), dim=-1)
             found.append(normalize(each.mean(dim=0), dim=-1))
         return torch.stack(found)
@@ -169,6 +169,8 @@ class StraightRun:
             yield pixels.to(self.clip.device), positions[place]
 
 
-def whole_tokens(clip: HuggingFaceClip, prompts: Sequence[str], context: int) -> Tensor:
+def whole_tokens(clip: HuggingFaceClip, prompts: Sequence[str]) -> Tensor:
+    """As long as the model can read."""
     ids = clip.tokenise(prompts)["input_ids"]
+    context = clip.model.config.text_config.max_position_embeddings
     return pad(ids, (0, context - ids.shape[1]), value=clip.tokenizer.pad_token_id or 0)

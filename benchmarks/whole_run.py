@@ -74,8 +74,7 @@ class Clock:
 def forward_and_backward(clock: Clock) -> Iterator[None]:
     """Everything that passes through the towers, in either direction."""
     watched = [
-        (Clip, "image_features"),
-        (Clip, "text_features"),
+        (Clip, "_run"),
         (torch.Tensor, "backward"),
         (torch.autograd, "grad"),
     ]
