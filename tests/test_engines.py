@@ -15,6 +15,7 @@ from commands import run
 from letters import letters_clip
 from rich.console import Console
 from test_data import make_folder
+from together import together
 
 from retouch.bench import Bench, Engine, Failed, Incomplete, Suite, engine, load_suite
 from retouch.bench.board import Lines, LiveTable, board
@@ -351,3 +352,25 @@ def test_lines_where_there_is_no_terminal():
         lines(Note("it died; it is tried again", "a"))
     assert shown.get() == "a: task 1/2 new classes 50.0 %\na: it died; it is tried again\n"
     assert not isinstance(board([], console, quiet=True), Lines | LiveTable)
+
+
+def in_company(out: Path, photos: Path) -> dict[str, object]:
+    """What this one of several processes has in the end."""
+    return numbers(bench(out, photos).run())
+
+
+def test_several_processes_learn_each_cell_together(
+    serial: dict[str, object], photos: Path, tmp_path: Path
+):
+    """As torchrun starts them; the first has what was found, and nothing is run again."""
+    found = together(2, in_company, tmp_path / "there", photos)
+    assert found[1] == {}
+    assert found[0].keys() == serial.keys()
+    assert found[0]["still"] == serial["still"]
+    assert found[0]["ER"][0][0] == serial["ER"][0][0], "before anything was learned"
+    assert [len(row) for row in found[0]["ER"][0]] == [len(row) for row in serial["ER"][0]]
+    done = list((tmp_path / "there").rglob("done.json"))
+    before = [file.stat().st_mtime_ns for file in done]
+    assert together(2, in_company, tmp_path / "there", photos)[0] == found[0]
+    assert [file.stat().st_mtime_ns for file in done] == before
+    assert numbers(bench(tmp_path / "there", photos).run()) == found[0]
