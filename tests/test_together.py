@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from test_learn import Stop as Fall
 from test_methods import quick, reference
 from tiny import CLASSES, images, tiny_clip, tiny_folder
 from together import together, together_or_lost
@@ -319,8 +320,9 @@ def test_a_run_goes_on_with_another_number_of_processes(
 ):
     whole = learned(name)
     if first == 1:
+        stop = Fall(6, ZeroDivisionError())
         with pytest.raises(ZeroDivisionError):
-            learned(name, out=tmp_path, watch=Fall(6), checkpoint_seconds=0)
+            learned(name, out=tmp_path, watch=stop, checkpoint_seconds=0)
     else:
         assert together(first, stopped, tmp_path, name, 6)[0] == 6
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
@@ -331,16 +333,6 @@ def test_a_run_goes_on_with_another_number_of_processes(
     else:
         same(whole, together(then, go_on, tmp_path, name), 1e-7)
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 8
-
-
-class Fall(Watch):
-    def __init__(self, after: int) -> None:
-        self.left = after
-
-    def stepped(self, step: int, epoch: int, loss: float) -> None:
-        self.left -= 1
-        if self.left == 0:
-            raise ZeroDivisionError
 
 
 def orphaned(folder: Path) -> tuple[str, float]:

@@ -37,13 +37,11 @@ Inputs = Tensor | Tokens
 
 
 @dataclass
-class Clean:
-    """A run as the model does it."""
+class _Run:
+    """What a tower gives on the way, and at the end."""
 
     feature: Tensor = field(default_factory=lambda: torch.empty(0))
     """What the tower says [D], of length one."""
-    entered: list[Tensor] = field(default_factory=list)
-    """The embeddings: what enters the first block [T, W], once."""
     layer: list[Tensor] = field(default_factory=list)
     """After each block [T, W], and likewise below."""
     attention: list[Tensor] = field(default_factory=list)
@@ -51,14 +49,19 @@ class Clean:
 
 
 @dataclass
-class Corrupted:
-    """A run with other embeddings, and what each block would have given with a part restored."""
+class Clean(_Run):
+    """A run as the model does it."""
 
-    feature: Tensor = field(default_factory=lambda: torch.empty(0))
-    layer: list[Tensor] = field(default_factory=list)
-    attention: list[Tensor] = field(default_factory=list)
-    """After each block [T, W], had its attention given what it gave in the clean run."""
-    mlp: list[Tensor] = field(default_factory=list)
+    entered: list[Tensor] = field(default_factory=list)
+    """The embeddings: what enters the first block [T, W], once."""
+
+
+class Corrupted(_Run):
+    """A run with other embeddings.
+
+    `attention` and `mlp` are what comes after each block, had that part given what it gave in the
+    clean run.
+    """
 
 
 class Tower:

@@ -1,6 +1,6 @@
 """What the cells of a suite are run on: models, streams, control sets, each read once."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -11,14 +11,8 @@ from retouch.builtin.images import control_images, sign_images, world_pairs
 from retouch.clip import Clip, load
 from retouch.clip.pixels import Pixels
 from retouch.data import Images, Pairs, Splits, Stream, cached, read_data, read_pairs
-from retouch.data.cache import Progress
-from retouch.data.pictures import Indices
+from retouch.data.cache import Progress, silent
 from retouch.data.read import BENCHMARKS
-
-
-def silent(parts: Iterable[Indices], what: str, total: int) -> Iterable[Indices]:
-    """Pass on parts of some images."""
-    return parts
 
 
 @dataclass

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from retouch.cli.options import Device, Json, Precision, Seed
-from retouch.cli.say import err, out, plainly, say_json
+from retouch.cli.options import Device, Json, Precision, Seed, analysis_folder
+from retouch.cli.say import bar, err, out, plainly, say_json
 from retouch.cli.subject import AtTask, Base, Subject, Where, open_subject
 from retouch.errors import UserError
 
@@ -80,15 +80,7 @@ def cam(
     seed: Seed = 0,
     model: Base = None,
     task: AtTask = None,
-    folder: Annotated[
-        Path | None,
-        typer.Option(
-            "--out",
-            "-o",
-            help="Where to write. [default: RUN/analysis/cam; of a model, ./cam]",
-            metavar="FOLDER",
-        ),
-    ] = None,
+    folder: Annotated[Path | None, analysis_folder("cam")] = None,
     as_json: Json = False,
     device: Device = "auto",
     precision: Precision = "auto",
@@ -283,16 +275,8 @@ def _look(
 @contextmanager
 def _bar(maps: int) -> "Iterator[Told]":
     """Tells how far it is, where there is a terminal: masks of the first map, then all alike."""
-    from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
-
-    columns = (*Progress.get_default_columns()[1:2], MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as bar:
-        task = bar.add_task("", total=None)
-
-        def told(done: int, masks: int) -> None:
-            bar.update(task, advance=done, total=maps * masks)
-
-        yield told
+    with bar() as tell:
+        yield lambda done, masks: tell(advance=done, total=maps * masks)
 
 
 def _as_json(

@@ -179,8 +179,7 @@ def learn(
         clip = run.clip if run else find_model(model, device, random_weights)
         chosen = choose_method(method, read_changes(change or []), replay, max_drop, run)
         if shard:
-            asked = Settings(shard=True, compile=bool(compiled), micro_batch=micro_batch)
-            check_shard(chosen, asked)
+            check_shard(chosen, Settings(shard=True, compile=bool(compiled)))
             compiled = False
         found = find_images(data, data_root).each(lambda images: renamed(images, names))
 

@@ -1,7 +1,7 @@
 """Options that several commands share, said once."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -33,6 +33,12 @@ Shard = Annotated[
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="A line a task instead of a bar.")]
 Seed = Annotated[int, typer.Option(help="The same seed gives the same result.", min=0)]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead, for scripts.")]
+
+
+def analysis_folder(name: str) -> Any:
+    """Where a figure of what is inside a run, or a model, goes."""
+    there = f"[default: RUN/analysis/{name}; of a model, ./{name}]"
+    return typer.Option("--out", "-o", help=f"Where to write. {there}", metavar="FOLDER")
 
 
 def methods_named(start: str) -> list[str]:

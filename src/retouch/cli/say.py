@@ -4,8 +4,9 @@ import errno
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -87,9 +88,15 @@ def _fail(message: str, code: int) -> None:
 def progress(parts: "Iterable[Indices]", what: str, total: int) -> "Iterator[Indices]":
     """Pass on parts of some images, with a bar where there is a terminal."""
     err.print(what, highlight=False, soft_wrap=True, markup=False)
-    columns = (*Progress.get_default_columns()[1:2], MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as bar:
-        task = bar.add_task("", total=total)
+    with bar(total) as tell:
         for part in parts:
             yield part
-            bar.advance(task, len(part))
+            tell(advance=len(part))
+
+
+@contextmanager
+def bar(total: int | None = None) -> Iterator[Callable[..., None]]:
+    """A bar where there is a terminal; it is told `advance` or `completed`, and `total`."""
+    columns = (*Progress.get_default_columns()[1:2], MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as shown:
+        yield partial(shown.update, shown.add_task("", total=total))

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from retouch.cli.options import Device, Json, Seed
-from retouch.cli.say import err, out, plainly, say_json
+from retouch.cli.options import Device, Json, Seed, analysis_folder
+from retouch.cli.say import bar, out, plainly, say_json
 from retouch.cli.subject import AtTask, Base, Where, open_subject
 from retouch.errors import UserError
 
@@ -58,15 +58,7 @@ def trace(
     seed: Seed = 0,
     model: Base = None,
     task: AtTask = None,
-    folder: Annotated[
-        Path | None,
-        typer.Option(
-            "--out",
-            "-o",
-            help="Where to write. [default: RUN/analysis/trace; of a model, ./trace]",
-            metavar="FOLDER",
-        ),
-    ] = None,
+    folder: Annotated[Path | None, analysis_folder("trace")] = None,
     batch: Annotated[int, typer.Option(help="Restorations side by side.", min=1)] = 64,
     as_json: Json = False,
     device: Device = "auto",
@@ -160,12 +152,8 @@ def _objects(coco: str | None, base: str, images: int) -> "Objects":
 @contextmanager
 def _bar() -> Iterator["Told"]:
     """Tells how far the trace is, where there is a terminal."""
-    from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
-
-    columns = (*Progress.get_default_columns()[1:2], MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as bar:
-        task = bar.add_task("", total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+    with bar() as tell:
+        yield lambda done, total: tell(completed=done, total=total)
 
 
 def _show(found: "Traced", place: Path) -> None:

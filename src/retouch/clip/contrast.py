@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from retouch.clip.encode import chunks, how_many, own_images, own_pairs, own_texts
-from retouch.clip.model import Clip, Tokens
+from retouch.clip.encode import chunks, own_images, own_pairs, own_texts
+from retouch.clip.model import Clip, Tokens, how_many
 from retouch.devices import ranks
 
 LossName = Literal["contrastive", "label-aware"]

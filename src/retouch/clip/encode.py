@@ -6,7 +6,7 @@ same graph, and nobody waits for a gradient that never comes.
 
 from torch import Tensor
 
-from retouch.clip.model import Clip, Tokens
+from retouch.clip.model import Clip, Tokens, how_many
 from retouch.devices import ranks
 
 
@@ -36,11 +36,6 @@ def own_tokens(tokens: Tokens) -> Tokens:
     """This process's part of the prompts; nothing if there are too few for all processes."""
     part = ranks.own(how_many(tokens))
     return {key: value[part] for key, value in tokens.items()} if part.start < part.stop else {}
-
-
-def how_many(tokens: Tokens) -> int:
-    """Prompts in a batch of them."""
-    return len(next(iter(tokens.values())))
 
 
 def chunks(rows: Tensor, count: int, at_once: int | None) -> list[Tensor]:

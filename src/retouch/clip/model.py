@@ -76,12 +76,12 @@ class Clip(ABC):
 
     def text_features(self, tokens: Tokens) -> Tensor:
         """Features of prompts, of length one."""
-        return self._run([self._read(tokens)])[0][: _count(tokens)]
+        return self._run([self._read(tokens)])[0][: how_many(tokens)]
 
     def pair_features(self, pixels: Tensor, tokens: Tokens) -> tuple[Tensor, Tensor]:
         """Features of images and of prompts; a GPU may find them side by side."""
         images, texts = self._run([self._see(pixels), self._read(tokens)])
-        return images[: len(pixels)], texts[: _count(tokens)]
+        return images[: len(pixels)], texts[: how_many(tokens)]
 
     def _see(self, pixels: Tensor) -> Pass:
         if self.compiled:
@@ -95,7 +95,7 @@ class Clip(ABC):
 
     def _read(self, tokens: Tokens) -> Pass:
         if self.compiled:
-            rows = (rows_for if torch.is_grad_enabled() else rows_to_judge)(_count(tokens))
+            rows = (rows_for if torch.is_grad_enabled() else rows_to_judge)(how_many(tokens))
             tokens = {key: fill_up(each, rows) for key, each in self.lengthen(tokens).items()}
 
         def run(*there: Tensor) -> Tensor:
@@ -212,7 +212,8 @@ class Pair(Clip):
         save_file(self.model.state_dict(), Path(folder) / "model.safetensors")
 
 
-def _count(tokens: Tokens) -> int:
+def how_many(tokens: Tokens) -> int:
+    """Prompts in a batch of them."""
     return len(next(iter(tokens.values())))
 
 

@@ -10,6 +10,7 @@ import logging
 import weakref
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, TypeVar
 
 import torch
@@ -50,10 +51,12 @@ class Recorder:
 
     def __call__(self, passes: Sequence[Pass]) -> Sequence[Tensor]:
         """What the passes give; their gradients reach whatever was used."""
-        built = structure(self._model)
         if not torch.is_grad_enabled():
-            there = self._ready(passes) if same(built, self._built) else None
-            return [each() for each in passes] if there is None else _play(there, passes)
+            there = self._ready(passes)
+            if there is None or not same(structure(self._model), self._built):
+                return [each() for each in passes]
+            return _play(there, passes)
+        built = structure(self._model)
         if not same(built, self._built):
             self.forget()
             self._built = built
@@ -211,10 +214,16 @@ def _back(recording: Recording, slope: Tensor) -> Callable[[], list[Tensor]]:
     return lambda: recording.play_back(slope)
 
 
+@cache
+def _side(device: torch.device, number: int) -> torch.cuda.Stream:
+    """Always the same one: each stream keeps memory of its own."""
+    return torch.cuda.Stream(device)
+
+
 def _side_by_side(jobs: Sequence[Callable[[], T]]) -> list[T]:
     """The first on the stream at hand, the others on streams of their own beside it."""
     here = torch.cuda.current_stream()
-    sides = [torch.cuda.Stream() for _ in jobs[1:]]
+    sides = [_side(here.device, number) for number in range(1, len(jobs))]
     found = []
     for side, job in zip(sides, jobs[1:], strict=True):
         side.wait_stream(here)

@@ -32,6 +32,11 @@ Progress = Callable[[Iterable[Indices], str, int], Iterable[Indices]]
 """Passes on parts of the work, with what it is and how many images it has."""
 
 
+def silent(todo: Iterable[Indices], what: str, total: int) -> Iterable[Indices]:
+    """Show nothing."""
+    return todo
+
+
 def cache_folder() -> Path:
     """Where caches go: `RETOUCH_CACHE`, or the user's folder for such things."""
     own = os.environ.get("RETOUCH_CACHE")
@@ -77,7 +82,7 @@ def cached(
     folder: Path | None = None,
     *,
     skip_bad: bool = False,
-    progress: Progress = lambda todo, what, total: todo,
+    progress: Progress = silent,
 ) -> Images:
     """The same images with their pixels in a cache, which is built if it is not there.
 
@@ -95,9 +100,7 @@ def cached(
     return _without(replace(images, pictures=Some(kept, positions)), bad, skip_bad)
 
 
-def checked(
-    images: Images, pixels: Pixels, progress: Progress = lambda todo, what, total: todo
-) -> Images:
+def checked(images: Images, pixels: Pixels, progress: Progress = silent) -> Images:
     """The same images without those that cannot be read; every one is decoded once to find out."""
     bad: list[Bad] = []
     for part in progress(parts(len(images)), f"Looking at {images.name}", len(images)):

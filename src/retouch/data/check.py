@@ -3,7 +3,7 @@
 import hashlib
 from dataclasses import dataclass, field
 
-from retouch.data.cache import Progress, parts
+from retouch.data.cache import Progress, parts, silent
 from retouch.data.decode import Unreadable, side_by_side
 from retouch.data.images import Images
 from retouch.data.pictures import Bad
@@ -35,7 +35,7 @@ class Findings:
 def check(
     splits: Splits,
     facts: Facts | None = None,
-    progress: Progress = lambda todo, what, total: todo,
+    progress: Progress = silent,
 ) -> Findings:
     """Decode every image once; two are the same if they agree in every pixel."""
     found = Findings()

@@ -103,7 +103,8 @@ def teach(
         record = Run(clip, results, seen, Path(out), weights, about, checkpoint_seconds, chosen)
     for images in (stream.train, stream.test, control):
         results.notes += [n for n in (images.notes if images else []) if n not in results.notes]
-    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder() / "compiled"))
+    if settings.compile:
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder() / "compiled"))
     fast = clip.fast(COMPILER if settings.compile else None)
     stopping = stopping_cleanly(record, out is not None)
     with _noting(results), repeatable(clip.device), stopping, record.watch, fast as took:

@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 from retouch.clip import Batch, Clip, Features
 from retouch.clip.contrast import answers
-from retouch.clip.encode import own_images, own_texts, own_tokens
+from retouch.clip.encode import own_images, own_pairs, own_texts, own_tokens
 from retouch.clip.model import Tokens
 from retouch.data.ahead import ahead, send
 from retouch.data.pairs import Pairs
@@ -168,7 +168,7 @@ def _encoded(clip: Clip, batch: Batch, at_once: int | None) -> tuple[Tensor, Ten
     """Features with their graph; of several chunks only one holds its activations at a time."""
     count = len(batch.prompt)
     if at_once is None or ranks.most(count) <= at_once:
-        images, texts = own_images(clip, batch.pixels), own_texts(clip, batch.tokens)
+        images, texts = own_pairs(clip, batch.pixels, batch.tokens)
     else:
         images = _one_by_one(partial(own_images, clip), batch.pixels.split(at_once))
         tokens = _split_tokens(own_tokens(batch.tokens), at_once)
