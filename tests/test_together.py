@@ -466,6 +466,17 @@ def test_the_command_line_talks_and_writes_once(model: Path, tmp_path: Path):
     assert sum("other settings (settings.lr" in each[2] for each in wrong) == 1, "and is told once"
 
 
+def a_mistake_that_the_second_sees_later() -> None:
+    if not ranks.is_first():
+        time.sleep(0.5)
+    raise UserError(str(ranks.first_to_say("the same mistake")))
+
+
+def test_whoever_keeps_count_of_what_was_said_waits_for_the_others():
+    said = together_or_lost(2, a_mistake_that_the_second_sees_later)
+    assert [str(each) for each in said] == ["True", "False"]
+
+
 def _files(folder: Path) -> list[str]:
     return sorted(str(p.relative_to(folder)) for p in folder.rglob("*"))
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from hashlib import sha256
+from time import monotonic, sleep
 from typing import Any
 
 import torch
@@ -21,6 +22,9 @@ from retouch.errors import UserError
 
 BUCKET = 64 * 2**20
 """Bytes that are added up at a time: many small tensors travel as one."""
+
+COURTESY = 5.0
+"""Seconds that the first process waits for others who see the same mistake."""
 
 sent: Counter[str] = Counter()
 """Bytes that this process has sent so far, by what they were for, as a ring of processes sends."""
@@ -245,12 +249,21 @@ def _shout(value: Any) -> Any:
 
 
 def first_to_say(message: str) -> bool:
-    """Whether no other process has said this yet: a mistake that all see is told once."""
+    """Whether no other process has said this yet: a mistake that all see is told once.
+
+    The count is lost with the first process, unless torchrun keeps it: that one waits a little for
+    the others, who may be about to see the same.
+    """
     if _device is None:
         return True
     try:
         store = dist.distributed_c10d._get_default_store()
-        return bool(store.add(f"said:{sha256(message.encode()).hexdigest()}", 1) == 1)
+        name = f"said:{sha256(message.encode()).hexdigest()}"
+        before = store.add(name, 1) - 1
+        end = monotonic() + COURTESY
+        while is_first() and store.add(name, 0) < world() and monotonic() < end:
+            sleep(0.01)
+        return bool(before == 0)
     except RuntimeError:  # whoever kept count is gone
         return True
 
