@@ -42,8 +42,12 @@ def stream() -> Stream:
 
 @pytest.fixture(autouse=True, scope="session")
 def _one_thread() -> None:
-    """Tiny products are fastest on one core; more would only wait for each other."""
+    """Tiny products are fastest on one core; more would only wait for each other.
+
+    For programs that the tests start, too: the other core is another test's.
+    """
     torch.set_num_threads(1)
+    os.environ["OMP_NUM_THREADS"] = "1"
 
 
 @pytest.fixture(autouse=True, scope="session")

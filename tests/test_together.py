@@ -490,6 +490,7 @@ def test_torchrun_starts_it(model: Path, tmp_path: Path):
         capture_output=True,
         text=True,
         cwd=tmp_path,
+        env={**os.environ, "PYTHONFAULTHANDLER": "1"},
         timeout=120,
     )
     assert done.returncode == 0, done.stderr

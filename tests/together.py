@@ -4,7 +4,8 @@ import multiprocessing
 import os
 import socket
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
+from itertools import cycle
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -32,9 +33,7 @@ def together_or_lost(
 
     Without `join` they are only started together. One that says nothing for too long is killed.
     """
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     context = multiprocessing.get_context("fork")
     pipes = [context.Pipe(duplex=False) for _ in range(world)]
     processes = [
@@ -50,6 +49,19 @@ def together_or_lost(
             process.kill()
         process.join(30)
     return found
+
+
+def free_port() -> int:
+    """One that neither an outgoing connection nor another worker of pytest takes meanwhile."""
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    for port in _ports:
+        with socket.socket() as place, suppress(OSError):
+            place.bind(("127.0.0.1", port + 2000 * worker))
+            return port + 2000 * worker
+    raise AssertionError("no free port")
+
+
+_ports = cycle(range(20000, 22000))
 
 
 def _heard(pipe: Connection, patience: float) -> Any:

@@ -1,6 +1,8 @@
 """The command line: thin. Whatever it does can be done in a few lines of Python."""
 
 import logging
+import os
+import sys
 from typing import Annotated
 
 import typer
@@ -50,7 +52,23 @@ def main() -> None:
         level=logging.WARNING,
         handlers=[RichHandler(console=err, show_time=False, show_path=False)],
     )
-    app()
+    try:
+        app()
+    except SystemExit as end:
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+            _leave(end.code)
+        raise
+
+
+def _leave(code: str | int | None) -> None:
+    """End at once: what torch.distributed leaves behind can abort a Python that takes its time.
+
+    Its threads may want Python's lock when Python is gone (github.com/pytorch/pytorch, issue
+    190489), and torchrun would call a job that did all its work a failure.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code if isinstance(code, int) else int(code is not None))
 
 
 @app.callback(invoke_without_command=True)
