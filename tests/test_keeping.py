@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from test_learn import content
 from tiny import images, tiny_clip
 from torch import Tensor, nn
 
@@ -91,27 +90,6 @@ class Listener(Watch):
 
 
 # What holds for all of them.
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_it_learns_and_goes_on_to_the_same_bits_wherever_it_stopped(name: str, tmp_path: Path):
-    heard = Listener()
-    clip, results = teach(METHODS[name], tmp_path / "whole", watch=heard)
-    assert results.finished
-    assert len(heard.losses) == 18
-    assert sum(heard.losses[3:6]) < sum(heard.losses[:3])
-    for after in (6, 11):  # before a task is settled, and within one
-        out = tmp_path / f"cut {after}"
-        with pytest.raises(ZeroDivisionError):
-            teach(METHODS[name], out, watch=Listener(after), checkpoint_seconds=0)
-        again, _ = teach(METHODS[name], out, checkpoint_seconds=0)
-        assert fingerprint(again.model) == fingerprint(clip.model)
-        assert content(out) == content(tmp_path / "whole")
-    plain = tiny_clip()  # the model is an ordinary one, and base + deltas give it
-    for number in range(3):
-        file = tmp_path / "whole" / "deltas" / f"task-{number + 1:02}.safetensors"
-        Delta.load(file).apply(plain.model)
-    assert fingerprint(plain.model) == fingerprint(clip.model)
 
 
 @pytest.mark.parametrize("name", METHODS)

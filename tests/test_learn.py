@@ -63,7 +63,7 @@ class Stop(Watch):
             raise self.error
 
 
-@pytest.mark.parametrize("name", ["spu", "er", "spu-code"])
+@pytest.mark.parametrize("name", ["spu", "spu-code"])
 @pytest.mark.parametrize("after", [1, 5, 9, 10, 14, 26])
 def test_a_run_that_stopped_anywhere_goes_on_to_the_same_bits(
     tmp_path: Path, name: str, after: int

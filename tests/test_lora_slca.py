@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from test_clip import dual, open_clip, own_pair
-from test_learn import Stop, content
 from test_methods import Listener, plain_loss
 from tiny import CLASSES, images, tiny_clip
 from torch.nn.functional import cross_entropy, normalize
@@ -81,19 +80,6 @@ def test_a_run_learns_and_leaves_a_plain_model(method: Method, tmp_path: Path):
     assert fingerprint(fresh.model) == fingerprint(clip.model)
     clip.save(tmp_path / "model")
     assert fingerprint(retouch.load(str(tmp_path / "model")).model) == fingerprint(clip.model)
-
-
-@pytest.mark.parametrize("after", [9, 14])
-def test_a_run_that_stopped_goes_on_to_the_same_bits(method: Method, tmp_path: Path, after: int):
-    expected = teach(method, out=tmp_path / "whole")
-    cut, clip = tmp_path / "cut", tiny_clip()
-    before = list(clip.model.state_dict())
-    with pytest.raises(ZeroDivisionError):
-        teach(method, clip, out=cut, watch=Stop(after, ZeroDivisionError()), checkpoint_seconds=0)
-    assert list(clip.model.state_dict()) == before
-    torch.manual_seed(after)  # nothing may depend on it
-    assert teach(method, out=cut, checkpoint_seconds=0) == expected
-    assert content(cut) == content(tmp_path / "whole")
 
 
 def test_micro_batches_and_bf16(method: Method):

@@ -254,7 +254,7 @@ def gradients(method: Method, stream: Stream, task: int, **settings: Any) -> dic
         value = backward(lesson, batch, own.keeps)
         assert sum(map(len, prompts_of(clip.model)._heard or [])) <= 8, "and is not piled up"
         moving = {n: p for n, p in clip.model.named_parameters() if p.requires_grad}
-        return {n: p.grad.clone() for n, p in moving.items()} | {"loss": torch.tensor(value)}
+        return {n: p.grad.clone() for n, p in moving.items()} | {"loss": torch.as_tensor(value)}
 
 
 @pytest.mark.parametrize("micro", [None, 3])
@@ -341,8 +341,7 @@ def test_an_expert_moves_in_its_own_task_alone(stream: Stream, tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("after", "settings"),
-    [(1, {}), (3, {}), (5, {}), (4, {"micro_batch": 5}), (5, {"precision": "bf16"})],
+    ("after", "settings"), [(4, {"micro_batch": 5}), (5, {"precision": "bf16"})]
 )
 def test_a_run_that_stopped_goes_on_to_the_same_bits(
     method: Method, stream: Stream, tmp_path: Path, after: int, settings: dict[str, Any]

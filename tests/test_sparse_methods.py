@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from test_learn import Stop, content
 from test_methods import Listener, plain_loss
 from tiny import images, tiny_clip
 from torch import Tensor, nn
@@ -47,20 +46,6 @@ def teach(method: Method, out: Path | None = None, tasks: int = 3, **options: An
 
 
 # What holds of all of them.
-
-
-@pytest.mark.parametrize("name", ["spg", "sparsecl"])
-@pytest.mark.parametrize("after", [4, 14])
-def test_a_run_that_stopped_anywhere_goes_on_to_the_same_bits(
-    tmp_path: Path, name: str, after: int
-):
-    whole = teach(METHODS[name], tmp_path / "whole")
-    stop = {"watch": Stop(after, ZeroDivisionError()), "checkpoint_seconds": 0}
-    with pytest.raises(ZeroDivisionError):
-        teach(METHODS[name], tmp_path / "cut", **stop)
-    found = teach(METHODS[name], tmp_path / "cut")
-    assert fingerprint(found.model) == fingerprint(whole.model)
-    assert content(tmp_path / "cut") == content(tmp_path / "whole")
 
 
 @pytest.mark.parametrize("name", METHODS)
