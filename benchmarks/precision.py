@@ -2,6 +2,7 @@
 
     python benchmarks/precision.py                                        # the built-in model
     python benchmarks/precision.py --device cuda --shared ../shared       # a real tower, birds
+    python benchmarks/precision.py --shared ../shared --gradients         # of one batch alone
 
 Three runs: float32 as written, the fast way, and float32 with another seed. The first two see the
 same images in the same order; how far their losses lie apart is told beside how far the third is.
@@ -10,10 +11,14 @@ same images in the same order; how far their losses lie apart is told beside how
 import argparse
 import json
 import sys
+from fnmatch import fnmatch
 from pathlib import Path
+from statistics import mean
 
 import numpy as np
+import torch
 from real_tower import load
+from torch import Tensor
 from whole_run import some_classes
 
 import retouch
@@ -21,7 +26,8 @@ from retouch.builtin.images import sign_images
 from retouch.clip import Clip
 from retouch.data import Stream, cached, read_data
 from retouch.learn import Watch, teach
-from retouch.methods import Settings, recipe
+from retouch.learn.train import backward, lesson_for
+from retouch.methods import Keeps, Settings, recipe
 
 
 class Curve(Watch):
@@ -60,6 +66,43 @@ def run(asked: argparse.Namespace, seed: int, fast: bool) -> tuple[list[float], 
     return curve.losses, found.metrics()["accuracy"]
 
 
+def gradients(asked: argparse.Namespace) -> None:
+    """How far the slopes of the first MLP layers lie from float32's: plain bfloat16, and fast."""
+    clip = model(asked)
+    to_learn, settings = stream(asked, clip), Settings(batch=asked.batch)
+    lesson = lesson_for(clip, to_learn, to_learn.tasks[0], recipe("spu"), settings)
+    layers = {n: p for n, p in clip.model.named_parameters() if fnmatch(n, "*vision*fc1.weight")}
+    clip.model.requires_grad_(False)
+    for weight in layers.values():
+        weight.requires_grad_(True)
+    compiler = "inductor" if asked.device != "cpu" else "eager"
+    found: dict[str, dict[str, Tensor]] = {}
+    for name, bf16, backend in (
+        ("float32", False, None),
+        ("bfloat16", True, None),
+        ("fast", True, compiler),
+    ):
+        clip.bf16 = bf16
+        with clip.fast(backend):
+            backward(lesson, lesson.load(np.arange(asked.batch), asked.batch), Keeps())
+        found[name] = {n: p.grad.clone() for n, p in layers.items() if p.grad is not None}
+        clip.model.zero_grad()
+    exact = found.pop("float32")
+    for name, slopes in found.items():
+        apart = [((slopes[n] - e).norm() / e.norm()).item() for n, e in exact.items()]
+        same = [_shared_tenth(slopes[n], e) for n, e in exact.items()]
+        sys.stdout.write(
+            f"{name}: {mean(apart):.4f} from float32 (relative, mean of {len(apart)} layers), "
+            f"{max(apart):.4f} at most; {100 * mean(same):.1f} % of the largest tenth is the same\n"
+        )
+
+
+def _shared_tenth(a: Tensor, b: Tensor) -> float:
+    count = a.numel() // 10
+    one, two = (x.abs().flatten().topk(count).indices for x in (a, b))
+    return torch.isin(one, two).double().mean().item()
+
+
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--device", default="cpu")
@@ -69,8 +112,12 @@ def main() -> None:
     options.add_argument("--epochs", type=int, default=5)
     options.add_argument("--batch", type=int, default=64)
     options.add_argument("--lr", type=float, default=2.5e-5)
+    options.add_argument("--gradients", action="store_true")
     options.add_argument("--out", type=Path)
     asked = options.parse_args()
+    if asked.gradients:
+        gradients(asked)
+        return
     told = {
         name: run(asked, seed, fast)
         for name, seed, fast in (("float32", 0, False), ("fast", 0, True), ("seed 1", 1, False))

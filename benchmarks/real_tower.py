@@ -26,6 +26,7 @@ from retouch.bench.field import Field
 from retouch.clip import Clip
 from retouch.clip.hf import HuggingFaceClip
 from retouch.clip.pixels import Pixels
+from retouch.clip.torchvision import mend_torchvision
 from retouch.data import Images
 
 NAME = "clip-b16-minilm"
@@ -87,6 +88,7 @@ def main() -> None:
 
 def load(folder: Path, device: str = "cpu") -> Clip:
     """The model as its own `load.py` makes it."""
+    mend_torchvision()
     module = _module(folder / "load.py")
     model, tokenizer = module.load(folder)
     clip = HuggingFaceClip(model, tokenizer, Pixels(size=(224, 224), shortest=224), NAME)

@@ -121,6 +121,32 @@ def test_the_last_block_is_computed_for_the_token_that_is_read(monkeypatch: pyte
     assert seen == [(3, tokens), (3, 1), (3, tokens)], "whole while somebody else does attention"
 
 
+def test_in_bfloat16_it_is_as_near_to_float32_as_the_plain_tower():
+    """What goes from block to block is bfloat16 then, as what a block computes is anyway."""
+    clip, kinds = tiny_clip(), []
+    first = clip.model.get_submodule(clip.blocks["image"][0])
+    first.register_forward_hook(lambda module, given, made: kinds.append(made.dtype))
+    pixels = noise(clip, 16)
+    exact = slopes(clip, pixels)
+    clip.bf16 = True
+    plain = slopes(clip, pixels)
+    with lean(clip.model, clip.image_prefix, lambda function: function):
+        found = slopes(clip, pixels)
+    assert kinds == [torch.float32, torch.float32, torch.bfloat16]
+    for name, slope in exact.items():
+        apart = [(other[name] - slope).norm() / slope.norm() for other in (plain, found)]
+        assert apart[1] < max(1.5 * apart[0], 0.03), name
+
+
+def slopes(clip: Clip, pixels: torch.Tensor) -> dict[str, torch.Tensor]:
+    """The gradients of something that depends on all features, by name."""
+    clip.model.zero_grad()
+    features = clip.image_features(pixels)
+    (features * torch.linspace(-1, 1, features.numel()).view_as(features)).sum().backward()
+    named = clip.model.named_parameters()
+    return {n: p.grad.clone() for n, p in named if p.grad is not None and "fc1.weight" in n}
+
+
 def test_towers_that_prompts_look_into_are_not_compiled():
     """They count the images of a batch, and would count those it is filled up with."""
     stream = Stream.split(images("train", 4, 6), images("test", 4, 2), tasks=2)

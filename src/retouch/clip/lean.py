@@ -1,8 +1,10 @@
 """A visual tower without the work that nobody reads: the same features, the same gradients.
 
 Of the last block only the class token goes on, so only its query, its attention and its MLP are
-computed; that is most of a block. And cutting an image into patches is a product of matrices; as a
-convolution it takes many times as long.
+computed; that is most of a block. Cutting an image into patches is a product of matrices; as a
+convolution it takes many times as long. And where a tower computes in bfloat16, what goes from
+block to block is bfloat16 too: half of what must be read and written, and as near to float32 as
+without (docs/performance.md).
 """
 
 from collections.abc import Callable, Iterator
@@ -75,12 +77,17 @@ def _ending_short(encoder: Any, tower: nn.Module, wrap: Wrap) -> Callable[..., A
         watched = tower._forward_hooks or tower._forward_pre_hooks
         if watched or attention_mask is not None or "forward" in vars(last.self_attn):
             return own(encoder, inputs_embeds, attention_mask, **more)
-        hidden = inputs_embeds
+        hidden = _as_computed(inputs_embeds)
         for block in blocks:
             hidden = block(hidden, attention_mask, **more)
         return BaseModelOutput(last_hidden_state=short(hidden))
 
     return forward
+
+
+def _as_computed(tensor: Tensor) -> Tensor:
+    kind = tensor.device.type
+    return tensor.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else tensor
 
 
 def _class_token(block: Any) -> Callable[[Tensor], Tensor]:
