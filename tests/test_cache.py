@@ -276,7 +276,7 @@ def _build(folder: Path, cache: Path, log: Path) -> None:
 
 
 def test_processes_that_want_the_same_cache_build_it_once(folder: Path, tmp_path: Path):
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("fork")
     about = (folder, tmp_path / "c", tmp_path / "log")
     all_of_them = [context.Process(target=_build, args=about) for _ in range(3)]
     for process in all_of_them:

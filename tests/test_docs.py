@@ -4,13 +4,11 @@ import ast
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from commands import run
 from PIL import Image
-from test_cli import retouch
 from test_data import make_folder
 
 from retouch.builtin.photos import write_photos
@@ -40,15 +38,15 @@ def test_the_readme_holds_these_commands():
     ]
 
 
-def test_make_demo_in_a_shortened_form(tmp_path: Path):
+def test_make_demo_in_a_shortened_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     recipe = subprocess.run(
         ["make", "--dry-run", "--always-make", "demo"], capture_output=True, text=True, cwd=ROOT
     )
     command = next(line for line in recipe.stdout.splitlines() if "retouch demo" in line)
     words = command.split("retouch ", 1)[1].split()
     assert words == ["demo", "--out", "runs/demo"]
-    done = retouch(*words, "--quick", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    monkeypatch.chdir(tmp_path)
+    done = run(*words, "--quick")
     for method in ("frozen", "flyp", "er", "spu"):
         assert re.search(rf"^ {method} .* (s|min) *$", done.stdout, re.MULTILINE), done.stdout
     folder = tmp_path / "runs" / "demo"
@@ -98,15 +96,15 @@ def test_every_command_for_a_product(tmp_path: Path, monkeypatch: pytest.MonkeyP
     exec(code, {})
 
 
-def test_the_python_example_prints_what_the_readme_says(tmp_path: Path):
+def test_the_python_example_prints_what_the_readme_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
     (code,) = blocks(README, "python")
     assert len(code.strip().splitlines()) == 12
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=300
-    )
-    assert done.returncode == 0, done.stderr
+    monkeypatch.chdir(tmp_path)
+    exec(code, {})
     shown = README.split("prints after a few seconds")[1].split("```")[1].strip().splitlines()
-    found = done.stdout.strip().splitlines()
+    found = capsys.readouterr().out.strip().splitlines()
     assert found[1] == shown[1] == "runs/signs/report.html"
     expected, numbers = ast.literal_eval(shown[0]), ast.literal_eval(found[0])
     assert numbers.keys() == expected.keys()
