@@ -27,7 +27,7 @@ def together(world: int, what: Callable[..., Any], *about: Any) -> list[Any]:
 
 
 def together_or_lost(
-    world: int, what: Callable[..., Any], *about: Any, join: bool = True, patience: float = 60
+    world: int, what: Callable[..., Any], *about: Any, join: bool = True, patience: float = 120
 ) -> list[Any]:
     """The same, with an exception in the place of what a process would have returned.
 
