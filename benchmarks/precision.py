@@ -11,7 +11,6 @@ same images in the same order; how far their losses lie apart is told beside how
 import argparse
 import json
 import sys
-from fnmatch import fnmatch
 from pathlib import Path
 from statistics import mean
 
@@ -28,6 +27,8 @@ from retouch.data import Stream, cached, read_data
 from retouch.learn import Watch, teach
 from retouch.learn.train import backward, lesson_for
 from retouch.methods import Keeps, Settings, recipe
+from retouch.sparse import locate
+from retouch.sparse.select import top
 
 
 class Curve(Watch):
@@ -71,7 +72,7 @@ def gradients(asked: argparse.Namespace) -> None:
     clip = model(asked)
     to_learn, settings = stream(asked, clip), Settings(batch=asked.batch)
     lesson = lesson_for(clip, to_learn, to_learn.tasks[0], recipe("spu"), settings)
-    layers = {n: p for n, p in clip.model.named_parameters() if fnmatch(n, "*vision*fc1.weight")}
+    layers = {n: p for n, p in locate(clip.model).items() if n.startswith(clip.image_prefix)}
     clip.model.requires_grad_(False)
     for weight in layers.values():
         weight.requires_grad_(True)
@@ -98,8 +99,7 @@ def gradients(asked: argparse.Namespace) -> None:
 
 
 def _shared_tenth(a: Tensor, b: Tensor) -> float:
-    count = a.numel() // 10
-    one, two = (x.abs().flatten().topk(count).indices for x in (a, b))
+    one, two = (top(x.abs(), 0.1) for x in (a, b))
     return torch.isin(one, two).double().mean().item()
 
 

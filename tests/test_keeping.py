@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from test_methods import Listener
 from tiny import images, tiny_clip
 from torch import Tensor, nn
 
@@ -17,7 +18,6 @@ from retouch.data import Pairs, Stream
 from retouch.data.names import Names
 from retouch.data.pictures import Arrays
 from retouch.errors import UserError
-from retouch.learn import Watch
 from retouch.learn.train import backward
 from retouch.methods import Keeps, Lesson, Method, Settings, Settles, Update
 from retouch.methods.distil import PRD, LwF, divergence
@@ -76,17 +76,6 @@ def lesson(clip: Clip, stream: Stream, task: int = 0, **settings: Any) -> Lesson
 def features_of(clip: Clip, batch: Batch) -> Features:
     found = clip.image_features(batch.pixels), clip.text_features(batch.tokens)
     return Features(*found, clip.logit_scale, batch)
-
-
-class Listener(Watch):
-    def __init__(self, stop: int = -1) -> None:
-        self.losses: list[float] = []
-        self.stop = stop
-
-    def stepped(self, step: int, epoch: int, loss: float) -> None:
-        self.losses.append(loss)
-        if len(self.losses) == self.stop:
-            raise ZeroDivisionError
 
 
 # What holds for all of them.

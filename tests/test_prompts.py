@@ -10,7 +10,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from test_clip import dual, open_clip, own_pair
-from test_keeping import Listener
+from test_learn import Stop
+from test_methods import Listener
 from tiny import images, tiny_clip
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
@@ -350,8 +351,9 @@ def test_a_run_that_stopped_goes_on_to_the_same_bits(
     whole = tiny_clip()
     retouch.teach(whole, stream, method, **options)
     options |= {"out": tmp_path, "checkpoint_seconds": 0}
+    stop = Stop(after, ZeroDivisionError())
     with pytest.raises(ZeroDivisionError):
-        retouch.teach(tiny_clip(), stream, method, watch=Listener(after), **options)
+        retouch.teach(tiny_clip(), stream, method, watch=stop, **options)
     clip = tiny_clip()
     assert retouch.teach(clip, stream, method, **options).finished
     assert fingerprint(clip.model) == fingerprint(whole.model)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from test_learn import Stop, content
 from test_methods import Listener
 from tiny import images, tiny_clip
 from torch import Tensor
@@ -100,6 +101,22 @@ def test_with_selected_weights_only_those_are_mixed(settles: Any, tmp_path: Path
             assert set(moved.tolist()) <= set(allowed.tolist())
         delta.apply(fresh.model)
     assert all(torch.equal(p, found[3][n]) for n, p in weights(fresh).items())
+
+
+@pytest.mark.parametrize(
+    ("settles", "sparse"),
+    [(Interpolate(), True), (MagMax(), True), (Bounded(max_drop=30), False)],
+)
+def test_a_run_that_stopped_goes_on_to_the_same_bits(tmp_path: Path, settles: Any, sparse: bool):
+    """In combinations that no recipe has; `test_methods` stops those that there are."""
+    mine = method(settles, sparse)
+    teach(mine, tmp_path / "whole")
+    for after in (8, 5):  # in the second task, then in the third
+        stop = Stop(after, ZeroDivisionError())
+        with pytest.raises(ZeroDivisionError):
+            teach(mine, tmp_path / "cut", watch=stop, checkpoint_seconds=0)
+    teach(mine, tmp_path / "cut")
+    assert content(tmp_path / "cut") == content(tmp_path / "whole")
 
 
 @pytest.mark.parametrize("settles", [Interpolate(), MagMax()])

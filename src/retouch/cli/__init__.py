@@ -1,8 +1,6 @@
 """The command line: thin. Whatever it does can be done in a few lines of Python."""
 
 import logging
-import os
-import sys
 from typing import Annotated
 
 import typer
@@ -20,8 +18,9 @@ from retouch.cli.learn import learn
 from retouch.cli.methods import methods
 from retouch.cli.overlap import overlap
 from retouch.cli.report import report
-from retouch.cli.say import err, out
+from retouch.cli.say import err, leave, out
 from retouch.cli.trace import trace
+from retouch.devices import started
 from retouch.version import VERSION
 
 app = typer.Typer(
@@ -55,20 +54,9 @@ def main() -> None:
     try:
         app()
     except SystemExit as end:
-        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-            _leave(end.code)
+        if started() > 1:
+            leave(end.code)
         raise
-
-
-def _leave(code: str | int | None) -> None:
-    """End at once: what torch.distributed leaves behind can abort a Python that takes its time.
-
-    Its threads may want Python's lock when Python is gone (github.com/pytorch/pytorch, issue
-    190489), and torchrun would call a job that did all its work a failure.
-    """
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code if isinstance(code, int) else int(code is not None))
 
 
 @app.callback(invoke_without_command=True)

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
 
+from retouch.devices import started
 from retouch.errors import UserError
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def together(device: str) -> Iterator[str]:
 
     Gives the device to compute on. What goes wrong for all of them is told once.
     """
-    if int(os.environ.get("WORLD_SIZE", "1")) < 2:
+    if started() < 2:
         yield device
         return
     from retouch.devices import ranks
@@ -70,6 +71,17 @@ def together(device: str) -> Iterator[str]:
                 raise typer.Exit(130 if isinstance(why, KeyboardInterrupt) else 1) from None
             err.quiet = False
             raise
+
+
+def leave(code: str | int | None) -> None:
+    """End at once: what torch.distributed leaves behind can abort a Python that takes its time.
+
+    Its threads may want Python's lock when Python is gone (github.com/pytorch/pytorch, issue
+    190489), and torchrun would call a job that did all its work a failure.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code if isinstance(code, int) else int(code is not None))
 
 
 def say_json(value: Any) -> None:

@@ -1,4 +1,4 @@
-"""A visual tower without the work that nobody reads: the same features, the same gradients.
+"""A visual tower without the work that nobody reads: features and gradients of the same worth.
 
 Of the last block only the class token goes on, so only its query, its attention and its MLP are
 computed; that is most of a block. Cutting an image into patches is a product of matrices; as a

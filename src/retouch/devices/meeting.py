@@ -13,7 +13,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-from retouch.devices import ranks
+from retouch.devices import ranks, started
 from retouch.errors import UserError
 
 PATIENCE = timedelta(minutes=10)
@@ -27,7 +27,7 @@ def joined(device: str = "auto") -> Iterator[str]:
     Gives the device to compute on: of several GPUs each process gets its own. Where a single
     process was started, that is the one that was asked for.
     """
-    if int(os.environ.get("WORLD_SIZE", "1")) < 2:
+    if started() < 2:
         yield device
         return
     own = own_device(device)
@@ -55,7 +55,7 @@ def _meet(own: torch.device) -> None:
     except (RuntimeError, ValueError) as why:
         place = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
         raise UserError(
-            f"the {os.environ['WORLD_SIZE']} processes of this job could not meet at {place} "
+            f"the {started()} processes of this job could not meet at {place} "
             f"({ranks.short(why)}); start them with torchrun, or set RANK, LOCAL_RANK, MASTER_ADDR "
             "and MASTER_PORT as it does"
         ) from None
@@ -67,7 +67,7 @@ def own_device(asked: str) -> torch.device:
         return torch.device("cpu")
     if asked not in ("auto", "cuda"):
         raise UserError(
-            f"--device {asked}: each of {os.environ['WORLD_SIZE']} processes takes a GPU of its "
+            f"--device {asked}: each of {started()} processes takes a GPU of its "
             "own; leave --device out, or say cpu"
         )
     number = int(os.environ.get("LOCAL_RANK", os.environ.get("RANK", "0")))
