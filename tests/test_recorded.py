@@ -15,7 +15,7 @@ from retouch.clip.recorded import Pass, Recorder, leaves_of, watched
 class Tape(recorded.Recording):
     """Inputs, outputs and gradients at fixed places, like a CUDA graph's."""
 
-    made = 0
+    made = played = 0
 
     def __init__(self, each: Pass, pool: object) -> None:
         Tape.made += 1
@@ -32,6 +32,7 @@ class Tape(recorded.Recording):
         """A GPU's memory; a processor has none of its own."""
 
     def replay(self) -> None:
+        Tape.played += 1
         with torch.enable_grad():
             self._keep = self._run(*self._inputs)
         self._out.copy_(self._keep.detach())
@@ -42,9 +43,9 @@ class Tape(recorded.Recording):
 
 @pytest.fixture(autouse=True)
 def _tapes(monkeypatch: pytest.MonkeyPatch) -> None:
-    Tape.made = 0
+    Tape.made = Tape.played = 0
     monkeypatch.setattr(recorded, "Recording", Tape)
-    monkeypatch.setattr(recorded, "_side_by_side", lambda jobs: [job() for job in jobs])
+    monkeypatch.setattr(recorded, "_side_by_side", lambda _, jobs: [job() for job in jobs])
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
 
 
@@ -103,6 +104,25 @@ def test_a_second_pass_before_the_first_went_back_runs_as_usual():
     for a, b in zip(recorder(passes(model, 9)), passes(model, 9), strict=True):
         assert torch.equal(a, b())
     assert Tape.made == 2
+
+
+def test_two_shapes_of_a_tower_share_memory_and_are_never_under_way_together():
+    model = Two()
+    recorder = Recorder(model)
+    large = Pass("images", passes(model)[0].run, [torch.ones(9, 4)])
+    for seed in range(3):
+        step(model, recorder, seed)
+        recorder([large])[0].sum().backward()
+    before = Tape.played
+    waits = recorder(passes(model))[0]
+    assert Tape.played == before + 2
+    with torch.no_grad():
+        assert torch.equal(recorder([large])[0], large())
+    recorder([large])[0].sum().backward()
+    assert Tape.played == before + 2, "the other shape ran as usual meanwhile"
+    waits.sum().backward()
+    recorder([large])
+    assert Tape.played == before + 3
 
 
 def test_without_gradients_a_recording_is_played_and_none_is_made():

@@ -15,13 +15,13 @@ import torch
 from torch import Tensor, nn
 
 Backend = str | Callable[..., Any]
-FEWEST = 64
+FEWEST = 32
 """Images or prompts; fewer are filled up to so many."""
 MANY = 2048
 """Prompts that are encoded at a time while a model is judged, on a GPU."""
 TOKENS = 16
 """Prompts are filled up to a multiple of this."""
-_SHAPES = 64  # what the compiler may keep of one block: shapes × with and without gradients
+_SHAPES = 4096  # what the compiler may keep of one block: shapes × which weights move, all runs
 
 
 @dataclass
@@ -56,15 +56,18 @@ def timed() -> Iterator[Stopwatch]:
 @contextmanager
 def compiled(blocks: list[nn.Module], backend: Backend) -> Iterator[None]:
     """While this lasts, these blocks are compiled when they are first called with a new shape."""
+    limits = ("recompile_limit", "accumulated_recompile_limit")
     config: Any = torch._dynamo.config
-    before = config.recompile_limit
-    config.recompile_limit = max(before, _SHAPES)
+    before = {name: getattr(config, name) for name in limits}
+    for name in limits:
+        setattr(config, name, max(before[name], _SHAPES))
     for block in blocks:
         block.compile(backend=backend, dynamic=False)
     try:
         yield
     finally:
-        config.recompile_limit = before
+        for name in limits:
+            setattr(config, name, before[name])
         for block in blocks:
             block._compiled_call_impl = None
 
@@ -76,7 +79,7 @@ def rows_for(count: int) -> int:
 
 def rows_to_judge(count: int) -> int:
     """Of prompts: many are filled up to very many, which cost less than another shape."""
-    return rows_for(count) if count <= 4 * FEWEST else -(-count // MANY) * MANY
+    return rows_for(count) if count <= 8 * FEWEST else -(-count // MANY) * MANY
 
 
 def length_for(length: int, context: int) -> int:

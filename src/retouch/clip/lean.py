@@ -8,12 +8,14 @@ without (docs/performance.md).
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, scaled_dot_product_attention
+
+from retouch.clip.attention import quick_attention
 
 Wrap = Callable[[Callable[..., Tensor]], Callable[..., Tensor]]
 
@@ -33,7 +35,8 @@ def lean(model: nn.Module, prefix: str, wrap: Wrap) -> Iterator[None]:
         vars(encoder[0])["forward"] = _ending_short(*encoder, wrap)
         changed.append(encoder[0])
     try:
-        yield
+        with nullcontext() if encoder is None else quick_attention(encoder[1]):
+            yield
     finally:
         for module in changed:
             del vars(module)["forward"]

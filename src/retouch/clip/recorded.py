@@ -10,7 +10,7 @@ import logging
 import weakref
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any, TypeVar
 
 import torch
@@ -83,14 +83,18 @@ class Recorder:
 
     def _ready(self, passes: Sequence[Pass]) -> "list[Recording] | None":
         """The recordings of all passes; None unless all can be played now."""
+        busy = {each.name for each in self._all() if each.waits}
         found = [self._recordings.get(each.key) for each in passes]
-        free = [recording for recording in found if recording is not None and not recording.waits]
+        free = [each for each in found if each is not None and each.name not in busy]
         return free if len(free) == len(found) else None
 
     def _pool(self, name: str) -> Any:
-        """Recordings of one tower share their memory: they are never under way at the same time."""
-        there = [r for r in self._recordings.values() if r is not None and r.name == name]
+        """Recordings of one tower share their memory: no two are under way at the same time."""
+        there = [each for each in self._all() if each.name == name]
         return there[0].forward.pool() if there else None
+
+    def _all(self) -> "list[Recording]":
+        return [each for each in self._recordings.values() if each is not None]
 
 
 class Recording:
@@ -101,13 +105,15 @@ class Recording:
         self._inputs = [tensor.clone() for tensor in each.inputs]
         self._open: weakref.ref[Any] | None = None
         self.forward, self.backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
-        others = "thread_local"  # they may load the next images meanwhile
-        with torch.cuda.graph(self.forward, pool=pool, capture_error_mode=others):
+        # A product of matrices takes notes in memory of its stream, so each tower has its own: they
+        # may be played side by side. And other threads may load the next images meanwhile.
+        self.stream = _stream(self._inputs[0].device, each.name)
+        how: Any = {"stream": self.stream, "capture_error_mode": "thread_local"}
+        with torch.cuda.graph(self.forward, pool=pool, **how):
             out = each.run(*self._inputs)
         self.leaves = leaves_of(out)
         self._slope = torch.zeros_like(out)
-        pool = self.forward.pool()
-        with torch.cuda.graph(self.backward, pool=pool, capture_error_mode=others):
+        with torch.cuda.graph(self.backward, pool=self.forward.pool(), **how):
             self._slopes = torch.autograd.grad(out, self.leaves, self._slope)
         self._out = out.detach()
 
@@ -149,9 +155,13 @@ class _Play(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: FunctionCtx, *slopes: Tensor) -> tuple[Tensor | None, ...]:
         there: list[Recording] = ctx.there  # type: ignore[attr-defined]
+        if ctx.token is None:  # type: ignore[attr-defined]
+            raise RuntimeError("a recorded pass goes back once: what it left behind is used up")
+        ctx.token = None  # type: ignore[attr-defined]
         for recording in there:
             recording.open(None)
-        found = _side_by_side([_back(r, s) for r, s in zip(there, slopes, strict=True)])
+        jobs = [partial(r.play_back, slope) for r, slope in zip(there, slopes, strict=True)]
+        found = _side_by_side(there, jobs)
         return None, None, *(slope for each in found for slope in each)
 
 
@@ -203,33 +213,26 @@ def _record(each: Pass, pool: Any) -> Recording | None:
 
 
 def _play(there: Sequence[Recording], passes: Sequence[Pass]) -> list[Tensor]:
-    return _side_by_side([_forth(r, p) for r, p in zip(there, passes, strict=True)])
-
-
-def _forth(recording: Recording, each: Pass) -> Callable[[], Tensor]:
-    return lambda: recording.play(each.inputs)
-
-
-def _back(recording: Recording, slope: Tensor) -> Callable[[], list[Tensor]]:
-    return lambda: recording.play_back(slope)
+    jobs = [partial(r.play, each.inputs) for r, each in zip(there, passes, strict=True)]
+    return _side_by_side(there, jobs)
 
 
 @cache
-def _side(device: torch.device, number: int) -> torch.cuda.Stream:
+def _stream(device: torch.device, name: str) -> torch.cuda.Stream:
     """Always the same one: each stream keeps memory of its own."""
     return torch.cuda.Stream(device)
 
 
-def _side_by_side(jobs: Sequence[Callable[[], T]]) -> list[T]:
-    """The first on the stream at hand, the others on streams of their own beside it."""
+def _side_by_side(there: Sequence[Recording], jobs: Sequence[Callable[[], T]]) -> list[T]:
+    """The first on the stream at hand, the others on their own beside it."""
     here = torch.cuda.current_stream()
-    sides = [_side(here.device, number) for number in range(1, len(jobs))]
+    beside = list(zip(there, jobs, strict=True))[1:]
     found = []
-    for side, job in zip(sides, jobs[1:], strict=True):
-        side.wait_stream(here)
-        with torch.cuda.stream(side):
+    for recording, job in beside:
+        recording.stream.wait_stream(here)
+        with torch.cuda.stream(recording.stream):
             found.append(job())
     found = [jobs[0](), *found]
-    for side in sides:
-        here.wait_stream(side)
+    for recording, _ in beside:
+        here.wait_stream(recording.stream)
     return found

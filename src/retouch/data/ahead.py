@@ -1,4 +1,4 @@
-"""Load what is needed next while the device is busy with what is there."""
+"""Load what is needed next while the device is busy with what is there, and read what it found."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -37,3 +37,18 @@ def send(pixels: Uint8, device: torch.device) -> Tensor:
     if device.type != "cuda":
         return found.to(device)
     return found.pin_memory().to(device, non_blocking=True)
+
+
+def fetch(value: Tensor) -> Callable[[], float]:
+    """A number on its way from the device; who asks for it does not wait for any later work."""
+    there = value.detach().to("cpu", non_blocking=True)
+    if value.device.type != "cuda":
+        return there.item
+    arrives = torch.cuda.Event()
+    arrives.record()
+
+    def read() -> float:
+        arrives.synchronize()
+        return there.item()
+
+    return read

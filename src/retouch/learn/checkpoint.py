@@ -13,7 +13,7 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import safetensors
 import torch
@@ -39,6 +39,15 @@ from retouch.sparse.change import digest
 log = logging.getLogger("retouch")
 
 
+class _Step(NamedTuple):
+    """A step that is under way, and how to find out its loss."""
+
+    number: int
+    epoch: int
+    loss: Callable[[], float]
+    lr: float
+
+
 class Record:
     """Keeps a run's results in memory; `Run` keeps them on disk as well.
 
@@ -53,6 +62,7 @@ class Record:
         self._buffer = Buffer(0)
         self._task = 0
         self._since = 0.0
+        self._last: _Step | None = None
         self.stop = False
         """Set it to end cleanly after the step at hand, where the run has a folder."""
 
@@ -91,11 +101,22 @@ class Record:
         before = self.results.rows[0].control
         return None if before is None else lambda: before - (now() or 0.0)
 
-    def stepped(self, step: int, epoch: int, loss: float, lr: float) -> None:
-        self.watch.stepped(step, epoch, loss)
-        self.stop = ranks.anywhere(self.stop)
-        self._write_step(step, epoch, loss, lr)
-        self._stop_if_told()
+    def stepped(self, step: int, epoch: int, loss: Callable[[], float], lr: float) -> None:
+        """A step is under way. Its loss is read when the next one is: so a GPU never waits."""
+        self.tell_last()
+        self._last = _Step(step, epoch, loss, lr)
+        if ranks.anywhere(self.stop or self._late()):
+            self.tell_last()
+            self._save_checkpoint(step + 1)
+            self._stop_if_told()
+
+    def tell_last(self) -> None:
+        """What was not told yet: the last step, as soon as its loss is there."""
+        if (last := self._last) is None:
+            return
+        self._last, loss = None, last.loss()
+        self.watch.stepped(last.number, last.epoch, loss)
+        self._write_step(last.number, last.epoch, loss, last.lr)
 
     def end_task(self, update: Update, row: Row, kept: float) -> None:
         """A task is learned and judged; so much of its change was kept."""
@@ -107,7 +128,6 @@ class Record:
         self.results.rows.append(row)
         self.watch.judged(self.results)
         self._write_task()
-        self.stop = ranks.anywhere(self.stop)
         self._stop_if_told()
 
     def tell(self, more: dict[str, str]) -> None:
@@ -117,6 +137,7 @@ class Record:
 
     def _stop_if_told(self) -> None:
         """All processes at the same moment, whichever was told."""
+        self.stop = ranks.anywhere(self.stop)
         if self.stop:
             raise KeyboardInterrupt
 
@@ -130,8 +151,15 @@ class Record:
         """Go on in the middle of a task if it was interrupted there; otherwise at its beginning."""
         return 0
 
+    def _late(self) -> bool:
+        """Whether it is long ago that a checkpoint was written."""
+        return False
+
     def _write_step(self, step: int, epoch: int, loss: float, lr: float) -> None:
         """A step is done."""
+
+    def _save_checkpoint(self, step: int) -> None:
+        """So many steps of the task are done."""
 
     def _write_change(self) -> None:
         """A task is learned."""
@@ -193,8 +221,9 @@ class Run(Record):
     def _write_step(self, step: int, epoch: int, loss: float, lr: float) -> None:
         place = {"task": self._task + 1, "epoch": epoch + 1, "step": step + 1}
         self._metrics.add({**place, "loss": loss, "lr": lr})
-        if self.stop or time.monotonic() - self._saved_at >= self._every:
-            self._save_checkpoint(step + 1)
+
+    def _late(self) -> bool:
+        return time.monotonic() - self._saved_at >= self._every
 
     def _write_change(self) -> None:
         assert self._snapshot is not None

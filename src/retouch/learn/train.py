@@ -1,6 +1,7 @@
 """The loop over a stream of tasks. It reads like the paper and never asks which method it runs."""
 
 import math
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -8,6 +9,7 @@ from torch import Tensor
 
 from retouch.clip import Batch, Clip, Features
 from retouch.clip.contrast import pair_loss
+from retouch.data.ahead import fetch
 from retouch.data.stream import Stream, Task
 from retouch.devices import ranks
 from retouch.errors import Diverged
@@ -43,11 +45,10 @@ def train(
                 found = backward(lesson, batch, method.keeps)
                 factor = method.schedule.factor(step, steps, settings.epochs)
                 update.step(factor)
-                loss = ranks.total(found.item())  # not earlier: a GPU has its work first
-                if not math.isfinite(loss):
-                    raise Diverged(_diverged(loss, settings, task.number, step))
                 method.settles.stepped(lesson, update, step)
+                loss = partial(_loss, fetch(found), settings, task.number, step)
                 record.stepped(step, step // lesson.per_epoch, loss, settings.lr * factor)
+            record.tell_last()
             update.end()
             method.settles.end(lesson, update)
             method.keeps.end(lesson)
@@ -68,6 +69,7 @@ def backward(lesson: Lesson, batch: Batch, keeps: Keeps) -> Tensor:
         if term.requires_grad:
             term.backward()
         total += term.detach()
+        del term  # what it hangs on would keep a GPU from recording the next one
     return total
 
 
@@ -79,8 +81,12 @@ def lesson_for(
     return Lesson(clip, stream, task, settings, loss, method.drop_last)
 
 
-def _diverged(loss: float, settings: Settings, task: int, step: int) -> str:
-    return (
-        f"the loss became {loss} in task {task + 1}, step {step + 1}; what was learned before this "
-        f"task is kept. Try a learning rate below {settings.lr:g}"
-    )
+def _loss(own: Callable[[], float], settings: Settings, task: int, step: int) -> float:
+    """Of all processes together, once it is there."""
+    loss = ranks.total(own())
+    if not math.isfinite(loss):
+        raise Diverged(
+            f"the loss became {loss} in task {task + 1}, step {step + 1}; what was learned before "
+            f"this task is kept. Try a learning rate below {settings.lr:g}"
+        )
+    return loss

@@ -95,19 +95,17 @@ class MAS(Keeps):
 def importance(lesson: Lesson, weights: Mapping[str, Tensor], images: Indices) -> dict[str, Tensor]:
     """The mean over these images of |∂‖logits‖²/∂θ|: one backward pass an image.
 
-    The gradients of a batch would cancel each other before their size is taken. A batch's prompts
-    are encoded once for all of its images. Of several processes, each looks at its own images.
+    The gradients of a batch would cancel each other before their size is taken. Of several
+    processes, each looks at its own images.
     """
     clip, size = lesson.clip, lesson.settings.batch
     total = {name: torch.zeros_like(weight) for name, weight in weights.items()}
     for first in range(0, len(images), size):
         batch = lesson.load(images[first : first + size])
-        texts, scale = clip.text_features(batch.tokens), clip.logit_scale
-        for image in batch.pixels.split(1):
-            norm = (scale * clip.image_features(image) @ texts.T).square().sum()
-            slopes = torch.autograd.grad(
-                norm, list(weights.values()), retain_graph=True, allow_unused=True
-            )
+        for pixels in batch.pixels.split(1):
+            image, texts = clip.pair_features(pixels, batch.tokens)
+            norm = (clip.logit_scale * image @ texts.T).square().sum()
+            slopes = torch.autograd.grad(norm, list(weights.values()), allow_unused=True)
             for mean, slope in zip(total.values(), slopes, strict=True):
                 if slope is not None:
                     mean.add_(slope.abs(), alpha=1 / len(images))
