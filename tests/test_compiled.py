@@ -70,6 +70,26 @@ def test_a_smaller_batch_or_a_longer_prompt_does_not_start_the_compiler_again():
         assert counter.frame_count > first
 
 
+def test_weights_that_begin_to_move_get_their_gradient():
+    """Torch 2.11 took what was compiled when they stood still (see `compiled._LOOK`)."""
+    clip = tiny_clip()
+    pixels = noise(clip, 4)
+    first = {n for n, _ in clip.model.named_parameters() if n.endswith("fc1.weight")}
+    more = first | {n for n, _ in clip.model.named_parameters() if n.endswith("fc1.bias")}
+
+    def reached(moving: set[str]) -> set[str]:
+        for name, weight in clip.model.named_parameters():
+            weight.grad = None
+            weight.requires_grad_(name in moving)
+        clip.image_features(pixels)[:, 0].sum().backward()
+        return {n for n, p in clip.model.named_parameters() if p.grad is not None}
+
+    expected = {len(moving): reached(moving) for moving in (first, more)}
+    with clip.fast("aot_eager"):
+        for moving in (first, first, first, more, first, more):
+            assert reached(moving) == expected[len(moving)]
+
+
 def test_sizes():
     assert [rows_for(n) for n in (1, 32, 33, 65, 200, 256)] == [32, 32, 64, 128, 256, 256]
     assert [rows_to_judge(n) for n in (5, 256, 257, 2049)] == [32, 256, 2048, 4096]

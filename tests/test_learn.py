@@ -139,7 +139,10 @@ def test_a_finished_run_is_not_run_again(tmp_path: Path):
     assert content(tmp_path) == before
 
 
-def test_ctrl_c_ends_at_a_clean_point(tmp_path: Path):
+@pytest.mark.parametrize("ahead", [False, True])
+def test_ctrl_c_ends_at_a_clean_point(ahead: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Of a device that works ahead, the step that is under way ends first."""
+    monkeypatch.setattr("retouch.learn.checkpoint.works_ahead", lambda device: ahead)
     before = signal.getsignal(signal.SIGINT)  # in the background, a shell has it ignored
     _, expected = teach(tmp_path / "whole")
 
@@ -152,7 +155,7 @@ def test_ctrl_c_ends_at_a_clean_point(tmp_path: Path):
         teach(tmp_path / "cut", watch=Press())
     assert (tmp_path / "cut" / "checkpoint.safetensors").exists()
     lines = (tmp_path / "cut" / "metrics.jsonl").read_text().splitlines()
-    assert len(lines) == 6, "the step that was under way is ended and told"
+    assert len(lines) == (6 if ahead else 5)
     assert teach(tmp_path / "cut")[1] == expected
     assert content(tmp_path / "cut") == content(tmp_path / "whole")
     assert signal.getsignal(signal.SIGINT) is before
@@ -269,7 +272,11 @@ class Explode(Keeps):
         return features.texts.sum() * (float("nan") if self._calls > self.after else 0.0)
 
 
-def test_a_loss_that_is_not_a_number(tmp_path: Path, stream: Stream):
+@pytest.mark.parametrize("ahead", [False, True])
+def test_a_loss_that_is_not_a_number(
+    ahead: bool, tmp_path: Path, stream: Stream, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("retouch.learn.checkpoint.works_ahead", lambda device: ahead)
     clip = tiny_clip()
     bad = method().model_copy(update={"keeps": Explode()})
     with pytest.raises(Diverged, match=r"the loss became nan in task 2.*below 0\.005"):

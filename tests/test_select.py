@@ -1,6 +1,7 @@
 """Scores and selections: exact, repeatable, printable."""
 
 import itertools
+import sys
 from fractions import Fraction
 from math import floor
 
@@ -26,6 +27,24 @@ def test_top_is_exact_and_the_first_of_equals_wins(values, rate):
     count = floor(Fraction(str(rate)) * len(values))
     ranked = sorted(range(len(values)), key=lambda i: (-values[i], i))[:count]
     assert top(scores, rate).tolist() == sorted(ranked)
+
+
+@pytest.mark.parametrize("at_once", [1, 100, 2**26])
+def test_tensors_of_one_size_are_looked_at_together_with_the_same_choice(
+    at_once: int, monkeypatch: pytest.MonkeyPatch
+):
+    """As on a GPU."""
+    dice = torch.Generator().manual_seed(0)
+    sizes = {"a": (6, 7), "b": (3, 3), "c": (42,), "d": (7, 6), "e": (1,)}
+    scores = {n: torch.randint(0, 9, s, generator=dice).float() for n, s in sizes.items()}
+    expected = {name: top(score, 0.3).tolist() for name, score in scores.items()}
+    there = sys.modules["retouch.sparse.select"]  # the package's `select` is the function
+    monkeypatch.setattr(there, "_by_rows", lambda score: True)
+    monkeypatch.setattr(there, "_AT_ONCE", at_once)
+    found = select(scores, 0.3)
+    assert list(found) == list(scores)
+    assert {name: found[name].index.tolist() for name in found} == expected
+    assert {name: top(score, 0.3).tolist() for name, score in scores.items()} == expected
 
 
 @pytest.mark.parametrize(("rate", "size", "count"), [(0.29, 100, 29), (0.1, 2359296, 235929)])

@@ -143,8 +143,8 @@ def _notes(done: Sequence[Done]) -> list[str]:
     if not all(d.whole for d in done):
         reasons["not all images of the data set"] = None
     notes = ["F. is the paper's forgetting; the standard one stands in table.json."]
-    if any(d.results.notes for d in done):
-        notes += list(dict.fromkeys(n for d in done for n in d.results.notes))
+    if noted := dict.fromkeys(d.cell.row for d in done if d.results.notes):
+        notes.append(f"What happened in some runs ({', '.join(noted)}) stands there too.")
     if reasons:
         notes.insert(0, f"Not the paper's setting: {'; '.join(reasons)}.")
     return notes
@@ -169,6 +169,7 @@ def _run(done: Done) -> dict[str, Any]:
         "trained": results.trained,
         "seconds": results.seconds,
         "environment": results.environment,
+        "notes": results.notes,
     }
 
 

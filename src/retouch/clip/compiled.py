@@ -21,7 +21,15 @@ MANY = 2048
 """Prompts that are encoded at a time while a model is judged, on a GPU."""
 TOKENS = 16
 """Prompts are filled up to a multiple of this."""
-_SHAPES = 4096  # what the compiler may keep of one block: shapes × which weights move, all runs
+_KEEP = {"recompile_limit": 4096, "accumulated_recompile_limit": 4096}
+"""What the compiler keeps of a block: shapes × which weights move, for all runs of a process."""
+_LOOK = {
+    "guard_nn_modules_using_dict_tags": False,
+    "skip_tensor_guards_with_matching_dict_tags": False,
+    "use_recursive_dict_tags_for_guards": False,
+}
+"""Torch 2.11 does not see that a weight begins to move, and takes what it compiled before: the
+weight then gets no gradient (pytorch issue 139476). With these it looks at every weight."""
 
 
 @dataclass
@@ -56,20 +64,15 @@ def timed() -> Iterator[Stopwatch]:
 @contextmanager
 def compiled(blocks: list[nn.Module], backend: Backend) -> Iterator[None]:
     """While this lasts, these blocks are compiled when they are first called with a new shape."""
-    limits = ("recompile_limit", "accumulated_recompile_limit")
     config: Any = torch._dynamo.config
-    before = {name: getattr(config, name) for name in limits}
-    for name in limits:
-        setattr(config, name, max(before[name], _SHAPES))
-    for block in blocks:
-        block.compile(backend=backend, dynamic=False)
-    try:
-        yield
-    finally:
-        for name in limits:
-            setattr(config, name, before[name])
+    with config.patch(_KEEP | _LOOK):
         for block in blocks:
-            block._compiled_call_impl = None
+            block.compile(backend=backend, dynamic=False)
+        try:
+            yield
+        finally:
+            for block in blocks:
+                block._compiled_call_impl = None
 
 
 def rows_for(count: int) -> int:

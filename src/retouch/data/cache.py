@@ -19,6 +19,7 @@ from filelock import FileLock
 from PIL import Image
 
 from retouch.clip.pixels import Pixels, Uint8
+from retouch.data.ahead import ahead
 from retouch.data.images import Images
 from retouch.data.pictures import Bad, Indices, Pictures, Some
 from retouch.errors import UserError
@@ -153,8 +154,9 @@ def _build(name: str, source: Pictures, pixels: Pixels, place: Path, progress: P
         with (part / "pixels.npy").open("wb") as file:
             header = {"descr": "|u1", "fortran_order": False, "shape": shape}
             np.lib.format.write_array_header_1_0(file, header)
-            for indices in progress(parts(len(source)), what, len(source)):
-                found, unreadable = source.try_read(indices, pixels)
+            todo = progress(parts(len(source)), what, len(source))
+            read = ahead(lambda indices: source.try_read(indices, pixels), todo, depth=1)
+            for _, (found, unreadable) in read:  # the next are decoded while these are written
                 file.write(found.data)  # not through the map: a full disk is then an error
                 bad += unreadable
             file.flush()

@@ -12,6 +12,7 @@ import logging
 import os
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,6 +38,11 @@ from retouch.sparse import Delta, Selection, Snapshot
 from retouch.sparse.change import digest
 
 log = logging.getLogger("retouch")
+
+
+def works_ahead(device: torch.device) -> bool:
+    """Whether a step is only begun when all its work is handed over."""
+    return device.type == "cuda"
 
 
 class _Step(NamedTuple):
@@ -102,9 +108,11 @@ class Record:
         return None if before is None else lambda: before - (now() or 0.0)
 
     def stepped(self, step: int, epoch: int, loss: Callable[[], float], lr: float) -> None:
-        """A step is under way. Its loss is read when the next one is: so a GPU never waits."""
+        """A step is under way. A GPU's loss is read when the next one is: so it never waits."""
         self.tell_last()
         self._last = _Step(step, epoch, loss, lr)
+        if not works_ahead(self.clip.device):
+            self.tell_last()
         if ranks.anywhere(self.stop or self._late()):
             self.tell_last()
             self._save_checkpoint(step + 1)
@@ -118,9 +126,9 @@ class Record:
         self.watch.stepped(last.number, last.epoch, loss)
         self._write_step(last.number, last.epoch, loss, last.lr)
 
-    def end_task(self, update: Update, row: Row, kept: float) -> None:
-        """A task is learned and judged; so much of its change was kept."""
-        self._write_change()
+    def end_task(self, update: Update, judge: Callable[[], Row], kept: float) -> None:
+        """A task is learned, and so much of its change was kept; now it is judged."""
+        row = self._judged(judge)
         self.results.kept.append(kept)
         self.results.trained.append(update.selection.count)
         self.results.seconds.append(round(time.monotonic() - self._since, 2))
@@ -161,8 +169,9 @@ class Record:
     def _save_checkpoint(self, step: int) -> None:
         """So many steps of the task are done."""
 
-    def _write_change(self) -> None:
+    def _judged(self, judge: Callable[[], Row]) -> Row:
         """A task is learned."""
+        return judge()
 
     def _write_task(self) -> None:
         """And judged."""
@@ -224,6 +233,16 @@ class Run(Record):
 
     def _late(self) -> bool:
         return time.monotonic() - self._saved_at >= self._every
+
+    def _judged(self, judge: Callable[[], Row]) -> Row:
+        if ranks.world() > 1:  # of whom all must do the same, in the same order
+            self._write_change()
+            return judge()
+        with ThreadPoolExecutor(1) as meanwhile:
+            written = meanwhile.submit(self._write_change)
+            row = judge()
+            written.result()
+        return row
 
     def _write_change(self) -> None:
         assert self._snapshot is not None

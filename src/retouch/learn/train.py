@@ -54,7 +54,8 @@ def train(
             method.keeps.end(lesson)
             update.agree()
             buffer.add(task.number, task.train, stream.train.labels[task.train])
-            record.end_task(update, judge(clip, task.number + 1), method.settles.kept)
+            judged = partial(judge, clip, task.number + 1)
+            record.end_task(update, judged, method.settles.kept)
 
 
 def backward(lesson: Lesson, batch: Batch, keeps: Keeps) -> Tensor:

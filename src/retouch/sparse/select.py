@@ -4,11 +4,11 @@ The choice is exact and always the same: ⌊rate·n⌋ entries a matrix, and of 
 one that stands first wins, on every device.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from math import floor, prod
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -116,35 +116,74 @@ def select(
         raise UserError(f"rate={rate} is not a share; choose one above 0 and up to 1, such as 0.10")
     if unit not in ("weight", "neuron"):
         raise UserError(f"unit={unit!r} is unknown; choose 'weight' or 'neuron'")
-    chosen = {}
-    for name, score in scores.items():
-        if torch.isnan(score).any():
+    for name, wrong in zip(scores, _have_nan(list(scores.values())), strict=True):
+        if wrong:
             raise UserError(f"the scores of {name} hold NaN; look at the loss they come from")
-        axis = (axes or {}).get(name, 0)
-        index = top(score, rate) if unit == "weight" else _neurons(score, rate, axis)
-        chosen[name] = Chosen(tuple(score.shape), index)
+    if unit == "weight":
+        index = _top_of_each(scores, rate)
+    else:
+        index = {name: _neurons(s, rate, (axes or {}).get(name, 0)) for name, s in scores.items()}
+    chosen = {name: Chosen(tuple(s.shape), index[name]) for name, s in scores.items()}
     return Selection(chosen, model_size)
+
+
+def _have_nan(scores: Sequence[Tensor]) -> list[bool]:
+    """A GPU is asked once."""
+    found = [torch.isnan(score).any() for score in scores]
+    return torch.stack(found).tolist() if found else []
+
+
+def _top_of_each(scores: Mapping[str, Tensor], rate: float) -> dict[str, Tensor]:
+    """`top` of each; on a GPU, tensors of one size together, in a fraction of the time."""
+    found = {}
+    alike: dict[Any, list[str]] = {}
+    for name, score in scores.items():
+        if _by_rows(score) and _count(score, rate):
+            alike.setdefault((score.numel(), score.dtype, score.device), []).append(name)
+        else:
+            found[name] = top(score, rate)
+    for (size, *_), names in alike.items():
+        step = max(1, _AT_ONCE // size)
+        for some in (names[first : first + step] for first in range(0, len(names), step)):
+            rows = torch.stack([scores[name].detach().flatten() for name in some])
+            found |= zip(some, top_of_rows(rows, _count(rows[0], rate)), strict=True)
+    return found
+
+
+_AT_ONCE = 2**26  # entries
+
+
+def top_of_rows(rows: Tensor, count: int) -> Tensor:
+    """Of each row the positions of the `count` largest [R, count], as `top` finds them."""
+    bar = rows.topk(count, dim=1, sorted=False).values.amin(dim=1, keepdim=True)
+    above, level = rows > bar, rows == bar
+    missing = count - above.sum(dim=1, keepdim=True)
+    first = level.cumsum(dim=1, dtype=torch.int32) <= missing
+    return (above | (level & first)).nonzero()[:, 1].view(len(rows), count)
 
 
 def top(score: Tensor, rate: float) -> Tensor:
     """Flat positions of the ⌊rate·n⌋ largest entries, ascending; of equals the first."""
-    flat = score.detach().flatten()
-    # Through the decimal that was written: 0.29 of 100 is 29, though 0.29 * 100 < 29 in floats.
-    count = floor(Fraction(repr(float(rate))) * flat.numel())
+    flat, count = score.detach().flatten(), _count(score, rate)
     if count == 0:
         return torch.empty(0, dtype=torch.int64, device=flat.device)
-    bar = _bar(flat, count)
+    if _by_rows(flat):
+        return top_of_rows(flat[None], count)[0]
+    place = flat.numel() - count  # a partition is 5 to 30 times quicker than `kthvalue`
+    bar = torch.as_tensor(np.partition(flat.numpy(), place)[place])
     above = (flat > bar).nonzero().squeeze(1)
     level = (flat == bar).nonzero().squeeze(1)[: count - above.numel()]
     return torch.cat([above, level]).sort().values
 
 
-def _bar(flat: Tensor, count: int) -> Tensor:
-    """The smallest of the `count` largest, the quickest way (kthvalue is 5 to 30 times slower)."""
-    if flat.device.type != "cpu" or flat.dtype == torch.bfloat16:
-        return flat.topk(count, sorted=False).values.min()
-    place = flat.numel() - count
-    return torch.as_tensor(np.partition(flat.numpy(), place)[place])
+def _by_rows(score: Tensor) -> bool:
+    """Not where numpy is quicker."""
+    return score.device.type != "cpu" or score.dtype == torch.bfloat16
+
+
+def _count(score: Tensor, rate: float) -> int:
+    """Through the decimal that was written: 0.29 of 100 is 29, though 0.29 * 100 < 29 in floats."""
+    return floor(Fraction(repr(float(rate))) * score.numel())
 
 
 def _neurons(score: Tensor, rate: float, axis: int) -> Tensor:
