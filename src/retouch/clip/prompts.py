@@ -35,8 +35,9 @@ class Ensemble:
         order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
         # Several processes take turns, so that each has short ones and long ones.
         every = ranks.world()
-        self._order = [i for first in range(every) for i in order[first::every]]
-        own = self._order[ranks.own(len(order))]
+        turns = [i for first in range(every) for i in order[first::every]]
+        self._order = torch.tensor(turns)
+        own = turns[ranks.own(len(order))]
         self._own = len(own)
         self._prompts = [prompts[i] for i in own or order[:1]]  # see `encode` for an empty part
         self._tokens: list[Tokens] = []
@@ -48,7 +49,7 @@ class Ensemble:
         own = torch.cat([clip.text_features(tokens) for tokens in self._cut(clip)])
         found = ranks.gather(own[: self._own], len(self._order), "judging")
         features = torch.empty_like(found)
-        features[torch.tensor(self._order, device=found.device)] = found
+        features[self._order.to(found.device)] = found
         return normalize(features.view(*self._shape, -1).mean(dim=0), dim=-1)
 
     def _cut(self, clip: Clip) -> Iterator[Tokens]:

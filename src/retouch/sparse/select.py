@@ -146,7 +146,8 @@ def _top_of_each(scores: Mapping[str, Tensor], rate: float) -> dict[str, Tensor]
         step = max(1, _AT_ONCE // size)
         for some in (names[first : first + step] for first in range(0, len(names), step)):
             rows = torch.stack([scores[name].detach().flatten() for name in some])
-            found |= zip(some, top_of_rows(rows, _count(rows[0], rate)), strict=True)
+            best = top_of_rows(rows, _count(rows[0], rate))
+            found |= {name: row.clone() for name, row in zip(some, best, strict=True)}
     return found
 
 
