@@ -75,18 +75,13 @@ def _forth(query: Tensor, key: Tensor, value: Tensor, scale: float) -> tuple[Ten
 
 @torch.library.custom_op("retouch::attention_back", mutates_args=())
 def _back(
-    slope: Tensor,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    found: Tensor,
-    logs: Tensor,
-    scale: float,
+    slope: Tensor, query: Tensor, key: Tensor, value: Tensor, logs: Tensor, scale: float
 ) -> tuple[Tensor, Tensor, Tensor]:
+    """What was found on the way forth is not needed: a program sees all of a row."""
     slope = slope if slope.stride(3) == 1 else slope.contiguous()
     slopes = torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
     batch, heads, tokens, width = query.shape
-    given = (query, key, value, found, slope, logs, *slopes)
+    given = (query, key, value, slope, logs, *slopes)
     places = [step for tensor in given if tensor.ndim == 4 for step in tensor.stride()[:3]]
     block = {"rows": _ROWS, "all_rows": _power_of_two(tokens), "width": width}
     how = {"num_warps": _WARPS, "num_stages": _STAGES}
@@ -111,7 +106,7 @@ def _(
 
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     query, key, value, ctx.scale = inputs
-    ctx.save_for_backward(query, key, value, *output)
+    ctx.save_for_backward(query, key, value, output[1])
 
 
 def _slopes(ctx: Any, slope: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:

@@ -6,9 +6,9 @@ import triton.language as tl
 
 @triton.jit
 def attention_back(
-    query, key, value, found, slope, logs, to_query, to_key, to_value,
+    query, key, value, slope, logs, to_query, to_key, to_value,
     query_b, query_h, query_n, key_b, key_h, key_n, value_b, value_h, value_n,
-    found_b, found_h, found_n, slope_b, slope_h, slope_n,
+    slope_b, slope_h, slope_n,
     to_query_b, to_query_h, to_query_n, to_key_b, to_key_h, to_key_n,
     to_value_b, to_value_h, to_value_n,
     heads, tokens, scale,
@@ -30,16 +30,15 @@ def attention_back(
         at = first + tl.arange(0, rows)
         here, there = at[:, None], at[:, None] < tokens
         queries = tl.load(query + b * query_b + h * query_h + here * query_n + one, there, 0.0)
-        results = tl.load(found + b * found_b + h * found_h + here * found_n + one, there, 0.0)
         slopes = tl.load(slope + b * slope_b + h * slope_h + here * slope_n + one, there, 0.0)
         divided = tl.load(logs + head * tokens + at, at < tokens, 0.0)
-        mean = tl.sum(results.to(tl.float32) * slopes.to(tl.float32), 1)
         # [all_rows, rows]: how much each query looks at each key, and what that should change by
         looks = tl.dot(keys, tl.trans(queries)) * scale
         looks = tl.exp2((looks - divided[None, :]) * 1.4426950408889634)
         of_values += tl.dot(looks.to(keys.dtype), slopes)
-        change = looks * (tl.dot(values, tl.trans(slopes)) - mean[None, :])
-        change = change.to(keys.dtype)
+        change = tl.dot(values, tl.trans(slopes))
+        mean = tl.sum(looks * change, 0)
+        change = (looks * (change - mean[None, :])).to(keys.dtype)
         of_keys += tl.dot(change, queries)
         of_queries = tl.trans(tl.dot(tl.trans(keys), change)) * scale
         place = to_query + b * to_query_b + h * to_query_h + here * to_query_n + one
