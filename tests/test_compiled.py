@@ -71,7 +71,7 @@ def test_a_smaller_batch_or_a_longer_prompt_does_not_start_the_compiler_again():
 
 
 def test_weights_that_begin_to_move_get_their_gradient():
-    """Torch 2.11 took what was compiled when they stood still (see `compiled._LOOK`)."""
+    """Torch 2.11 took what was compiled when they stood still (see `compiled._COMPILER`)."""
     clip = tiny_clip()
     pixels = noise(clip, 4)
     first = {n for n, _ in clip.model.named_parameters() if n.endswith("fc1.weight")}

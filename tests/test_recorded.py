@@ -170,6 +170,24 @@ def test_what_cannot_be_recorded_runs_as_usual():
     assert Tape.made == 2, "and is not tried again"
 
 
+def test_what_stood_in_the_way_of_a_recording_may_be_gone_later(monkeypatch: pytest.MonkeyPatch):
+    class Stubborn(Tape):
+        def __init__(self, each: Pass, pool: object) -> None:
+            super().__init__(each, pool)
+            if blocked:
+                raise RuntimeError("somebody holds a gradient")
+
+    monkeypatch.setattr(recorded, "Recording", Stubborn)
+    plain, model, blocked = Two(), Two(), True
+    recorder = Recorder(model)
+    for seed in range(12):
+        blocked = seed < 5
+        for a, b in zip(step(plain, None, seed), step(model, recorder, seed), strict=True):
+            assert torch.equal(a, b), seed
+        assert Tape.made == (0 if seed < 2 else 2 if seed < 8 else 4), "the 3rd time, and the 9th"
+    assert Tape.played
+
+
 def test_leaves_are_found_whoever_holds_them():
     a, b = (torch.ones(3, requires_grad=True) for _ in range(2))
     found = leaves_of((a * 2 + (b * a).sum()).detach() + a * b + a.exp())

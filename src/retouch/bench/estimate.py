@@ -7,6 +7,7 @@ import torch
 from retouch.bench.cell import Cell
 from retouch.bench.field import Field
 from retouch.bench.grid import Bench
+from retouch.clip.contrast import go_back
 from retouch.data import Stream
 from retouch.learn import preview
 from retouch.methods import Lesson
@@ -40,8 +41,7 @@ def _time(on: Field, cell: Cell, stream: Stream) -> tuple[float, int]:
     lesson = Lesson(clip, stream, stream.tasks[0], cell.training, lambda f: f.images.sum())
     batch = lesson.load(lesson.new(0))
     began = time.monotonic()
-    for term in lesson.losses(batch):
-        term.backward()
+    go_back(lesson.losses(batch))
     if clip.device.type == "cuda":
         torch.cuda.synchronize()
     return (time.monotonic() - began) / len(batch.prompt), moving

@@ -8,12 +8,13 @@ found by one program as well.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
+
+from retouch.clip.compiled import power_of_two
 
 MOST = 256
 """Tokens of a head that one program can hold."""
@@ -78,14 +79,16 @@ def _back(
     slope: Tensor, query: Tensor, key: Tensor, value: Tensor, logs: Tensor, scale: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """What was found on the way forth is not needed: a program sees all of a row."""
+    from retouch.clip.attention_back import attention_back
+
     slope = slope if slope.stride(3) == 1 else slope.contiguous()
     slopes = torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
     batch, heads, tokens, width = query.shape
     given = (query, key, value, slope, logs, *slopes)
     places = [step for tensor in given if tensor.ndim == 4 for step in tensor.stride()[:3]]
-    block = {"rows": _ROWS, "all_rows": _power_of_two(tokens), "width": width}
+    block = {"rows": _ROWS, "all_rows": max(16, power_of_two(tokens)), "width": width}
     how = {"num_warps": _WARPS, "num_stages": _STAGES}
-    _program()[(batch * heads,)](*given, *places, heads, tokens, scale, **block, **how)
+    attention_back[(batch * heads,)](*given, *places, heads, tokens, scale, **block, **how)
     return slopes
 
 
@@ -114,14 +117,3 @@ def _slopes(ctx: Any, slope: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
 
 
 _forth.register_autograd(_slopes, setup_context=_remember)
-
-
-@cache
-def _program() -> Any:
-    from retouch.clip.attention_back import attention_back
-
-    return attention_back
-
-
-def _power_of_two(count: int) -> int:
-    return max(16, 1 << (count - 1).bit_length())

@@ -21,15 +21,14 @@ MANY = 2048
 """Prompts that are encoded at a time while a model is judged, on a GPU."""
 TOKENS = 16
 """Prompts are filled up to a multiple of this."""
-_KEEP = {"recompile_limit": 4096, "accumulated_recompile_limit": 4096}
-"""What the compiler keeps of a block: shapes × which weights move, for all runs of a process."""
-_LOOK = {
-    "guard_nn_modules_using_dict_tags": False,
+_COMPILER = {
+    # What it keeps of a block: shapes × which weights move, for all runs of a process.
+    "recompile_limit": 4096,
+    "accumulated_recompile_limit": 4096,
+    # Torch 2.11 does not see that a weight begins to move, and takes what it compiled before: the
+    # weight then gets no gradient (pytorch issue 139476). So it looks at every weight.
     "skip_tensor_guards_with_matching_dict_tags": False,
-    "use_recursive_dict_tags_for_guards": False,
 }
-"""Torch 2.11 does not see that a weight begins to move, and takes what it compiled before: the
-weight then gets no gradient (pytorch issue 139476). With these it looks at every weight."""
 
 
 @dataclass
@@ -65,7 +64,7 @@ def timed() -> Iterator[Stopwatch]:
 def compiled(blocks: list[nn.Module], backend: Backend) -> Iterator[None]:
     """While this lasts, these blocks are compiled when they are first called with a new shape."""
     config: Any = torch._dynamo.config
-    with config.patch(_KEEP | _LOOK):
+    with config.patch(_COMPILER):
         for block in blocks:
             block.compile(backend=backend, dynamic=False)
         try:
@@ -76,8 +75,13 @@ def compiled(blocks: list[nn.Module], backend: Backend) -> Iterator[None]:
 
 
 def rows_for(count: int) -> int:
-    """A number of rows that is compiled for: a power of two."""
-    return max(FEWEST, 1 << (count - 1).bit_length())
+    """A number of rows that is compiled for."""
+    return max(FEWEST, power_of_two(count))
+
+
+def power_of_two(count: int) -> int:
+    """The next one that is not smaller."""
+    return 1 << (count - 1).bit_length()
 
 
 def rows_to_judge(count: int) -> int:

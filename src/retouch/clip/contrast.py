@@ -11,7 +11,7 @@ what a loss function returns: one that looks at the whole batch returns the same
 B: images of a batch, b: those of this process, P: distinct prompts, D: features.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -153,6 +153,17 @@ def losses(
     both = (chunks(rows, images, micro_batch) for rows in (batch.pixels, of_images))
     for chunk, slope in zip(*both, strict=True):
         yield _term(own_images(clip, chunk), slope)
+
+
+def go_back(terms: Iterable[Tensor]) -> Tensor:
+    """Leave the gradients of such terms with the parameters; what they add up to."""
+    values = []
+    for term in terms:
+        if term.requires_grad:
+            term.backward()
+        values.append(term.detach())
+        del term  # what it hangs on would keep a GPU from recording the next one
+    return sum(values[1:], values[0])
 
 
 @torch.no_grad()

@@ -47,7 +47,8 @@ class Recorder:
         self._model = model
         self._built: list[Any] = []
         self._seen: dict[Hashable, int] = {}
-        self._recordings: dict[Hashable, Recording | None] = {}
+        self._next: dict[Hashable, int] = {}
+        self._recordings: dict[Hashable, Recording] = {}
 
     def __call__(self, passes: Sequence[Pass]) -> Sequence[Tensor]:
         """What the passes give; their gradients reach whatever was used."""
@@ -71,30 +72,34 @@ class Recorder:
 
     def forget(self) -> None:
         """Give the memory of all recordings back."""
-        self._seen, self._recordings, self._built = {}, {}, []
+        self._seen, self._next, self._recordings, self._built = {}, {}, {}, []
 
     def _listen(self, each: Pass) -> None:
-        """Record a pass that has come often enough."""
+        """Record a pass that has come often enough; one that would not, later and later again.
+
+        What stands in its way may be gone then, such as a gradient that somebody still holds.
+        """
         if each.key in self._recordings:
             return
-        self._seen[each.key] = self._seen.get(each.key, 0) + 1
-        if self._seen[each.key] > BEFORE:
-            self._recordings[each.key] = _record(each, self._pool(each.name))
+        seen = self._seen[each.key] = self._seen.get(each.key, 0) + 1
+        if seen < self._next.get(each.key, BEFORE + 1):
+            return
+        if (made := _record(each, self._pool(each.name))) is None:
+            self._next[each.key] = 3 * seen
+        else:
+            self._recordings[each.key] = made
 
     def _ready(self, passes: Sequence[Pass]) -> "list[Recording] | None":
         """The recordings of all passes; None unless all can be played now."""
-        busy = {each.name for each in self._all() if each.waits}
+        busy = {each.name for each in self._recordings.values() if each.waits}
         found = [self._recordings.get(each.key) for each in passes]
         free = [each for each in found if each is not None and each.name not in busy]
         return free if len(free) == len(found) else None
 
     def _pool(self, name: str) -> Any:
         """Recordings of one tower share their memory: no two are under way at the same time."""
-        there = [each for each in self._all() if each.name == name]
+        there = [each for each in self._recordings.values() if each.name == name]
         return there[0].forward.pool() if there else None
-
-    def _all(self) -> "list[Recording]":
-        return [each for each in self._recordings.values() if each is not None]
 
 
 class Recording:
@@ -226,13 +231,13 @@ def _stream(device: torch.device, name: str) -> torch.cuda.Stream:
 def _side_by_side(there: Sequence[Recording], jobs: Sequence[Callable[[], T]]) -> list[T]:
     """The first on the stream at hand, the others on their own beside it."""
     here = torch.cuda.current_stream()
-    beside = list(zip(there, jobs, strict=True))[1:]
+    beside = [recording.stream for recording in there[1:]]
     found = []
-    for recording, job in beside:
-        recording.stream.wait_stream(here)
-        with torch.cuda.stream(recording.stream):
+    for stream, job in zip(beside, jobs[1:], strict=True):
+        stream.wait_stream(here)
+        with torch.cuda.stream(stream):
             found.append(job())
     found = [jobs[0](), *found]
-    for recording, _ in beside:
-        here.wait_stream(recording.stream)
+    for stream in beside:
+        here.wait_stream(stream)
     return found

@@ -4,11 +4,10 @@ import math
 from collections.abc import Callable
 from functools import partial
 
-import torch
 from torch import Tensor
 
 from retouch.clip import Batch, Clip, Features
-from retouch.clip.contrast import pair_loss
+from retouch.clip.contrast import go_back, pair_loss
 from retouch.data.ahead import fetch
 from retouch.data.stream import Stream, Task
 from retouch.devices import ranks
@@ -65,13 +64,7 @@ def backward(lesson: Lesson, batch: Batch, keeps: Keeps) -> Tensor:
         kept = keeps.loss(features)
         return lesson.loss(features) if kept is None else lesson.loss(features) + kept
 
-    total = torch.zeros((), device=lesson.clip.device)
-    for term in lesson.losses(batch, loss):
-        if term.requires_grad:
-            term.backward()
-        total += term.detach()
-        del term  # what it hangs on would keep a GPU from recording the next one
-    return total
+    return go_back(lesson.losses(batch, loss))
 
 
 def lesson_for(

@@ -15,7 +15,7 @@ from pydantic import Field, PrivateAttr
 from torch import Tensor, nn
 
 from retouch.clip import Batch, Clip, Features
-from retouch.clip.contrast import losses, pair_loss
+from retouch.clip.contrast import go_back, losses, pair_loss
 from retouch.data.ahead import ahead, send
 from retouch.data.pairs import Pairs
 from retouch.data.pictures import Indices
@@ -103,9 +103,7 @@ def fisher(
     found = {name: torch.zeros_like(weight) for name, weight in held.items()}
     with only(clip.model, held):
         for batch in _batches(clip, reference, chosen, settings.batch):
-            for term in losses(clip, batch, _loss, settings.micro_batch):
-                if term.requires_grad:
-                    term.backward()
+            go_back(losses(clip, batch, _loss, settings.micro_batch))
             ranks.add((w.grad for w in held.values() if w.grad is not None), "scores")
             for name, weight in held.items():
                 if weight.grad is not None:
