@@ -1,9 +1,12 @@
 """One contract for every source of labelled images, on small fixtures in the official layouts and
 on the real data beside the project."""
 
+import io
 import json
 import pickle
+import tarfile
 from collections.abc import Callable
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,6 +18,7 @@ from PIL import Image
 from retouch.clip.pixels import Pixels
 from retouch.data import Images, Splits, Stream, read_data, read_pairs
 from retouch.data.read import BENCHMARKS, FORMS
+from retouch.data.sources import webdataset
 from retouch.data.sources.coco import Objects
 from retouch.errors import UserError
 
@@ -297,6 +301,33 @@ def test_bad_shards(tmp_path: Path):
     layouts.write_tar(own / "train" / "1.tar", {"a.webp": b"x", "b.cls": b"0"})
     with pytest.raises(UserError, match=r"a.webp has no a.cls beside it"):
         read_data(own)
+
+
+@pytest.mark.parametrize("kind", ["USTAR_FORMAT", "GNU_FORMAT", "PAX_FORMAT"])
+def test_files_of_a_tar_are_found_as_tarfile_finds_them(kind: str, tmp_path: Path):
+    path = tmp_path / "0.tar"
+    long = "a/" * 70 + "long.webp"
+    with tarfile.open(path, "w", format=getattr(tarfile, kind)) as tar:
+        for name in ("0.webp", "in/0.cls", "empty.webp", long, "ö.webp", "link", "folder", "z.cls"):
+            member = tarfile.TarInfo(name)
+            member.type = {"link": tarfile.SYMTYPE, "folder": tarfile.DIRTYPE}.get(name, b"0")
+            content = b"x" * (0 if member.type != b"0" or name == "empty.webp" else 700)
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+    with tarfile.open(path) as tar:
+        expected = [(m.name, m.offset_data, m.size) for m in tar if m.isfile()]
+    with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as there:
+        assert list(webdataset._files(there)) == expected
+    assert len(expected) == 6
+
+
+@pytest.mark.parametrize("length", [0, 100, 1024, 3000])
+def test_half_a_shard_is_said(length: int, tmp_path: Path):
+    layouts.write_tar(tmp_path / "0.tar", {"0.webp": bytes(2000), "0.cls": b"0"})
+    whole = (tmp_path / "0.tar").read_bytes()
+    (tmp_path / "0.tar").write_bytes(whole[:length])
+    with pytest.raises(UserError, match=r"0.tar(: 0.webp has no| cannot be read as a tar)"):
+        webdataset.scan([tmp_path / "0.tar"], "cls")
 
 
 def test_shards_are_read_in_the_order_of_their_numbers(tmp_path: Path):
