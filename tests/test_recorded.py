@@ -23,8 +23,6 @@ class Tape(recorded.Recording):
         self._inputs = [tensor.clone() for tensor in each.inputs]
         self._keep = each.run(*self._inputs)
         self.leaves = leaves_of(self._keep)
-        if not self.leaves:
-            raise RuntimeError("nothing wants a gradient")
         self.forward = self
         self._out = self._keep.detach().clone()
 
@@ -125,22 +123,41 @@ def test_two_shapes_of_a_tower_share_memory_and_are_never_under_way_together():
     assert Tape.played == before + 3
 
 
-def test_without_gradients_a_recording_is_played_and_none_is_made():
+def test_without_gradients_passes_are_recorded_apart():
+    """They do not care which weights move, and cost the others nothing."""
     model = Two()
     recorder = Recorder(model)
-    with torch.no_grad():
-        for seed in range(5):
-            recorder(passes(model, seed))
-    assert Tape.made == 0
     for seed in range(3):
         step(model, recorder, seed)
-    model.one.weight.requires_grad_(False)  # while it is judged, say
-    with torch.no_grad():
-        for a, b in zip(recorder(passes(model, 9)), passes(model, 9), strict=True):
-            assert torch.equal(a, b())
+    assert Tape.made == 2
+    for seed, moves in enumerate([True, False, True, False]):  # while it is judged, say
+        model.one.weight.requires_grad_(moves)
+        with torch.no_grad():
+            for a, b in zip(recorder(passes(model, seed)), passes(model, seed), strict=True):
+                assert torch.equal(a, b())
+    assert Tape.made == 4, "when they came for the third time, each tower once"
     model.one.weight.requires_grad_(True)
+    before = Tape.played
     step(model, recorder, 3)
-    assert Tape.made == 2, "judging in between costs no recording"
+    assert (Tape.made, Tape.played) == (4, before + 2)
+
+
+def test_while_a_pass_waits_to_go_back_nothing_else_uses_its_memory():
+    plain, model = Two(), Two()
+    recorder = Recorder(model)
+    for seed in range(3):
+        step(plain, None, seed)
+        step(model, recorder, seed)
+        with torch.no_grad():
+            recorder(passes(model, seed))
+    expected, found = passes(plain, 7)[0](), recorder(passes(model, 7))[0]
+    before = Tape.played
+    with torch.no_grad():
+        assert torch.equal(recorder(passes(model, 8))[0], passes(model, 8)[0]())
+    assert Tape.played == before
+    for out in (expected, found):
+        out.sum().backward()
+    assert torch.equal(model.one.weight.grad, plain.one.weight.grad)
 
 
 @pytest.mark.parametrize("change", ["freeze", "forward", "storage"])
@@ -161,13 +178,14 @@ def test_what_is_built_otherwise_is_recorded_anew(change: str):
     assert Tape.made == 4
 
 
-def test_what_cannot_be_recorded_runs_as_usual():
+def test_where_nothing_moves_there_is_no_way_back():
     model = Two().requires_grad_(False)
     recorder = Recorder(model)
     for seed in range(5):
         a, _ = recorder(passes(model, seed))
         assert torch.equal(a, passes(model, seed)[0]())
-    assert Tape.made == 2, "and is not tried again"
+        assert not a.requires_grad
+    assert (Tape.made, Tape.played) == (2, 6)
 
 
 def test_what_stood_in_the_way_of_a_recording_may_be_gone_later(monkeypatch: pytest.MonkeyPatch):

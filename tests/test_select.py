@@ -73,11 +73,19 @@ def test_a_rate_that_is_no_share_is_refused(rate):
         select({"w": torch.rand(4, 4)}, rate)
 
 
-def test_unknown_unit_and_nan_are_refused():
+def test_an_unknown_unit_is_refused():
     with pytest.raises(UserError, match="unit"):
         select({"w": torch.rand(4, 4)}, 0.5, "layer")
-    with pytest.raises(UserError, match="NaN"):
-        select({"w": torch.tensor([float("nan"), 1])}, 0.5)
+
+
+@pytest.mark.parametrize("unit", ["weight", "neuron"])
+@pytest.mark.parametrize("by_rows", [False, True])
+def test_nan_is_refused(unit: str, by_rows: bool, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sys.modules["retouch.sparse.select"], "_by_rows", lambda _: by_rows)
+    scores = {name: torch.rand(2, 3) for name in "abc"}
+    scores["b"][1, 2] = torch.nan
+    with pytest.raises(UserError, match="the scores of b hold NaN"):
+        select(scores, 0.5, unit)
 
 
 def regression() -> tuple[dict[str, nn.Parameter], torch.Tensor, torch.Tensor, nn.Module]:

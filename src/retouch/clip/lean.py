@@ -2,9 +2,9 @@
 
 Of the last block only the class token goes on, so only its query, its attention and its MLP are
 computed; that is most of a block. Cutting an image into patches is a product of matrices; as a
-convolution it takes many times as long. And where a tower computes in bfloat16, what goes from
-block to block is bfloat16 too: half of what must be read and written, and as near to float32 as
-without (docs/performance.md).
+convolution it takes many times as long. What comes before the first block is compiled as one. And
+where a tower computes in bfloat16, what goes from block to block is bfloat16 too: half of what must
+be read and written, and as near to float32 as without (docs/performance.md).
 """
 
 from collections.abc import Callable, Iterator
@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear, scaled_dot_product_attention
+from torch.nn.functional import linear
 
 from retouch.clip.attention import quick_attention
 
@@ -23,22 +23,23 @@ Wrap = Callable[[Callable[..., Tensor]], Callable[..., Tensor]]
 @contextmanager
 def lean(model: nn.Module, prefix: str, wrap: Wrap) -> Iterator[None]:
     """While this lasts, the tower of this name saves work; `wrap` compiles what is new here."""
-    changed: list[nn.Module] = []
+    new: dict[nn.Module, Callable[..., Any]] = {}
     for name, module in model.named_modules():
         if not name.startswith(prefix) or "forward" in vars(module):
             continue
         if type(module) is nn.Conv2d and _cuts_patches(module):
-            vars(module)["forward"] = _as_product(module)
-            changed.append(module)
-    encoder = _encoder(model, prefix)
-    if encoder is not None:
-        vars(encoder[0])["forward"] = _ending_short(*encoder, wrap)
-        changed.append(encoder[0])
+            new[module] = _as_product(module)
+    tower = _class_token_tower(model, prefix)
+    if tower is not None:
+        new |= _begin_in_one(tower, wrap)
+        new[tower.encoder] = _ending_short(tower, wrap)
+    for module, forward in new.items():
+        vars(module)["forward"] = forward
     try:
-        with nullcontext() if encoder is None else quick_attention(encoder[1]):
+        with nullcontext() if tower is None else quick_attention(tower):
             yield
     finally:
-        for module in changed:
+        for module in new:
             del vars(module)["forward"]
 
 
@@ -59,28 +60,55 @@ def _as_product(layer: nn.Conv2d) -> Callable[[Tensor], Tensor]:
     return forward
 
 
-def _encoder(model: nn.Module, prefix: str) -> tuple[Any, nn.Module] | None:
-    """Of a tower of transformers that reads its class token: the blocks' owner, and the tower."""
+def _class_token_tower(model: nn.Module, prefix: str) -> Any | None:
+    """A tower of transformers that reads its class token."""
     tower = dict(model.named_modules()).get(prefix.rstrip("."))
     kind = "CLIPVisionModel", "CLIPVisionTransformer"
-    encoder = getattr(tower, "encoder", None)
-    if tower is None or type(tower).__name__ not in kind or not hasattr(encoder, "layers"):
+    if tower is None or type(tower).__name__ not in kind:
         return None
-    return encoder, tower
+    return tower if hasattr(getattr(tower, "encoder", None), "layers") else None
 
 
-def _ending_short(encoder: Any, tower: nn.Module, wrap: Wrap) -> Callable[..., Any]:
+def _watched(tower: nn.Module) -> bool:
+    """Whether somebody looks inside, so that it must run as it was written."""
+    return bool(tower._forward_hooks or tower._forward_pre_hooks)
+
+
+def _begin_in_one(tower: Any, wrap: Wrap) -> dict[nn.Module, Callable[..., Tensor]]:
+    """Patches, their places and the norm behind them, as the blocks want it."""
+    patches, norm = tower.embeddings, tower.pre_layrnorm
+
+    def own(pixels: Tensor, **more: Any) -> Tensor:
+        found: Tensor = type(patches).forward(patches, pixels, **more)
+        return found
+
+    def begin(pixels: Tensor, **more: Any) -> Tensor:
+        return _as_computed(type(norm).forward(norm, own(pixels, **more)))
+
+    in_one = wrap(begin)
+
+    def embed(pixels: Tensor, **more: Any) -> Tensor:
+        return (own if _watched(tower) else in_one)(pixels, **more)
+
+    def normed(hidden: Tensor) -> Tensor:
+        return type(norm).forward(norm, hidden) if _watched(tower) else hidden
+
+    return {patches: embed, norm: normed}
+
+
+def _ending_short(tower: Any, wrap: Wrap) -> Callable[..., Any]:
     """The encoder's own loop, but for the last block; as it was while somebody looks inside."""
     from transformers.modeling_outputs import BaseModelOutput
 
+    encoder = tower.encoder
     *blocks, last = encoder.layers
     own, short = type(encoder).forward, wrap(_class_token(last))
 
     def forward(inputs_embeds: Tensor, attention_mask: Tensor | None = None, **more: Any) -> Any:
-        watched = tower._forward_hooks or tower._forward_pre_hooks
-        if watched or attention_mask is not None or "forward" in vars(last.self_attn):
+        odd = attention_mask is not None or "forward" in vars(last.self_attn)
+        if odd or _watched(tower):
             return own(encoder, inputs_embeds, attention_mask, **more)
-        hidden = _as_computed(inputs_embeds)
+        hidden = inputs_embeds
         for block in blocks:
             hidden = block(hidden, attention_mask, **more)
         return BaseModelOutput(last_hidden_state=short(hidden))
@@ -105,8 +133,10 @@ def _class_token(block: Any) -> Callable[[Tensor], Tensor]:
         seen = block.layer_norm1(hidden)
         query = heads(attention.q_proj(seen[:, :1]))
         key, value = heads(attention.k_proj(seen)), heads(attention.v_proj(seen))
-        found = scaled_dot_product_attention(query, key, value, scale=attention.scale)
-        token = hidden[:, :1] + attention.out_proj(found.transpose(1, 2).flatten(2))
+        # One query: no product of matrices, so it is written out, and compiled into few passes.
+        looks = (query.float() * key.float()).sum(dim=3, keepdim=True) * attention.scale
+        found = (looks.softmax(dim=2) * value.float()).sum(dim=2).to(value.dtype)
+        token = hidden[:, :1] + attention.out_proj(found.flatten(1)[:, None])
         result: Tensor = token + block.mlp(block.layer_norm2(token))
         return result
 

@@ -22,7 +22,7 @@ from retouch.clip.compiled import (
     timed,
 )
 from retouch.clip.lean import compile_with, lean
-from retouch.clip.pixels import Pixels
+from retouch.clip.pixels import Pixels, Scale, scaled
 from retouch.clip.recorded import Pass, Recorder, watched
 from retouch.sparse.locate import block_names
 
@@ -48,6 +48,7 @@ class Clip(ABC):
     compiled: bool = False
     """Whether the towers are compiled now, see `fast`."""
     _recorder: Recorder | None = None
+    _scale: Scale = staticmethod(scaled)
 
     @abstractmethod
     def encode_images(self, pixels: Tensor) -> Tensor:
@@ -89,7 +90,8 @@ class Clip(ABC):
 
         def run(there: Tensor) -> Tensor:
             with self.precision():
-                return normalize(self.encode_images(self.pixels.normalise(there)).float(), dim=-1)
+                normal = self.pixels.normalise(there, self._scale)
+                return normalize(self.encode_images(normal).float(), dim=-1)
 
         return Pass("images", run, [pixels.to(self.device)])
 
@@ -127,11 +129,14 @@ class Clip(ABC):
         self._recorder = Recorder(self.model) if self.device.type == "cuda" else None
         try:
             blocks = [self.model.get_submodule(name) for name in names]
-            short = lean(self.model, self.image_prefix, compile_with(backend))
+            compiling = compile_with(backend)
+            self._scale = compiling(scaled)
+            short = lean(self.model, self.image_prefix, compiling)
             with timed() as watch, compiled(blocks, backend), short:
                 yield watch
         finally:
             self.compiled, self._recorder = False, None
+            del self._scale
 
     @property
     def device(self) -> torch.device:

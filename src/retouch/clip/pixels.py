@@ -4,7 +4,7 @@ Two steps, because the first is slow and done once, the second is quick and done
 `prepare` resizes and crops to 8-bit pixels, `normalise` scales those to the model's range.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
@@ -67,10 +67,10 @@ class Pixels:
         top, left = (round(s / 2) if self.odd_pixel == "round" else s // 2 for s in spare)
         return picture[top : top + self.size[0], left : left + self.size[1]]
 
-    def normalise(self, pixels: Tensor) -> Tensor:
+    def normalise(self, pixels: Tensor, scale: "Scale | None" = None) -> Tensor:
         """[B, height, width, 3] of 8 bits to [B, 3, height, width] of floats."""
         mean, std = (_there(numbers, pixels.device) for numbers in (self.mean, self.std))
-        return (pixels.permute(0, 3, 1, 2).float() / 255 - mean) / std
+        return (scale or scaled)(pixels, mean, std)
 
     @classmethod
     def from_processor(cls, settings: Mapping[str, Any], image_size: int) -> "Pixels":
@@ -93,6 +93,13 @@ class Pixels:
             f"preprocessor settings with size {size} and no centre crop give pictures of varying "
             "size; set do_center_crop, or size to a height and a width"
         )
+
+
+Scale = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+def scaled(pixels: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+    return (pixels.permute(0, 3, 1, 2).float() / 255 - mean) / std
 
 
 @cache

@@ -57,7 +57,8 @@ class Ensemble:
         for number, start in enumerate(range(0, len(self._prompts), self._at_once)):
             if number == len(self._tokens):
                 part = self._prompts[start : start + self._at_once]
-                self._tokens.append(clip.tokenise(part))
+                tokens = clip.tokenise(part)  # sent once: a GPU would wait for them every time
+                self._tokens.append({key: each.to(clip.device) for key, each in tokens.items()})
             yield self._tokens[number]
 
 

@@ -1,4 +1,4 @@
-"""Passes through the towers that are recorded on the GPU, forward and backward, and played again.
+"""Passes through the towers that are recorded on the GPU, forth and back, and played again.
 
 A step of a ViT-B/16 starts 1,300 small programs, and starting them can take longer than running
 them. A recording (a CUDA graph) starts them all at once, and gives the same bits. It holds for one
@@ -8,8 +8,8 @@ of the weights may change. Two towers that were asked for together are played si
 
 import logging
 import weakref
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any, TypeVar
 
@@ -40,66 +40,73 @@ class Pass:
         return self.run(*self.inputs)
 
 
+@dataclass
+class _Shelf:
+    """What was recorded of towers that are built like this."""
+
+    built: list[Any] = field(default_factory=list)
+    seen: dict[Hashable, int] = field(default_factory=dict)
+    next: dict[Hashable, int] = field(default_factory=dict)
+    recordings: dict[Hashable, "Recording"] = field(default_factory=dict)
+
+
 class Recorder:
-    """Plays what it has recorded, records what comes often, and runs the rest as usual."""
+    """Plays what it has recorded, records what comes often, and runs the rest as usual.
+
+    Passes whose gradient is wanted are recorded with their way back. Others, such as those of a
+    judging, are recorded apart: they need less, and do not care which weights move.
+    """
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
-        self._built: list[Any] = []
-        self._seen: dict[Hashable, int] = {}
-        self._next: dict[Hashable, int] = {}
-        self._recordings: dict[Hashable, Recording] = {}
+        self._shelves = {True: _Shelf(), False: _Shelf()}
 
     def __call__(self, passes: Sequence[Pass]) -> Sequence[Tensor]:
         """What the passes give; their gradients reach whatever was used."""
-        if not torch.is_grad_enabled():
-            there = self._ready(passes)
-            if there is None or not same(structure(self._model), self._built):
-                return [each() for each in passes]
-            return _play(there, passes)
-        built = structure(self._model)
-        if not same(built, self._built):
-            self.forget()
-            self._built = built
+        back = torch.is_grad_enabled()
+        built = structure(self._model, back)
+        if not same(built, self._shelves[back].built):
+            self._shelves[back] = _Shelf(built)  # the memory of its recordings is given back
+        shelf = self._shelves[back]
         for each in passes:
-            self._listen(each)
-        there = self._ready(passes)
+            self._listen(shelf, each)
+        there = self._ready(shelf, passes)
         if there is None:
             return [each() for each in passes]
+        if not back:
+            return _play(there, passes)
         leaves = [leaf for recording in there for leaf in recording.leaves]
         played: Sequence[Tensor] = _Play.apply(there, passes, *leaves)  # type: ignore[no-untyped-call]
         return played
 
-    def forget(self) -> None:
-        """Give the memory of all recordings back."""
-        self._seen, self._next, self._recordings, self._built = {}, {}, {}, []
-
-    def _listen(self, each: Pass) -> None:
+    def _listen(self, shelf: _Shelf, each: Pass) -> None:
         """Record a pass that has come often enough; one that would not, later and later again.
 
         What stands in its way may be gone then, such as a gradient that somebody still holds.
         """
-        if each.key in self._recordings:
+        if each.key in shelf.recordings:
             return
-        seen = self._seen[each.key] = self._seen.get(each.key, 0) + 1
-        if seen < self._next.get(each.key, BEFORE + 1):
+        seen = shelf.seen[each.key] = shelf.seen.get(each.key, 0) + 1
+        if seen < shelf.next.get(each.key, BEFORE + 1):
             return
         if (made := _record(each, self._pool(each.name))) is None:
-            self._next[each.key] = 3 * seen
+            shelf.next[each.key] = 3 * seen
         else:
-            self._recordings[each.key] = made
+            shelf.recordings[each.key] = made
 
-    def _ready(self, passes: Sequence[Pass]) -> "list[Recording] | None":
+    def _ready(self, shelf: _Shelf, passes: Sequence[Pass]) -> "list[Recording] | None":
         """The recordings of all passes; None unless all can be played now."""
-        busy = {each.name for each in self._recordings.values() if each.waits}
-        found = [self._recordings.get(each.key) for each in passes]
+        busy = {each.name for each in self._all() if each.waits}
+        found = [shelf.recordings.get(each.key) for each in passes]
         free = [each for each in found if each is not None and each.name not in busy]
         return free if len(free) == len(found) else None
 
     def _pool(self, name: str) -> Any:
         """Recordings of one tower share their memory: no two are under way at the same time."""
-        there = [each for each in self._recordings.values() if each.name == name]
-        return there[0].forward.pool() if there else None
+        return next((each.forward.pool() for each in self._all() if each.name == name), None)
+
+    def _all(self) -> "Iterator[Recording]":
+        return (each for shelf in self._shelves.values() for each in shelf.recordings.values())
 
 
 class Recording:
@@ -116,11 +123,12 @@ class Recording:
         how: Any = {"stream": self.stream, "capture_error_mode": "thread_local"}
         with torch.cuda.graph(self.forward, pool=pool, **how):
             out = each.run(*self._inputs)
-        self.leaves = leaves_of(out)
-        self._slope = torch.zeros_like(out)
-        with torch.cuda.graph(self.backward, pool=self.forward.pool(), **how):
-            self._slopes = torch.autograd.grad(out, self.leaves, self._slope)
         self._out = out.detach()
+        self.leaves = leaves_of(out)
+        if self.leaves:
+            self._slope = torch.zeros_like(out)
+            with torch.cuda.graph(self.backward, pool=self.forward.pool(), **how):
+                self._slopes = torch.autograd.grad(out, self.leaves, self._slope)
 
     def play(self, inputs: Sequence[Tensor]) -> Tensor:
         for place, tensor in zip(self._inputs, inputs, strict=True):
@@ -170,13 +178,13 @@ class _Play(torch.autograd.Function):
         return None, None, *(slope for each in found for slope in each)
 
 
-def structure(model: nn.Module) -> list[Any]:
-    """What a recording depends on."""
+def structure(model: nn.Module, back: bool) -> list[Any]:
+    """What a recording depends on; which weights move, if there is a way back."""
     found: list[Any] = []
     for module in model.modules():
         found += [module, vars(module).get("forward")]
         for p in module._parameters.values():
-            found += [] if p is None else [p, p.data_ptr(), p.requires_grad]
+            found += [] if p is None else [p, p.data_ptr(), back and p.requires_grad]
     return found
 
 

@@ -9,12 +9,12 @@ from torch import nn
 @contextmanager
 def only(model: nn.Module, names: Collection[str]) -> Iterator[None]:
     """While this lasts, just these parameters require a gradient; afterwards all is as before."""
-    flags = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
-    for name, parameter in model.named_parameters():
+    before = [(name, p, p.requires_grad) for name, p in model.named_parameters()]
+    for name, parameter, _ in before:
         parameter.requires_grad_(name in names)
     try:
         yield
     finally:
-        for parameter, flag in flags:
+        for _, parameter, flag in before:
             parameter.requires_grad_(flag)
             parameter.grad = None

@@ -116,21 +116,21 @@ def select(
         raise UserError(f"rate={rate} is not a share; choose one above 0 and up to 1, such as 0.10")
     if unit not in ("weight", "neuron"):
         raise UserError(f"unit={unit!r} is unknown; choose 'weight' or 'neuron'")
-    for name, wrong in zip(scores, _have_nan(list(scores.values())), strict=True):
-        if wrong:
-            raise UserError(f"the scores of {name} hold NaN; look at the loss they come from")
     if unit == "weight":
         index = _top_of_each(scores, rate)
     else:
+        for name, s in scores.items():
+            _refuse_nan([name], s.reshape(1, -1))
         index = {name: _neurons(s, rate, (axes or {}).get(name, 0)) for name, s in scores.items()}
     chosen = {name: Chosen(tuple(s.shape), index[name]) for name, s in scores.items()}
     return Selection(chosen, model_size)
 
 
-def _have_nan(scores: Sequence[Tensor]) -> list[bool]:
-    """A GPU is asked once."""
-    found = [torch.isnan(score).any() for score in scores]
-    return torch.stack(found).tolist() if found else []
+def _refuse_nan(names: Sequence[str], rows: Tensor) -> None:
+    """The scores of each name are a row."""
+    for name, wrong in zip(names, rows.isnan().any(dim=1).tolist(), strict=True):
+        if wrong:
+            raise UserError(f"the scores of {name} hold NaN; look at the loss they come from")
 
 
 def _top_of_each(scores: Mapping[str, Tensor], rate: float) -> dict[str, Tensor]:
@@ -141,11 +141,13 @@ def _top_of_each(scores: Mapping[str, Tensor], rate: float) -> dict[str, Tensor]
         if _by_rows(score) and _count(score, rate):
             alike.setdefault((score.numel(), score.dtype, score.device), []).append(name)
         else:
+            _refuse_nan([name], score.reshape(1, -1))
             found[name] = top(score, rate)
     for (size, *_), names in alike.items():
         step = max(1, _AT_ONCE // size)
         for some in (names[first : first + step] for first in range(0, len(names), step)):
             rows = torch.stack([scores[name].detach().flatten() for name in some])
+            _refuse_nan(some, rows)
             best = top_of_rows(rows, _count(rows[0], rate))
             found |= {name: row.clone() for name, row in zip(some, best, strict=True)}
     return found
@@ -157,10 +159,13 @@ _AT_ONCE = 2**26  # entries
 def top_of_rows(rows: Tensor, count: int) -> Tensor:
     """Of each row the positions of the `count` largest [R, count], as `top` finds them."""
     bar = rows.topk(count, dim=1, sorted=False).values.amin(dim=1, keepdim=True)
-    above, level = rows > bar, rows == bar
-    missing = count - above.sum(dim=1, keepdim=True)
-    first = level.cumsum(dim=1, dtype=torch.int32) <= missing
-    return (above | (level & first)).nonzero()[:, 1].view(len(rows), count)
+    row, best = (rows >= bar).nonzero().unbind(dim=1)
+    if len(best) > len(rows) * count:  # of those that are level with the bar, the first
+        levels, above = (rows == bar).sum(dim=1), (rows > bar).sum(dim=1)
+        level = rows[row, best] == bar[row, 0]
+        place = level.cumsum(dim=0) - (levels.cumsum(dim=0) - levels)[row]  # from 1, in its row
+        best = best[~level | (place <= count - above[row])]
+    return best.view(len(rows), count)
 
 
 def top(score: Tensor, rate: float) -> Tensor:

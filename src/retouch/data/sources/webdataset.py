@@ -130,7 +130,7 @@ def _files(there: mmap) -> Iterator[tuple[str, int, int]]:
 
 
 _END = bytes(BLOCKSIZE)
-_KINDS = tarfile.POSIX_MAGIC, tarfile.GNU_MAGIC  # type: ignore[attr-defined]
+_KINDS = tarfile.POSIX_MAGIC, tarfile.GNU_MAGIC
 
 
 def _size_of_plain(head: bytes) -> int | None:
