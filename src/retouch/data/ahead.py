@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache
 from typing import TypeVar
 
 import torch
@@ -32,11 +33,21 @@ def ahead(load: Callable[[T], R], items: Iterable[T], depth: int = 2) -> Iterato
 
 
 def send(pixels: Uint8, device: torch.device) -> Tensor:
-    """To the device; to a GPU through pinned memory, so that nobody waits for the copy."""
+    """To the device; a GPU goes on computing meanwhile, and what is asked of it next waits."""
     found = torch.from_numpy(pixels)
     if device.type != "cuda":
         return found.to(device)
-    return found.pin_memory().to(device, non_blocking=True)
+    here, aside = torch.cuda.current_stream(device), _aside(device)
+    with torch.cuda.stream(aside):
+        there = found.pin_memory().to(device, non_blocking=True)
+    here.wait_stream(aside)
+    there.record_stream(here)
+    return there
+
+
+@cache
+def _aside(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)
 
 
 def fetch(value: Tensor) -> Callable[[], float]:
