@@ -19,6 +19,7 @@ from retouch.data.ahead import ahead
 from retouch.data.check import check
 from retouch.data.decode import Unreadable, decode, set_workers, side_by_side, workers
 from retouch.data.names import Names
+from retouch.data.pictures import Arrays, Joined, Some
 from retouch.errors import UserError
 
 PIXELS = Pixels(size=(16, 16), shortest=16)
@@ -300,6 +301,43 @@ def test_a_cache_of_real_shards(shared: Path, tmp_path: Path):
     kept = cached(images, PIXELS, tmp_path / "c")
     some = np.random.default_rng(0).permutation(len(images))[:50]
     assert np.array_equal(kept.read(some, PIXELS), images.read(some, PIXELS))
+
+
+def test_every_kind_of_pictures_goes_where_it_is_told(images: Images, tmp_path: Path):
+    """To a place that a GPU can reach by itself, say."""
+    files, wide = images.pictures, Pixels(size=(9, 12))
+    arrays = Arrays(everything(images))
+    kept = cached(images, PIXELS, tmp_path / "cache").pictures
+    some = Some(kept, np.array([7, 3, 5, 1, 0]))
+    kinds = [files, arrays, kept, some, Joined(arrays, some), Joined(files, kept)]
+    for pictures in kinds:
+        chosen = np.array([4, 0, len(pictures) - 1, 4])
+        for pixels in (PIXELS, wide):
+            out = np.full((4, *pixels.size, 3), 77, np.uint8)
+            found = pictures.read(chosen, pixels, out)
+            assert np.shares_memory(found, out)
+            assert np.array_equal(out, pictures.read(chosen, pixels))
+            assert np.array_equal(out[0], pictures.read(chosen[:1], pixels)[0])
+        nothing = np.empty((0, *PIXELS.size, 3), np.uint8)
+        assert pictures.read(chosen[:0], PIXELS, nothing).shape == nothing.shape
+
+
+def test_what_cannot_be_read_is_black_wherever_it_goes(folder: Path):
+    (folder / "a" / "1.png").write_bytes(b"broken")
+    out = np.full((16, 16, 16, 3), 77, np.uint8)
+    found, bad = read_data(folder).to_judge().pictures.try_read(np.arange(16), PIXELS, out)
+    assert [b.index for b in bad] == [1]
+    assert not found[1].any()
+    assert found[0].any()
+
+
+def test_a_cache_that_is_cut_off_is_said(images: Images, tmp_path: Path):
+    kept = cached(images, PIXELS, tmp_path / "cache")
+    (file,) = (tmp_path / "cache").glob("*/pixels.npy")
+    file.write_bytes(file.read_bytes()[:-100])
+    for reading in (lambda: everything(kept), lambda: cached(images, PIXELS, tmp_path / "cache")):
+        with pytest.raises(UserError, match=r"pixels.npy is cut off; delete .* and run again"):
+            reading()
 
 
 # Reading ahead.

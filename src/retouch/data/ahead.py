@@ -4,12 +4,13 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
-from retouch.clip.pixels import Uint8
+from retouch.clip.pixels import Pixels, Uint8
+from retouch.data.pictures import Indices
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -32,14 +33,24 @@ def ahead(load: Callable[[T], R], items: Iterable[T], depth: int = 2) -> Iterato
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def send(pixels: Uint8, device: torch.device) -> Tensor:
-    """To the device; a GPU goes on computing meanwhile, and what is asked of it next waits."""
-    found = torch.from_numpy(pixels)
+class _Readable(Protocol):
+    def read(self, indices: Indices, pixels: Pixels, out: Uint8 | None = None) -> Uint8: ...
+
+
+def send(images: _Readable, indices: Indices, pixels: Pixels, device: torch.device) -> Tensor:
+    """Read these and send them to the device.
+
+    A GPU gets them from memory that it can reach by itself, and goes on computing meanwhile; what
+    is asked of it next waits.
+    """
     if device.type != "cuda":
-        return found.to(device)
+        return torch.from_numpy(images.read(indices, pixels)).to(device)
+    shape = len(indices), *pixels.size, 3
+    found = torch.empty(shape, dtype=torch.uint8, pin_memory=True)
+    images.read(indices, pixels, found.numpy())
     here, aside = torch.cuda.current_stream(device), _aside(device)
     with torch.cuda.stream(aside):
-        there = found.pin_memory().to(device, non_blocking=True)
+        there = found.to(device, non_blocking=True)
     here.wait_stream(aside)
     there.record_stream(here)
     return there

@@ -1,4 +1,4 @@
-"""Images decoded and resized once, kept as 8-bit pixels in a file that is mapped into memory.
+"""Images decoded and resized once, kept as 8-bit pixels in a file.
 
 A cache is a folder named after the source, the transform, the state of the files and the version of
 this code, so a stale one is never found. It is written under another name and moved in place whole;
@@ -21,7 +21,7 @@ from PIL import Image
 from retouch.clip.pixels import Pixels, Uint8
 from retouch.data.ahead import ahead
 from retouch.data.images import Images
-from retouch.data.pictures import Bad, Indices, Pictures, Some
+from retouch.data.pictures import Bad, Indices, Pictures, Some, room
 from retouch.errors import UserError
 
 log = logging.getLogger("retouch")
@@ -52,7 +52,11 @@ class Cached(Pictures):
         self.source = source
         self.folder = folder
         self._transform = pixels.transform
-        self._pixels: Uint8 = np.load(folder / "pixels.npy", mmap_mode="r").view(np.ndarray)
+        self._file = folder / "pixels.npy"
+        try:
+            self._start = np.load(self._file, mmap_mode="r").offset  # behind the head of the file
+        except ValueError:
+            raise self._cut_off() from None
         found = json.loads((folder / "bad.json").read_text())
         self.bad = [Bad(bad["index"], source.where(bad["index"]), bad["why"]) for bad in found]
 
@@ -71,10 +75,25 @@ class Cached(Pictures):
     def fits(self, pixels: Pixels) -> bool:
         return pixels.transform == self._transform
 
-    def read(self, indices: Indices, pixels: Pixels) -> Uint8:
+    def read(self, indices: Indices, pixels: Pixels, out: Uint8 | None = None) -> Uint8:
+        """Read, not mapped into memory, which comes a page at a time."""
         if not self.fits(pixels):
-            return self.source.read(indices, pixels)
-        return np.take(self._pixels, indices, axis=0)
+            return self.source.read(indices, pixels, out)
+        found, size = room(indices, pixels, out), _bytes(pixels)
+        with self._file.open("rb", buffering=0) as file:
+            for place, index in zip(found, indices, strict=True):
+                start = self._start + int(index) * size
+                if os.preadv(file.fileno(), [place.data], start) < size:
+                    raise self._cut_off()
+        return found
+
+    def _cut_off(self) -> UserError:
+        return UserError(f"{self._file} is cut off; delete {self.folder} and run again")
+
+
+def _bytes(pixels: Pixels) -> int:
+    """Of one image."""
+    return 3 * pixels.size[0] * pixels.size[1]
 
 
 def cached(
@@ -137,7 +156,7 @@ def _open(
 
 def _build(name: str, source: Pictures, pixels: Pixels, place: Path, progress: Progress) -> None:
     shape = (len(source), *pixels.size, 3)
-    size = int(np.prod(shape, dtype=np.int64))
+    size = len(source) * _bytes(pixels)
     free = shutil.disk_usage(place.parent).free
     if size > free:
         raise UserError(

@@ -46,9 +46,9 @@ class Images:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def read(self, indices: Indices, pixels: Pixels) -> Uint8:
-        """These images as the model takes them, [B, H, W, 3]."""
-        return self.pictures.read(indices, pixels)
+    def read(self, indices: Indices, pixels: Pixels, out: Uint8 | None = None) -> Uint8:
+        """These images as the model takes them, [B, H, W, 3]; in `out`, if there is one."""
+        return self.pictures.read(indices, pixels, out)
 
     def of_classes(self, classes: Sequence[int]) -> Indices:
         """The positions of all images of these classes, in order."""

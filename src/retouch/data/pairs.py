@@ -22,8 +22,8 @@ class Pairs:
     def __len__(self) -> int:
         return len(self.captions)
 
-    def read(self, indices: Indices, pixels: Pixels) -> Uint8:
-        return self.pictures.read(indices, pixels)
+    def read(self, indices: Indices, pixels: Pixels, out: Uint8 | None = None) -> Uint8:
+        return self.pictures.read(indices, pixels, out)
 
     def texts(self, indices: Indices) -> list[str]:
         return [self.captions[int(i)] for i in indices]

@@ -57,26 +57,34 @@ class Pictures(ABC):
         """One of them as the model takes it, [H, W, 3]. Raises `Unreadable`."""
         return pixels.prepare(self.picture(index))
 
-    def read(self, indices: Indices, pixels: Pixels) -> Uint8:
-        """These pictures as the model takes them, [B, H, W, 3]."""
-        found, bad = self.try_read(indices, pixels)
+    def read(self, indices: Indices, pixels: Pixels, out: Uint8 | None = None) -> Uint8:
+        """These pictures as the model takes them, [B, H, W, 3]; in `out`, if there is one."""
+        found, bad = self.try_read(indices, pixels, out)
         if bad:
             raise UserError(f"{bad[0]}; repair or remove it, or skip such images with --skip-bad")
         return found
 
-    def try_read(self, indices: Indices, pixels: Pixels) -> tuple[Uint8, list[Bad]]:
+    def try_read(
+        self, indices: Indices, pixels: Pixels, out: Uint8 | None = None
+    ) -> tuple[Uint8, list[Bad]]:
         """The same, black where one cannot be read, and which those are."""
-        found = np.zeros((len(indices), *pixels.size, 3), np.uint8)
+        found = room(indices, pixels, out)
 
         def one(place: int) -> Bad | None:
             index = int(indices[place])
             try:
                 found[place] = self.prepared(index, pixels)
             except Unreadable as why:
+                found[place] = 0
                 return Bad(index, self.where(index), str(why))
             return None
 
         return found, [bad for bad in side_by_side(one, len(indices)) if bad]
+
+
+def room(indices: Indices, pixels: Pixels, out: Uint8 | None) -> Uint8:
+    """Where so many pictures go: to a place that was given, or a new one."""
+    return np.empty((len(indices), *pixels.size, 3), np.uint8) if out is None else out
 
 
 class Files(Pictures):
@@ -156,8 +164,12 @@ class Arrays(Pictures):
     def fits(self, pixels: Pixels) -> bool:
         return self.arrays.shape[1:3] == pixels.size
 
-    def read(self, indices: Indices, pixels: Pixels) -> Uint8:
-        return self.arrays[indices] if self.fits(pixels) else super().read(indices, pixels)
+    def read(self, indices: Indices, pixels: Pixels, out: Uint8 | None = None) -> Uint8:
+        if not self.fits(pixels):
+            return super().read(indices, pixels, out)
+        if out is None:
+            return self.arrays[indices]
+        return np.take(self.arrays, indices, axis=0, out=out, mode="clip")
 
 
 class Some(Pictures):
@@ -186,8 +198,8 @@ class Some(Pictures):
     def fits(self, pixels: Pixels) -> bool:
         return self.whole.fits(pixels)
 
-    def read(self, indices: Indices, pixels: Pixels) -> Uint8:
-        return self.whole.read(self.positions[indices], pixels)
+    def read(self, indices: Indices, pixels: Pixels, out: Uint8 | None = None) -> Uint8:
+        return self.whole.read(self.positions[indices], pixels, out)
 
 
 class Joined(Pictures):
@@ -214,8 +226,8 @@ class Joined(Pictures):
     def fits(self, pixels: Pixels) -> bool:
         return self.first.fits(pixels) and self.second.fits(pixels)
 
-    def read(self, indices: Indices, pixels: Pixels) -> Uint8:
-        found = np.empty((len(indices), *pixels.size, 3), np.uint8)
+    def read(self, indices: Indices, pixels: Pixels, out: Uint8 | None = None) -> Uint8:
+        found = room(indices, pixels, out)
         early, start = indices < len(self.first), len(self.first)
         for part, own, shift in ((self.first, early, 0), (self.second, ~early, start)):
             if own.any():

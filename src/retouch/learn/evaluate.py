@@ -30,7 +30,7 @@ def image_features(
     own = indices[ranks.own(len(indices))]
     parts = np.array_split(own, max(1, ceil(len(own) / batch)))  # nearly equal: compiled for once
     shown = progress(parts, f"Judging {images.name}", len(own)) if progress else parts
-    read = ahead(lambda part: send(images.read(part, clip.pixels), clip.device), shown, depth)
+    read = ahead(lambda part: send(images, part, clip.pixels, clip.device), shown, depth)
     found = torch.cat([own_images(clip, each) for _, each in read])
     return ranks.gather(found, len(indices), "judging")
 

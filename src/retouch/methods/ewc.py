@@ -127,7 +127,7 @@ def _batches(clip: Clip, reference: Pairs, chosen: Indices, size: int) -> Iterat
 
     def load(group: Indices) -> Tensor:
         own = group[ranks.own(len(group))]
-        return send(reference.read(own, clip.pixels), clip.device)
+        return send(reference, own, clip.pixels, clip.device)
 
     for group, pixels in ahead(load, np.array_split(chosen, ceil(len(chosen) / size))):
         own = torch.arange(len(group), device=clip.device)

@@ -124,7 +124,7 @@ class Lesson:
     def _read(self, positions: Indices) -> Tensor:
         """The pixels of these images, or of this process's part of them."""
         own = positions[ranks.own(len(positions))]
-        return send(self.stream.train.read(own, self.clip.pixels), self.clip.device)
+        return send(self.stream.train, own, self.clip.pixels, self.clip.device)
 
     def _pairs(self, positions: Indices, pixels: Tensor, new: int) -> Batch:
         """Each distinct prompt stands there once."""

@@ -199,7 +199,7 @@ def _before(lesson: Lesson, positions: Indices) -> Tensor:
     own = positions[ranks.own(len(positions))]
 
     def load(group: Indices) -> Tensor:
-        return send(train.read(group, clip.pixels), clip.device)
+        return send(train, group, clip.pixels, clip.device)
 
     size = lesson.settings.micro_batch or lesson.settings.batch
     groups = np.array_split(own, ceil(max(1, len(own)) / size))

@@ -88,7 +88,7 @@ class ReferenceDistillation(Keeps):
         def read(step: int) -> Tensor:
             positions = self._positions(lesson, step)
             own = positions[ranks.own(len(positions))]
-            return send(pairs.read(own, lesson.clip.pixels), lesson.clip.device)
+            return send(pairs, own, lesson.clip.pixels, lesson.clip.device)
 
         if step != self._next:
             self._pixels = ahead(read, range(step, max(lesson.steps, step + 1)))
