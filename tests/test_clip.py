@@ -207,6 +207,45 @@ def test_class_features_are_the_normalised_mean_over_templates():
         fill("a photo", names)
 
 
+@pytest.mark.parametrize("name", BACKBONES)
+def test_a_prompt_is_read_up_to_its_length(name: str):
+    """What lies behind may be cut off, or filled with anything that was there before."""
+    clip = BACKBONES[name]()
+    tokens = clip.tokenise(PROMPTS)
+    lengths = clip.lengths(tokens)
+    if lengths is None:
+        return
+    width = next(iter(tokens.values())).shape[1]
+    assert int(lengths.max()) == width, "the longest is as long as the batch"
+    assert int(lengths.min()) < width
+    whole = clip.text_features(tokens)
+    for place, length in enumerate(lengths.tolist()):
+        alone = {key: each[place : place + 1, :length] for key, each in tokens.items()}
+        torch.testing.assert_close(clip.text_features(alone)[0], whole[place], rtol=0, atol=1e-5)
+
+
+def test_prompts_are_encoded_with_others_of_as_many_tokens(monkeypatch: pytest.MonkeyPatch):
+    """However long they look: so that few are padded."""
+    clip = tiny_clip()
+    short, long = "red " + 20 * " ", "a b c d e f"
+    names = [short, long, long, short + " "]
+    seen = []
+    own = clip.text_features
+
+    def look(tokens: dict[str, torch.Tensor]) -> torch.Tensor:
+        seen.append(tuple(tokens["input_ids"].shape))
+        return own(tokens)
+
+    monkeypatch.setattr(clip, "text_features", look)
+    ensemble = Ensemble(clip, names, ["{}"], at_once=2)
+    found = ensemble.features(clip)
+    assert [count for count, _ in seen] == [2, 2]
+    assert seen[0][1] < seen[1][1]
+    for place, name in enumerate(names):
+        expected = own(clip.tokenise([name]))[0]
+        torch.testing.assert_close(found[place], expected, rtol=0, atol=2e-6)
+
+
 # Loading.
 
 

@@ -9,6 +9,8 @@ from itertools import cycle
 from multiprocessing.connection import Connection
 from typing import Any
 
+import torch
+
 from retouch.devices import ranks
 from retouch.devices.meeting import joined
 
@@ -82,6 +84,7 @@ def _one(
 ) -> None:
     where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "LOCAL_RANK": str(rank)}
     os.environ |= {**where, "RANK": str(rank), "WORLD_SIZE": str(world)}
+    torch.set_num_threads(1)  # at once: torch replaces its threads, and two must not do so together
     try:
         with joined("cpu") if join else nullcontext():
             pipe.send(what(*about))

@@ -4,10 +4,12 @@ import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from itertools import chain
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
@@ -73,21 +75,38 @@ class HuggingFaceClip(Clip):
             inside.no_padding()
             inside.no_truncation()
             found = [each.ids for each in inside.encode_batch_fast(list(prompts))]
-        longest = max(map(len, found))
+        lengths = torch.tensor([len(each) for each in found])
+        longest = int(lengths.max())
         if longest >= self._context:
             return None
-        filling = self.tokenizer.pad_token_id or 0
-        ids = torch.tensor([each + [filling] * (longest - len(each)) for each in found])
-        if self._causal:
-            return {"input_ids": ids}
-        lengths = torch.tensor([len(each) for each in found])
         mask = torch.arange(longest) < lengths[:, None]
-        return {"input_ids": ids, "attention_mask": mask.long()}
+        ids = torch.full(mask.shape, self._filling)
+        ids[mask] = torch.from_numpy(np.fromiter(chain.from_iterable(found), np.int64))
+        return (
+            {"input_ids": ids}
+            if self._causal
+            else {"input_ids": ids, "attention_mask": mask.long()}
+        )
+
+    @property
+    def _filling(self) -> int:
+        return self.tokenizer.pad_token_id or 0
+
+    def lengths(self, tokens: Tokens) -> Tensor | None:
+        if self.tokenizer.padding_side != "right":
+            return None
+        if not self._causal:
+            return tokens["attention_mask"].sum(dim=1)
+        ids, filling = tokens["input_ids"], self._filling
+        end = int(filling == self.tokenizer.eos_token_id)  # it looks like padding, and is read
+        width = ids.shape[1]
+        last = (ids != filling) * torch.arange(1, 1 + width, device=ids.device)
+        return (last.amax(dim=1) + end).clamp(1, width)
 
     def lengthen(self, tokens: Tokens) -> Tokens:
         there = tokens["input_ids"].shape[1]
         more = length_for(there, self._context) - there
-        filling = {"input_ids": self.tokenizer.pad_token_id or 0, "attention_mask": 0}
+        filling = {"input_ids": self._filling, "attention_mask": 0}
         return {key: pad(value, (0, more), value=filling[key]) for key, value in tokens.items()}
 
     @property

@@ -62,6 +62,10 @@ class Clip(ABC):
     def tokenise(self, prompts: Sequence[str]) -> Tokens:
         """Prompts as tokens. One that the model cannot read to its end is cut; the log names it."""
 
+    def lengths(self, tokens: Tokens) -> Tensor | None:
+        """Up to where each prompt is read; what lies behind may be cut off. None: all is read."""
+        return None
+
     @property
     @abstractmethod
     def logit_scale(self) -> Tensor:

@@ -79,6 +79,9 @@ class OpenClip(Clip):
             warn_of_cut(prompts, [len(self.tokenizer.encode(p)) + 2 for p in prompts], full)
         return {"text": text[:, :longest]}
 
+    def lengths(self, tokens: Tokens) -> Tensor | None:
+        return self._end(tokens["text"]) + 1 if self._causal else None
+
     def lengthen(self, tokens: Tokens) -> Tokens:
         text = tokens["text"]
         if not self._causal:

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from retouch.clip.compiled import MANY
-from retouch.clip.model import Clip, Tokens
+from retouch.clip.model import Clip, Tokens, how_many
 from retouch.devices import ranks
 from retouch.errors import UserError
 
@@ -39,27 +39,51 @@ class Ensemble:
         self._order = torch.tensor(turns)
         own = turns[ranks.own(len(order))]
         self._own = len(own)
-        self._prompts = [prompts[i] for i in own or order[:1]]  # see `encode` for an empty part
-        self._tokens: list[Tokens] = []
+        # All processes encode as many, see `encode`; what is too much is thrown away.
+        more = max(1, ranks.most(len(order))) - len(own)
+        self._prompts = [prompts[i] for i in own + (own or order)[:1] * more]
+        self._parts: list[tuple[Tensor, Tokens]] = []
         self._at_once = at_once or (512 if clip.device.type == "cpu" else MANY)
 
     @torch.no_grad()
     def features(self, clip: Clip) -> Tensor:
         """One feature a class [C, D]: the mean over the templates, as CLIP's authors do it."""
-        own = torch.cat([clip.text_features(tokens) for tokens in self._cut(clip)])
-        found = ranks.gather(own[: self._own], len(self._order), "judging")
-        features = torch.empty_like(found)
-        features[self._order.to(found.device)] = found
+        places, found = zip(*((p, clip.text_features(t)) for p, t in self._cut(clip)), strict=True)
+        own = _put(torch.cat(found), torch.cat(places))[: self._own]
+        features = _put(ranks.gather(own, len(self._order), "judging"), self._order)
         return normalize(features.view(*self._shape, -1).mean(dim=0), dim=-1)
 
-    def _cut(self, clip: Clip) -> Iterator[Tokens]:
-        """While one part is encoded, the next is cut."""
-        for number, start in enumerate(range(0, len(self._prompts), self._at_once)):
-            if number == len(self._tokens):
-                part = self._prompts[start : start + self._at_once]
-                tokens = clip.tokenise(part)  # sent once: a GPU would wait for them every time
-                self._tokens.append({key: each.to(clip.device) for key, each in tokens.items()})
-            yield self._tokens[number]
+    def _cut(self, clip: Clip) -> Iterator[tuple[Tensor, Tokens]]:
+        """The prompts as tokens, with their places, some at once; on the device from then on.
+
+        What a tokeniser makes of a prompt may be longer than it looks, so that they are sorted once
+        more, by their tokens.
+        """
+        if self._parts:
+            yield from self._parts
+            return
+        parts: list[tuple[Tensor, Tokens]] = []
+        for first in range(0, len(self._prompts), _SORTED_AT_ONCE):
+            tokens = clip.tokenise(self._prompts[first : first + _SORTED_AT_ONCE])
+            lengths = clip.lengths(tokens)
+            order = torch.arange(how_many(tokens)) if lengths is None else lengths.argsort()
+            for places in order.split(self._at_once):
+                longest = None if lengths is None else int(lengths[places].max())
+                part = {key: each[places, :longest] for key, each in tokens.items()}
+                sent = {key: each.to(clip.device) for key, each in part.items()}
+                parts.append((first + places, sent))
+                yield parts[-1]
+        self._parts = parts
+
+
+_SORTED_AT_ONCE = 2**17
+
+
+def _put(rows: Tensor, places: Tensor) -> Tensor:
+    """Each row to its place."""
+    found = torch.empty_like(rows)
+    found[places.to(rows.device)] = rows
+    return found
 
 
 def classifier(clip: Clip, names: Sequence[str], templates: Sequence[str]) -> Tensor:
