@@ -99,7 +99,9 @@ Scale = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 def scaled(pixels: Tensor, mean: Tensor, std: Tensor) -> Tensor:
-    return (pixels.permute(0, 3, 1, 2).float() / 255 - mean) / std
+    """In place: a new tensor for each step would take twice the time."""
+    floats = pixels.permute(0, 3, 1, 2).to(torch.float32, copy=True)
+    return floats.div_(255).sub_(mean).div_(std)
 
 
 @cache
