@@ -65,11 +65,7 @@ class Ensemble:
         parts: list[tuple[Tensor, Tokens]] = []
         for first in range(0, len(self._prompts), _SORTED_AT_ONCE):
             tokens = clip.tokenise(self._prompts[first : first + _SORTED_AT_ONCE])
-            lengths = clip.lengths(tokens)
-            order = torch.arange(how_many(tokens)) if lengths is None else lengths.argsort()
-            for places in order.split(self._at_once):
-                longest = None if lengths is None else int(lengths[places].max())
-                part = {key: each[places, :longest] for key, each in tokens.items()}
+            for places, part in _by_length(tokens, clip.lengths(tokens), self._at_once):
                 sent = {key: each.to(clip.device) for key, each in part.items()}
                 parts.append((first + places, sent))
                 yield parts[-1]
@@ -77,6 +73,19 @@ class Ensemble:
 
 
 _SORTED_AT_ONCE = 2**17
+
+
+def _by_length(
+    tokens: Tokens, lengths: Tensor | None, at_once: int
+) -> Iterator[tuple[Tensor, Tokens]]:
+    """Some prompts at once with their places, short ones first, each part cut at its longest."""
+    if lengths is None:
+        for places in torch.arange(how_many(tokens)).split(at_once):
+            yield places, {key: each[places] for key, each in tokens.items()}
+        return
+    for places in lengths.argsort(stable=True).split(at_once):
+        longest = int(lengths[places].max())
+        yield places, {key: each[places, :longest] for key, each in tokens.items()}
 
 
 def _put(rows: Tensor, places: Tensor) -> Tensor:
