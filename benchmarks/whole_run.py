@@ -6,7 +6,8 @@
 Both score, select, train with replay and judge after each task, on real photographs and with a
 control set; the model is a CLIP of random weights (`speed.py`). Ours decodes every image once, the
 other way each time it is needed, with as many workers as there are cores. Where ours spends its
-time is measured with events on the device, in the same run.
+time is measured with events on the device, in the same run; how long the loop stood still until
+images were there, beside it (the device may have had work meanwhile).
 """
 
 import argparse
@@ -16,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import wraps
@@ -70,14 +72,13 @@ class Clock:
         return sum(began.elapsed_time(end) for began, end in self._marks) / 1e3
 
 
+FORWARD_AND_BACKWARD = [(Clip, "_run"), (torch.Tensor, "backward"), (torch.autograd, "grad")]
+WAITING = [(Future, "result")]
+
+
 @contextmanager
-def forward_and_backward(clock: Clock) -> Iterator[None]:
-    """Everything that passes through the towers, in either direction."""
-    watched = [
-        (Clip, "_run"),
-        (torch.Tensor, "backward"),
-        (torch.autograd, "grad"),
-    ]
+def timed(clock: Clock, watched: list[tuple[Any, str]]) -> Iterator[None]:
+    """How long these functions take."""
     with ExitStack() as stack:
         for owner, name in watched:
             own = clock.around(getattr(owner, name))
@@ -103,8 +104,8 @@ def ours(asked: argparse.Namespace, folder: Path) -> dict[str, float]:
             cached(images, clip.pixels, folder / "cache") for images in pictures(asked)
         )
         told[f"decoding, {which}"] = time.perf_counter() - began
-        clock = Clock(device)
-        with forward_and_backward(clock):
+        towers, waiting = Clock(device), Clock(torch.device("cpu"))
+        with timed(towers, FORWARD_AND_BACKWARD), timed(waiting, WAITING):
             teach(
                 clip,
                 Stream.split(train, test, tasks=asked.tasks),
@@ -114,7 +115,8 @@ def ours(asked: argparse.Namespace, folder: Path) -> dict[str, float]:
                 out=folder / which,
             )
         told[which] = time.perf_counter() - began
-        told[f"forward and backward, {which}"] = clock.seconds
+        told[f"forward and backward, {which}"] = towers.seconds
+        told[f"waiting for images, {which}"] = waiting.seconds
     return told
 
 
