@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -256,6 +257,28 @@ def test_judging_is_shared_and_adds_up_exactly():
         assert other[0] == said
         np.testing.assert_allclose(other[1], texts, atol=1e-14)
         np.testing.assert_allclose(other[2], few, atol=1e-14)
+
+
+def encoded() -> tuple[int, int]:
+    """How often each tower runs while 129 images and 1,025 prompts are encoded."""
+    clip, often = tiny_clip(), Counter()
+    for name in ("image_features", "text_features"):
+        own = getattr(clip, name)
+
+        def counted(given: Any, own: Any = own, name: str = name) -> Any:
+            often[name] += 1
+            return own(given)
+
+        setattr(clip, name, counted)
+    found = images("many", 3, 43)
+    image_features(clip, found, np.arange(129))
+    classifier(clip, [f"red {n}" for n in range(1025)], ["{}"])
+    return often["image_features"], often["text_features"]
+
+
+def test_all_processes_encode_equally_often():
+    """Where they share the weights, one would wait for the other's for ever."""
+    assert together(2, encoded) == [(2, 2), (2, 2)]
 
 
 def test_what_travels_a_step():

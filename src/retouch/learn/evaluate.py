@@ -28,7 +28,8 @@ def image_features(
     # What fits a processor's cache is faster; a GPU takes more than two threads can load.
     batch, depth = (64, 2) if clip.device.type == "cpu" else (256, 4)
     own = indices[ranks.own(len(indices))]
-    parts = np.array_split(own, max(1, ceil(len(own) / batch)))  # nearly equal: compiled for once
+    # Nearly equal, so that the compiler starts for one shape; as many in all processes (`encode`).
+    parts = np.array_split(own, max(1, ceil(ranks.most(len(indices)) / batch)))
     shown = progress(parts, f"Judging {images.name}", len(own)) if progress else parts
     read = ahead(lambda part: send(images, part, clip.pixels, clip.device), shown, depth)
     found = torch.cat([own_images(clip, each) for _, each in read])
