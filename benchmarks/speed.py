@@ -276,7 +276,7 @@ def texts(ground: Ground) -> Row:
     clip.bf16 = ground.settings.precision == "bf16"
     classes, templates = (1000, 80) if ground.cuda else (100, 4)
     names = [f"{a} {b} {c}" for a in WORDS for b in WORDS for c in WORDS][:classes]
-    said = [f"a photo of the {{}}, {n}" for n in range(templates)]  # 13 tokens; CLIP's have 10
+    said = [f"a photo of the {{}}, {n}" for n in range(templates)]  # 11 to 20 tokens
     with clip.fast("inductor" if ground.settings.compile else None):
         took = ground.time(lambda: classifier(clip, names, said), 3)
     return Row(f"prompts of {classes} × {templates}", took / 1e3, "s", goal="≤ 3 s for 1000 × 80")

@@ -6,8 +6,8 @@
 Both score, select, train with replay and judge after each task, on real photographs and with a
 control set; the model is a CLIP of random weights (`speed.py`). Ours decodes every image once, the
 other way each time it is needed, with as many workers as there are cores. Where ours spends its
-time is measured with events on the device, in the same run; how long the loop stood still until
-images were there, beside it (the device may have had work meanwhile).
+time is measured with events on the device, in the same run; how long the loop stood still for
+what other threads load and write, beside it (the device may have had work meanwhile).
 """
 
 import argparse
@@ -116,7 +116,7 @@ def ours(asked: argparse.Namespace, folder: Path) -> dict[str, float]:
             )
         told[which] = time.perf_counter() - began
         told[f"forward and backward, {which}"] = towers.seconds
-        told[f"waiting for images, {which}"] = waiting.seconds
+        told[f"waiting for other threads, {which}"] = waiting.seconds
     return told
 
 

@@ -42,6 +42,7 @@ class HuggingFaceClip(Clip):
         self.name = name or type(model).__name__
         # A causal tower never looks at the padding behind a prompt, so it needs no mask.
         self._causal = model.config.model_type == "clip"
+        self._keys = ("input_ids",) if self._causal else ("input_ids", "attention_mask")
         self._context = int(model.config.text_config.max_position_embeddings)
 
     def encode_images(self, pixels: Tensor) -> Tensor:
@@ -63,8 +64,7 @@ class HuggingFaceClip(Clip):
             if batch["input_ids"].shape[1] == self._context:
                 whole = self.tokenizer(list(prompts), verbose=False)["input_ids"]
                 warn_of_cut(prompts, [len(ids) for ids in whole], self._context)
-        kept = ("input_ids",) if self._causal else ("input_ids", "attention_mask")
-        return {key: batch[key] for key in kept}
+        return {key: batch[key] for key in self._keys}
 
     def _cut_quickly(self, prompts: Sequence[str]) -> Tokens | None:
         """By the tokenizer's inside alone, which takes half the time; None if a prompt is long."""
@@ -82,11 +82,8 @@ class HuggingFaceClip(Clip):
         mask = torch.arange(longest) < lengths[:, None]
         ids = torch.full(mask.shape, self._filling)
         ids[mask] = torch.from_numpy(np.fromiter(chain.from_iterable(found), np.int64))
-        return (
-            {"input_ids": ids}
-            if self._causal
-            else {"input_ids": ids, "attention_mask": mask.long()}
-        )
+        batch = {"input_ids": ids, "attention_mask": mask.long()}
+        return {key: batch[key] for key in self._keys}
 
     @property
     def _filling(self) -> int:

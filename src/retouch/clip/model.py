@@ -49,6 +49,7 @@ class Clip(ABC):
     """Whether the towers are compiled now, see `fast`."""
     _recorder: Recorder | None = None
     _scale: Scale = staticmethod(scaled)
+    """How 8-bit pixels become the model's, compiled or not."""
 
     @abstractmethod
     def encode_images(self, pixels: Tensor) -> Tensor:
@@ -129,18 +130,16 @@ class Clip(ABC):
             yield Stopwatch()
             return
         names = [name for tower in self.blocks.values() for name in tower]
-        self.compiled = True
+        compiling = compile_with(backend)
+        self.compiled, self._scale = True, compiling(scaled)
         self._recorder = Recorder(self.model) if self.device.type == "cuda" else None
         try:
             blocks = [self.model.get_submodule(name) for name in names]
-            compiling = compile_with(backend)
-            self._scale = compiling(scaled)
             short = lean(self.model, self.image_prefix, compiling)
             with timed() as watch, compiled(blocks, backend), short:
                 yield watch
         finally:
-            self.compiled, self._recorder = False, None
-            del self._scale
+            self.compiled, self._recorder, self._scale = False, None, scaled
 
     @property
     def device(self) -> torch.device:

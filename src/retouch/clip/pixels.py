@@ -23,6 +23,15 @@ OPENAI_STD = (0.26862954, 0.26130258, 0.27577711)
 Uint8 = NDArray[np.uint8]
 
 
+Scale = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+def scaled(pixels: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+    """In place: a new tensor for each step would take twice the time."""
+    floats = pixels.permute(0, 3, 1, 2).to(torch.float32, copy=True)
+    return floats.div_(255).sub_(mean).div_(std)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Pixels:
     """How a model wants its pictures. The result equals the model's own library to rounding."""
@@ -67,10 +76,10 @@ class Pixels:
         top, left = (round(s / 2) if self.odd_pixel == "round" else s // 2 for s in spare)
         return picture[top : top + self.size[0], left : left + self.size[1]]
 
-    def normalise(self, pixels: Tensor, scale: "Scale | None" = None) -> Tensor:
+    def normalise(self, pixels: Tensor, scale: Scale = scaled) -> Tensor:
         """[B, height, width, 3] of 8 bits to [B, 3, height, width] of floats."""
         mean, std = (_there(numbers, pixels.device) for numbers in (self.mean, self.std))
-        return (scale or scaled)(pixels, mean, std)
+        return scale(pixels, mean, std)
 
     @classmethod
     def from_processor(cls, settings: Mapping[str, Any], image_size: int) -> "Pixels":
@@ -93,15 +102,6 @@ class Pixels:
             f"preprocessor settings with size {size} and no centre crop give pictures of varying "
             "size; set do_center_crop, or size to a height and a width"
         )
-
-
-Scale = Callable[[Tensor, Tensor, Tensor], Tensor]
-
-
-def scaled(pixels: Tensor, mean: Tensor, std: Tensor) -> Tensor:
-    """In place: a new tensor for each step would take twice the time."""
-    floats = pixels.permute(0, 3, 1, 2).to(torch.float32, copy=True)
-    return floats.div_(255).sub_(mean).div_(std)
 
 
 @cache

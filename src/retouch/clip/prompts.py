@@ -31,17 +31,15 @@ class Ensemble:
     ) -> None:
         self._shape = len(templates), len(names)
         prompts = [prompt for template in templates for prompt in fill(template, names)]
-        # Prompts of like length together, so that few are padded; the order is restored below.
-        order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
-        # Several processes take turns, so that each has short ones and long ones.
-        every = ranks.world()
-        turns = [i for first in range(every) for i in order[first::every]]
+        # Several processes take turns, so that each has prompts of all templates.
+        every, count = ranks.world(), len(prompts)
+        turns = [i for first in range(every) for i in range(first, count, every)]
         self._order = torch.tensor(turns)
-        own = turns[ranks.own(len(order))]
+        own = turns[ranks.own(count)]
         self._own = len(own)
         # All processes encode as many, see `encode`; what is too much is thrown away.
-        more = max(1, ranks.most(len(order))) - len(own)
-        self._prompts = [prompts[i] for i in own + (own or order)[:1] * more]
+        more = max(1, ranks.most(count)) - len(own)
+        self._prompts = [prompts[i] for i in own + turns[:1] * more]
         self._parts: list[tuple[Tensor, Tokens]] = []
         self._at_once = at_once or (512 if clip.device.type == "cpu" else MANY)
 
@@ -54,11 +52,7 @@ class Ensemble:
         return normalize(features.view(*self._shape, -1).mean(dim=0), dim=-1)
 
     def _cut(self, clip: Clip) -> Iterator[tuple[Tensor, Tokens]]:
-        """The prompts as tokens, with their places, some at once; on the device from then on.
-
-        What a tokeniser makes of a prompt may be longer than it looks, so that they are sorted once
-        more, by their tokens.
-        """
+        """The prompts as tokens, with their places, some at once; on the device from then on."""
         if self._parts:
             yield from self._parts
             return
@@ -78,7 +72,10 @@ _SORTED_AT_ONCE = 2**17
 def _by_length(
     tokens: Tokens, lengths: Tensor | None, at_once: int
 ) -> Iterator[tuple[Tensor, Tokens]]:
-    """Some prompts at once with their places, short ones first, each part cut at its longest."""
+    """Some prompts at once with their places, short ones first, each part cut at its longest.
+
+    So few are padded. How many tokens a prompt has cannot be seen from its letters.
+    """
     if lengths is None:
         for places in torch.arange(how_many(tokens)).split(at_once):
             yield places, {key: each[places] for key, each in tokens.items()}

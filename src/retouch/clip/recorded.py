@@ -10,12 +10,14 @@ import logging
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx, once_differentiable
+
+from retouch.devices.streams import stream
 
 T = TypeVar("T")
 log = logging.getLogger("retouch")
@@ -119,7 +121,7 @@ class Recording:
         self.forward, self.backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
         # A product of matrices takes notes in memory of its stream, so each tower has its own: they
         # may be played side by side. And other threads may load the next images meanwhile.
-        self.stream = _stream(self._inputs[0].device, each.name)
+        self.stream = stream(self._inputs[0].device, each.name)
         how: Any = {"stream": self.stream, "capture_error_mode": "thread_local"}
         with torch.cuda.graph(self.forward, pool=pool, **how):
             out = each.run(*self._inputs)
@@ -230,22 +232,16 @@ def _play(there: Sequence[Recording], passes: Sequence[Pass]) -> list[Tensor]:
     return _side_by_side(there, jobs)
 
 
-@cache
-def _stream(device: torch.device, name: str) -> torch.cuda.Stream:
-    """Always the same one: each stream keeps memory of its own."""
-    return torch.cuda.Stream(device)
-
-
 def _side_by_side(there: Sequence[Recording], jobs: Sequence[Callable[[], T]]) -> list[T]:
     """The first on the stream at hand, the others on their own beside it."""
     here = torch.cuda.current_stream()
     beside = [recording.stream for recording in there[1:]]
     found = []
-    for stream, job in zip(beside, jobs[1:], strict=True):
-        stream.wait_stream(here)
-        with torch.cuda.stream(stream):
+    for other, job in zip(beside, jobs[1:], strict=True):
+        other.wait_stream(here)
+        with torch.cuda.stream(other):
             found.append(job())
     found = [jobs[0](), *found]
-    for stream in beside:
-        here.wait_stream(stream)
+    for other in beside:
+        here.wait_stream(other)
     return found

@@ -3,7 +3,6 @@
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import cache
 from typing import Protocol, TypeVar
 
 import torch
@@ -11,6 +10,7 @@ from torch import Tensor
 
 from retouch.clip.pixels import Pixels, Uint8
 from retouch.data.pictures import Indices
+from retouch.devices.streams import stream
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -48,17 +48,12 @@ def send(images: _Readable, indices: Indices, pixels: Pixels, device: torch.devi
     shape = len(indices), *pixels.size, 3
     found = torch.empty(shape, dtype=torch.uint8, pin_memory=True)
     images.read(indices, pixels, found.numpy())
-    here, aside = torch.cuda.current_stream(device), _aside(device)
+    here, aside = torch.cuda.current_stream(device), stream(device, "loading")
     with torch.cuda.stream(aside):
         there = found.to(device, non_blocking=True)
     here.wait_stream(aside)
     there.record_stream(here)
     return there
-
-
-@cache
-def _aside(device: torch.device) -> torch.cuda.Stream:
-    return torch.cuda.Stream(device)
 
 
 def fetch(value: Tensor) -> Callable[[], float]:
