@@ -1,9 +1,11 @@
 """Decoding: odd pictures, the cache of pixels, reading ahead, and sets that are not whole."""
 
 import multiprocessing
+import os
 import threading
 import time
 import tracemalloc
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -338,6 +340,27 @@ def test_a_cache_that_is_cut_off_is_said(images: Images, tmp_path: Path):
     for reading in (lambda: everything(kept), lambda: cached(images, PIXELS, tmp_path / "cache")):
         with pytest.raises(UserError, match=r"pixels.npy is cut off; delete .* and run again"):
             reading()
+
+
+def test_neighbours_are_read_at_once(images: Images, tmp_path: Path, monkeypatch):
+    """However they are asked for, and however little the system reads at a time."""
+    kept, whole = cached(images, PIXELS, tmp_path / "cache"), everything(images)
+    calls: list[int] = []
+
+    def preadv(file: int, places: list[Any], start: int, most: int = 2**31) -> int:
+        calls.append(start)
+        return system(file, [places[0][:most]], start)
+
+    system = os.preadv
+    monkeypatch.setattr(os, "preadv", preadv)
+    orders = {(0, 1, 2, 3): 1, (5, 6, 2, 3, 4, 15): 3, (3, 3, 4): 2, (2, 1, 0): 3, (): 0}
+    for order, times in orders.items():
+        calls.clear()
+        chosen = np.array(order, np.int64)
+        assert np.array_equal(kept.read(chosen, PIXELS), whole[chosen])
+        assert len(calls) == times
+    monkeypatch.setattr(os, "preadv", partial(preadv, most=1000))
+    assert np.array_equal(everything(kept), whole)
 
 
 # Reading ahead.

@@ -11,7 +11,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 import yaml
 from pydantic import PrivateAttr
 from tiny import images, tiny_clip
@@ -355,6 +357,15 @@ def test_judging_over_seen_classes_and_all(stream: Stream):
             right += best == stream.test.labels[position]
         assert row.tasks[task.number] == pytest.approx(100 * right / len(task.test))
     assert row.control is not None
+
+
+def test_features_come_in_the_order_that_was_asked_for():
+    from retouch.learn.evaluate import image_features
+
+    clip, some = tiny_clip(), images("test", 6, 4)
+    every = image_features(clip, some, np.arange(24))
+    chosen = np.array([7, 23, 0, 7, 3, 2])
+    torch.testing.assert_close(image_features(clip, some, chosen), every[chosen])
 
 
 def test_bf16_runs_and_is_repeatable():

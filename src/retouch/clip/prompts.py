@@ -47,8 +47,8 @@ class Ensemble:
     def features(self, clip: Clip) -> Tensor:
         """One feature a class [C, D]: the mean over the templates, as CLIP's authors do it."""
         places, found = zip(*((p, clip.text_features(t)) for p, t in self._cut(clip)), strict=True)
-        own = _put(torch.cat(found), torch.cat(places))[: self._own]
-        features = _put(ranks.gather(own, len(self._order), "judging"), self._order)
+        own = in_places(torch.cat(found), torch.cat(places))[: self._own]
+        features = in_places(ranks.gather(own, len(self._order), "judging"), self._order)
         return normalize(features.view(*self._shape, -1).mean(dim=0), dim=-1)
 
     def _cut(self, clip: Clip) -> Iterator[tuple[Tensor, Tokens]]:
@@ -85,7 +85,7 @@ def _by_length(
         yield places, {key: each[places, :longest] for key, each in tokens.items()}
 
 
-def _put(rows: Tensor, places: Tensor) -> Tensor:
+def in_places(rows: Tensor, places: Tensor) -> Tensor:
     """Each row to its place."""
     found = torch.empty_like(rows)
     found[places.to(rows.device)] = rows

@@ -37,20 +37,24 @@ class _Readable(Protocol):
     def read(self, indices: Indices, pixels: Pixels, out: Uint8 | None = None) -> Uint8: ...
 
 
-def send(images: _Readable, indices: Indices, pixels: Pixels, device: torch.device) -> Tensor:
-    """Read these and send them to the device.
-
-    A GPU gets them from memory that it can reach by itself, and goes on computing meanwhile; what
-    is asked of it next waits.
-    """
+def read_to(images: _Readable, indices: Indices, pixels: Pixels, device: torch.device) -> Tensor:
+    """Read these and send them to the device, which goes on computing meanwhile."""
     if device.type != "cuda":
         return torch.from_numpy(images.read(indices, pixels)).to(device)
     shape = len(indices), *pixels.size, 3
     found = torch.empty(shape, dtype=torch.uint8, pin_memory=True)
     images.read(indices, pixels, found.numpy())
+    return send(found, device)
+
+
+def send(tensor: Tensor, device: torch.device) -> Tensor:
+    """To the device, which goes on computing meanwhile; only what is asked of it next waits."""
+    if device.type != "cuda":
+        return tensor.to(device)
+    reachable = tensor if tensor.is_pinned() else tensor.pin_memory()  # for a GPU by itself
     here, aside = torch.cuda.current_stream(device), stream(device, "loading")
     with torch.cuda.stream(aside):
-        there = found.to(device, non_blocking=True)
+        there = reachable.to(device, non_blocking=True)
     here.wait_stream(aside)
     there.record_stream(here)
     return there

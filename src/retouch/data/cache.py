@@ -12,6 +12,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -81,14 +82,28 @@ class Cached(Pictures):
             return self.source.read(indices, pixels, out)
         found, size = room(indices, pixels, out), _bytes(pixels)
         with self._file.open("rb", buffering=0) as file:
-            for place, index in zip(found, indices, strict=True):
-                start = self._start + int(index) * size
-                if os.preadv(file.fileno(), [place.data], start) < size:
+            for first, end in pairwise(_runs(indices)):
+                start = self._start + int(indices[first]) * size
+                if not _read_at(file.fileno(), start, found[first:end]):
                     raise self._cut_off()
         return found
 
     def _cut_off(self) -> UserError:
         return UserError(f"{self._file} is cut off; delete {self.folder} and run again")
+
+
+def _runs(indices: Indices) -> Indices:
+    """Where a run of neighbours begins, and the end of all: each can be read at once."""
+    begins = np.flatnonzero(np.diff(indices) != 1) + 1
+    return np.array([0, *begins, len(indices)]) if len(indices) else np.empty(0, np.int64)
+
+
+def _read_at(file: int, start: int, place: Uint8) -> bool:
+    """Fill a place with what a file holds from there on; False where it ends before."""
+    left = place.data.cast("B")
+    while left and (got := os.preadv(file, [left], start)):  # at most 2 GiB at once
+        left, start = left[got:], start + got
+    return not left
 
 
 def _bytes(pixels: Pixels) -> int:

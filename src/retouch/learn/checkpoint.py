@@ -26,6 +26,7 @@ from retouch.clip import Clip
 from retouch.data.replay import Buffer
 from retouch.data.stream import Task
 from retouch.devices import ranks
+from retouch.devices.streams import beside
 from retouch.errors import UserError
 from retouch.files import write_atomically
 from retouch.learn import results as stored
@@ -239,7 +240,7 @@ class Run(Record):
             self._write_change()
             return judge()
         with ThreadPoolExecutor(1) as meanwhile:
-            written = meanwhile.submit(self._write_change)
+            written = meanwhile.submit(beside(self._write_change, self.clip.device, "writing"))
             row = judge()
             written.result()
         return row

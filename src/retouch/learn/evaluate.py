@@ -9,8 +9,8 @@ from torch import Tensor
 
 from retouch.clip import Clip
 from retouch.clip.encode import own_images
-from retouch.clip.prompts import Ensemble
-from retouch.data.ahead import ahead, send
+from retouch.clip.prompts import Ensemble, in_places
+from retouch.data.ahead import ahead, read_to
 from retouch.data.cache import Progress
 from retouch.data.images import Images
 from retouch.data.pictures import Indices
@@ -27,13 +27,14 @@ def image_features(
     """Features of these images [N, D]; each process encodes its part, and all get all."""
     # What fits a processor's cache is faster; a GPU takes more than two threads can load.
     batch, depth = (64, 2) if clip.device.type == "cpu" else (256, 4)
-    own = indices[ranks.own(len(indices))]
+    order = np.argsort(indices)  # as they lie in their file: so many are read at once
+    own = indices[order][ranks.own(len(indices))]
     # Nearly equal, so that the compiler starts for one shape; as many in all processes (`encode`).
     parts = np.array_split(own, max(1, ceil(ranks.most(len(indices)) / batch)))
     shown = progress(parts, f"Judging {images.name}", len(own)) if progress else parts
-    read = ahead(lambda part: send(images, part, clip.pixels, clip.device), shown, depth)
-    found = torch.cat([own_images(clip, each) for _, each in read])
-    return ranks.gather(found, len(indices), "judging")
+    loaded = ahead(lambda part: read_to(images, part, clip.pixels, clip.device), shown, depth)
+    found = torch.cat([own_images(clip, each) for _, each in loaded])
+    return in_places(ranks.gather(found, len(indices), "judging"), torch.from_numpy(order))
 
 
 def percent_right(similarity: Tensor, labels: Tensor, choices: Sequence[int]) -> float:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from retouch.clip import Batch, Clip, Features
 from retouch.clip.contrast import go_back, losses, pair_loss
-from retouch.data.ahead import ahead, send
+from retouch.data.ahead import ahead, read_to
 from retouch.data.pairs import Pairs
 from retouch.data.pictures import Indices
 from retouch.devices import ranks
@@ -127,7 +127,7 @@ def _batches(clip: Clip, reference: Pairs, chosen: Indices, size: int) -> Iterat
 
     def load(group: Indices) -> Tensor:
         own = group[ranks.own(len(group))]
-        return send(reference, own, clip.pixels, clip.device)
+        return read_to(reference, own, clip.pixels, clip.device)
 
     for group, pixels in ahead(load, np.array_split(chosen, ceil(len(chosen) / size))):
         own = torch.arange(len(group), device=clip.device)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from retouch.clip import Batch, Clip, Features
 from retouch.clip.contrast import losses
-from retouch.data.ahead import ahead, send
+from retouch.data.ahead import ahead, read_to, send
 from retouch.data.pictures import Indices
 from retouch.data.replay import Buffer
 from retouch.data.stream import Stream, Task
@@ -124,13 +124,14 @@ class Lesson:
     def _read(self, positions: Indices) -> Tensor:
         """The pixels of these images, or of this process's part of them."""
         own = positions[ranks.own(len(positions))]
-        return send(self.stream.train, own, self.clip.pixels, self.clip.device)
+        return read_to(self.stream.train, own, self.clip.pixels, self.clip.device)
 
     def _pairs(self, positions: Indices, pixels: Tensor, new: int) -> Batch:
         """Each distinct prompt stands there once."""
         texts, which = self.stream.train.texts(positions)
-        prompt = torch.from_numpy(which).to(self.clip.device)
-        return Batch(pixels, self.clip.tokenise(texts), prompt, new)
+        device, tokens = self.clip.device, self.clip.tokenise(texts)
+        there = {key: send(each, device) for key, each in tokens.items()}
+        return Batch(pixels, there, send(torch.from_numpy(which), device), new)
 
     def _split(self, images: Indices, drop_last: bool | None = None) -> list[Indices]:
         """Batches of nearly equal size: none is dropped, and none is left with a single image.

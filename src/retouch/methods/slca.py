@@ -19,7 +19,7 @@ from torch.nn.functional import cosine_similarity, cross_entropy, linear, normal
 
 from retouch.clip import Clip
 from retouch.clip.prompts import fill
-from retouch.data.ahead import ahead, send
+from retouch.data.ahead import ahead, read_to
 from retouch.data.pairs import Pairs
 from retouch.data.pictures import Indices
 from retouch.devices import ranks
@@ -199,7 +199,7 @@ def _before(lesson: Lesson, positions: Indices) -> Tensor:
     own = positions[ranks.own(len(positions))]
 
     def load(group: Indices) -> Tensor:
-        return send(train, group, clip.pixels, clip.device)
+        return read_to(train, group, clip.pixels, clip.device)
 
     size = lesson.settings.micro_batch or lesson.settings.batch
     groups = np.array_split(own, ceil(max(1, len(own)) / size))

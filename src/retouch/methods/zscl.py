@@ -13,7 +13,7 @@ from retouch.clip import Batch, Clip, Features
 from retouch.clip.contrast import answers
 from retouch.clip.encode import own_images, own_pairs, own_texts, own_tokens
 from retouch.clip.model import Tokens
-from retouch.data.ahead import ahead, send
+from retouch.data.ahead import ahead, read_to
 from retouch.data.pairs import Pairs
 from retouch.data.pictures import Indices
 from retouch.devices import ranks
@@ -88,7 +88,7 @@ class ReferenceDistillation(Keeps):
         def read(step: int) -> Tensor:
             positions = self._positions(lesson, step)
             own = positions[ranks.own(len(positions))]
-            return send(pairs, own, lesson.clip.pixels, lesson.clip.device)
+            return read_to(pairs, own, lesson.clip.pixels, lesson.clip.device)
 
         if step != self._next:
             self._pixels = ahead(read, range(step, max(lesson.steps, step + 1)))

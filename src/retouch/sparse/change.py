@@ -6,13 +6,13 @@ lost to rounding.
 
 import hashlib
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from retouch.devices.streams import helpers
 from retouch.sparse.select import Chosen
 
 WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -26,7 +26,7 @@ def digest(tensors: Mapping[str, Tensor]) -> str:
     """
     items = sorted(tensors.items())
     large = sum(tensor.nbytes for tensor in tensors.values()) > _LARGE
-    with ThreadPoolExecutor() if large else nullcontext() as pool:
+    with helpers() if large else nullcontext() as pool:
         each = list((pool.map if pool else map)(_digest_of, [tensor for _, tensor in items]))
     lines = [f"{name} {of}\n" for (name, _), of in zip(items, each, strict=True)]
     return hashlib.sha256("".join(lines).encode()).hexdigest()

@@ -9,12 +9,14 @@ from torch import nn
 @contextmanager
 def only(model: nn.Module, names: Collection[str]) -> Iterator[None]:
     """While this lasts, just these parameters require a gradient; afterwards all is as before."""
-    before = [(name, p, p.requires_grad) for name, p in model.named_parameters()]
-    for name, parameter, _ in before:
-        parameter.requires_grad_(name in names)
+    before = [(p, p.requires_grad, name in names) for name, p in model.named_parameters()]
+    changed = [(p, flag) for p, flag, moves in before if flag != moves]
+    for parameter, flag in changed:
+        parameter.requires_grad_(not flag)
     try:
         yield
     finally:
-        for _, parameter, flag in before:
-            parameter.requires_grad_(flag)
+        for parameter, _, _ in before:
             parameter.grad = None
+        for parameter, flag in changed:
+            parameter.requires_grad_(flag)
