@@ -40,30 +40,32 @@ class Ensemble:
         # All processes encode as many, see `encode`; what is too much is thrown away.
         more = max(1, ranks.most(count)) - len(own)
         self._prompts = [prompts[i] for i in own + turns[:1] * more]
-        self._parts: list[tuple[Tensor, Tokens]] = []
+        self._parts: list[Tokens] = []
+        self._places = torch.empty(0, dtype=torch.int64)
         self._at_once = at_once or (512 if clip.device.type == "cpu" else MANY)
 
     @torch.no_grad()
     def features(self, clip: Clip) -> Tensor:
         """One feature a class [C, D]: the mean over the templates, as CLIP's authors do it."""
-        places, found = zip(*((p, clip.text_features(t)) for p, t in self._cut(clip)), strict=True)
-        own = in_places(torch.cat(found), torch.cat(places))[: self._own]
+        found = [clip.text_features(tokens) for tokens in self._cut(clip)]
+        own = in_places(torch.cat(found), self._places)[: self._own]
         features = in_places(ranks.gather(own, len(self._order), "judging"), self._order)
         return normalize(features.view(*self._shape, -1).mean(dim=0), dim=-1)
 
-    def _cut(self, clip: Clip) -> Iterator[tuple[Tensor, Tokens]]:
-        """The prompts as tokens, with their places, some at once; on the device from then on."""
+    def _cut(self, clip: Clip) -> Iterator[Tokens]:
+        """The prompts as tokens, some at once, not in order; on the device from then on."""
         if self._parts:
             yield from self._parts
             return
-        parts: list[tuple[Tensor, Tokens]] = []
+        parts, where = [], []
         for first in range(0, len(self._prompts), _SORTED_AT_ONCE):
             tokens = clip.tokenise(self._prompts[first : first + _SORTED_AT_ONCE])
             for places, part in _by_length(tokens, clip.lengths(tokens), self._at_once):
-                sent = {key: each.to(clip.device) for key, each in part.items()}
-                parts.append((first + places, sent))
+                parts.append({key: each.to(clip.device) for key, each in part.items()})
+                where.append(first + places)
                 yield parts[-1]
-        self._parts = parts
+        self._parts, self._places = parts, torch.cat(where).to(clip.device)
+        self._order = self._order.to(clip.device)
 
 
 _SORTED_AT_ONCE = 2**17

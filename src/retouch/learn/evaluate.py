@@ -37,14 +37,14 @@ def image_features(
     return in_places(ranks.gather(found, len(indices), "judging"), torch.from_numpy(order))
 
 
-def percent_right(similarity: Tensor, labels: Tensor, choices: Sequence[int]) -> float:
-    """How many images find their own class among the `choices`, in percent.
+def share_right(similarity: Tensor, labels: Tensor, choices: Sequence[int]) -> Tensor:
+    """How many images find their own class among the `choices`, from 0 to 1, on the device.
 
     `similarity` is [N, all classes]; `choices` are columns of it.
     """
     columns = torch.tensor(list(choices), device=similarity.device)
     found = columns[similarity[:, columns].argmax(dim=1)]
-    return 100 * (found == labels.to(found.device)).double().mean().item()
+    return (found == labels.to(found.device)).double().mean()
 
 
 class Judge:
@@ -78,14 +78,20 @@ class Judge:
         everything = np.concatenate([np.empty(0, np.int64), *(task.test for task in tasks)])
         if not len(everything):
             return [None] * len(tasks)
-        similarity = image_features(clip, test, everything) @ self._texts(clip, test).T
+        similarity = self._similarity(clip, test, everything)
         seen = list(dict.fromkeys(c for task in stream.tasks[:learned] for c in task.classes))
-        found: list[float | None] = []
+        shares = []
         for task, own in zip(tasks, similarity.split([len(t.test) for t in tasks]), strict=True):
             labels = torch.from_numpy(test.labels[task.test])
             choices = seen if task.number < learned else stream.classes
-            found.append(percent_right(own, labels, choices) if len(own) else None)
-        return found
+            shares.append(share_right(own, labels, choices))
+        found = torch.stack(shares).tolist()  # a GPU is waited for once
+        return [100 * share if len(t.test) else None for t, share in zip(tasks, found, strict=True)]
+
+    def _similarity(self, clip: Clip, images: Images, indices: Indices) -> Tensor:
+        """Of these images with all classes. While a GPU encodes the prompts, images are read."""
+        texts = self._texts(clip, images)
+        return image_features(clip, images, indices) @ texts.T
 
     def _texts(self, clip: Clip, images: Images) -> Tensor:
         """Features of the classes, whose prompts are cut into tokens once."""
@@ -107,7 +113,6 @@ class Judge:
         if images is None:
             return None
         everything = images.of_classes(range(len(images.classes)))
-        similarity = image_features(clip, images, everything) @ self._texts(clip, images).T
-        return percent_right(
-            similarity, torch.from_numpy(images.labels), range(len(images.classes))
-        )
+        similarity = self._similarity(clip, images, everything)
+        labels = torch.from_numpy(images.labels)
+        return 100 * share_right(similarity, labels, range(len(images.classes))).item()
