@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 
 import retouch
 from retouch.clip import Clip, Features
+from retouch.clip.recorded import Pass
 from retouch.data import Pairs, Stream
 from retouch.data.names import Names
 from retouch.errors import UserError
@@ -105,6 +107,38 @@ def test_a_run_of_every_method(name: str, stream: Stream, tmp_path: Path):
     assert bool(added) == (name in ("l2p", "dualprompt")), "a plain CLIP, but for those two"
     assert not any(p.grad is not None for p in clip.model.parameters())
     assert all(p.requires_grad for p in clip.model.parameters()), "the model is handed back free"
+
+
+def marked(parameter: nn.Parameter) -> dict[str, Any]:
+    """Notes on the node where its gradient arrives, which lives as long as a graph leads there."""
+    return torch.autograd.graph.get_gradient_edge(parameter).node.metadata
+
+
+TWO_AT_ONCE = ("zscl",)
+"""Compares two batches in one step."""
+
+
+def test_nothing_of_a_pass_is_left_when_the_next_one_begins(
+    name: str, stream: Stream, monkeypatch: pytest.MonkeyPatch
+):
+    """A GPU could not record that one, because somebody may still ask for the gradient."""
+    clip, run, left = tiny_clip(), Clip._run, []
+
+    def watched(self: Clip, passes: Sequence[Pass]) -> Sequence[Tensor]:
+        moving = [p for p in clip.model.parameters() if p.requires_grad]
+        if self is not clip or not torch.is_grad_enabled() or not moving:
+            return run(self, passes)
+        left.append(any("used" in marked(p) for p in moving))
+        found = run(self, passes)
+        for p in moving:
+            marked(p)["used"] = True
+        return found
+
+    monkeypatch.setattr(Clip, "_run", watched)
+    settings = QUICK.model_copy(update={"epochs": 1, "batch": 4})
+    learn(clip, stream, quick(name), settings=settings)
+    assert left or name == "frozen"
+    assert any(left) == (name in TWO_AT_ONCE)
 
 
 class Spy(type(images("train", 6, 1))):

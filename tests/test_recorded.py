@@ -4,6 +4,8 @@ What a GPU records and plays is stood for by a tape that runs the pass again int
 CUDA graph does; `benchmarks/speed.py` has the real one, with the same bits as without it.
 """
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -44,7 +46,9 @@ def _tapes(monkeypatch: pytest.MonkeyPatch) -> None:
     Tape.made = Tape.played = 0
     monkeypatch.setattr(recorded, "Recording", Tape)
     monkeypatch.setattr(recorded, "_side_by_side", lambda _, jobs: [job() for job in jobs])
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    for name in ("synchronize", "current_stream"):
+        monkeypatch.setattr(torch.cuda, name, lambda: None)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 1))
 
 
 class Two(nn.Module):
@@ -189,13 +193,22 @@ def test_where_nothing_moves_there_is_no_way_back():
 
 
 def test_what_stood_in_the_way_of_a_recording_may_be_gone_later(monkeypatch: pytest.MonkeyPatch):
+    """And what torch leaves of a recording that failed is cleared away."""
+
     class Stubborn(Tape):
         def __init__(self, each: Pass, pool: object) -> None:
             super().__init__(each, pool)
             if blocked:
+                streams.append("of the recording")
                 raise RuntimeError("somebody holds a gradient")
 
+    here = SimpleNamespace(device=torch.device("cuda", 3))
+    streams: list[object] = []
+    ended: list[object] = []
     monkeypatch.setattr(recorded, "Recording", Stubborn)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: here)
+    monkeypatch.setattr(torch.cuda, "set_stream", streams.append)
+    monkeypatch.setattr(recorded, "_give_up", lambda *which: ended.append(which))
     plain, model, blocked = Two(), Two(), True
     recorder = Recorder(model)
     for seed in range(12):
@@ -203,6 +216,8 @@ def test_what_stood_in_the_way_of_a_recording_may_be_gone_later(monkeypatch: pyt
         for a, b in zip(step(plain, None, seed), step(model, recorder, seed), strict=True):
             assert torch.equal(a, b), seed
         assert Tape.made == (0 if seed < 2 else 2 if seed < 8 else 4), "the 3rd time, and the 9th"
+        assert streams[-1:] == ([here] if seed > 1 else [])
+    assert ended == [(3, (0, 1))] * 2
     assert Tape.played
 
 

@@ -147,6 +147,7 @@ def losses(
     slopes = torch.autograd.grad(value, leaves, retain_graph=True, allow_unused=True)
     of_images, of_texts = (None if s is None else ranks.give_back(s) for s in slopes[:2])
     yield value  # brings the gradient of whatever the loss takes from the weights directly
+    del value
     yield _term(own_texts(clip, batch.tokens), of_texts)
     yield _term(clip.logit_scale, slopes[2])
     assert of_images is not None

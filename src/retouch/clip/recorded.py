@@ -9,6 +9,7 @@ of the weights may change. Two towers that were asked for together are played si
 import logging
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
@@ -219,12 +220,29 @@ def leaves_of(out: Tensor) -> list[Tensor]:
 
 def _record(each: Pass, pool: Any) -> Recording | None:
     """None where the pass cannot be recorded, because it looks at values on the way."""
+    here = torch.cuda.current_stream()
+    pool = pool or torch.cuda.graph_pool_handle()
     try:
         return Recording(each, pool)
     except RuntimeError as why:
+        torch.cuda.set_stream(here)
         torch.cuda.synchronize()
+        _give_up(here.device.index, pool)
         log.debug("%s cannot be recorded: %s", each.key, why)
         return None
+
+
+def _give_up(device: int, pool: Any) -> None:
+    """End a recording that failed, of which torch leaves half behind.
+
+    Without this, memory that two streams used is never free again, and whoever draws a random
+    number is refused.
+    """
+    with suppress(RuntimeError):  # had it ended as it should, there is nothing to end
+        torch._C._cuda_endAllocateToPool(device, pool)
+        torch._C._cuda_releasePool(device, pool)
+    dice = torch.cuda.default_generators[device]
+    dice.graphsafe_set_state(dice.clone_state())
 
 
 def _play(there: Sequence[Recording], passes: Sequence[Pass]) -> list[Tensor]:

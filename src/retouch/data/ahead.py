@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Protocol, TypeVar
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from retouch.clip.pixels import Pixels, Uint8
 from retouch.data.pictures import Indices
-from retouch.devices.streams import stream
+from retouch.devices.streams import helpers, stream
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -18,7 +18,7 @@ R = TypeVar("R")
 
 def ahead(load: Callable[[T], R], items: Iterable[T], depth: int = 2) -> Iterator[tuple[T, R]]:
     """Each item with what `load` makes of it, in order; up to `depth` are loaded in advance."""
-    pool = ThreadPoolExecutor(depth, thread_name_prefix="ahead")
+    pool = helpers(depth, "ahead")
     waiting: deque[tuple[T, Future[R]]] = deque()
     try:
         for item in items:

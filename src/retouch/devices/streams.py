@@ -34,9 +34,9 @@ def beside(job: Callable[[], T], device: torch.device, name: str) -> Callable[[]
     return run
 
 
-def helpers() -> ThreadPoolExecutor:
+def helpers(count: int | None = None, name: str = "") -> ThreadPoolExecutor:
     """Threads that ask the GPU for their work where this one does."""
     if not torch.cuda.is_initialized():
-        return ThreadPoolExecutor()
+        return ThreadPoolExecutor(count, name)
     here = torch.cuda.current_stream()
-    return ThreadPoolExecutor(initializer=torch.cuda.set_stream, initargs=(here,))
+    return ThreadPoolExecutor(count, name, torch.cuda.set_stream, (here,))

@@ -7,6 +7,8 @@ weights are *not* left alone: AdamW's decay shrinks them.
 import math
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
+from operator import mul
 from typing import Annotated
 
 import torch
@@ -66,8 +68,8 @@ class AuthorsSchedule(Schedule):
 def _piled_up(lesson: Lesson, groups: list[Indices]) -> Iterator[Tensor]:
     """The score's losses: gradients are never reset, so batch b of B weighs B − b + 1."""
     for number, group in enumerate(groups):
-        for term in lesson.losses(lesson.load(group), _output_norm):
-            yield term * (len(groups) - number)
+        terms = lesson.losses(lesson.load(group), _output_norm)
+        yield from map(partial(mul, len(groups) - number), terms)
 
 
 def _output_norm(features: Features) -> Tensor:

@@ -2,7 +2,9 @@
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from math import ceil
+from operator import mul
 
 import numpy as np
 import torch
@@ -115,8 +117,7 @@ class Lesson:
         """Losses whose sum is the mean loss over all images of these batches."""
         total = sum(len(group) for group in groups)
         for group, batch in ahead(self.load, groups):
-            for term in self.losses(batch):
-                yield term * (len(group) / total)
+            yield from map(partial(mul, len(group) / total), self.losses(batch))
 
     def _moving(self) -> dict[str, Tensor]:
         return {name: p for name, p in self.clip.model.named_parameters() if p.requires_grad}

@@ -7,7 +7,8 @@ import torch
 from pydantic import Field, PrivateAttr
 from torch import Tensor
 
-from retouch.clip import Features
+from retouch.clip import Clip, Features
+from retouch.clip.model import Tokens
 from retouch.data.pictures import Indices
 from retouch.devices import ranks
 from retouch.errors import UserError
@@ -103,14 +104,20 @@ def importance(lesson: Lesson, weights: Mapping[str, Tensor], images: Indices) -
     for first in range(0, len(images), size):
         batch = lesson.load(images[first : first + size])
         for pixels in batch.pixels.split(1):
-            image, texts = clip.pair_features(pixels, batch.tokens)
-            norm = (clip.logit_scale * image @ texts.T).square().sum()
+            norm = _squared_norm(clip, pixels, batch.tokens)
             slopes = torch.autograd.grad(norm, list(weights.values()), allow_unused=True)
+            del norm  # what it hangs on would keep a GPU from recording the next one
             for mean, slope in zip(total.values(), slopes, strict=True):
                 if slope is not None:
                     mean.add_(slope.abs(), alpha=1 / len(images))
     ranks.add(total.values(), "scores")
     return total
+
+
+def _squared_norm(clip: Clip, pixels: Tensor, tokens: Tokens) -> Tensor:
+    """Of the images' logits."""
+    images, texts = clip.pair_features(pixels, tokens)
+    return (clip.logit_scale * images @ texts.T).square().sum()
 
 
 def _normalised(found: dict[str, Tensor]) -> dict[str, Tensor]:

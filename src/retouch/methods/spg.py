@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
+from operator import mul
 from typing import Annotated, Any, ClassVar
 
 import torch
@@ -122,8 +123,7 @@ def _mean_logits(
     total = sum(len(group) for group in groups)
     for group in groups:
         batch = replace(lesson.load(group), tokens=lesson.clip.tokenise(prompts))
-        for term in lesson.losses(batch, _logits):
-            yield term * (len(group) / total)
+        yield from map(partial(mul, len(group) / total), lesson.losses(batch, _logits))
 
 
 def _logits(features: Features) -> Tensor:

@@ -54,13 +54,13 @@ def mean_gradient(parameters: Parameters, losses: Losses) -> Scores:
     wanted = list(parameters.values())
     seen = 0
     for loss in losses():
-        if not loss.requires_grad:
-            continue
-        slopes = torch.autograd.grad(loss, wanted, allow_unused=True)
-        for total, slope in zip(totals.values(), slopes, strict=True):
-            if slope is not None:
-                total += slope
-        seen += 1
+        if loss.requires_grad:
+            slopes = torch.autograd.grad(loss, wanted, allow_unused=True)
+            for total, slope in zip(totals.values(), slopes, strict=True):
+                if slope is not None:
+                    total += slope
+            seen += 1
+        del loss  # what it hangs on would keep a GPU from recording the next one
     if not seen:
         raise UserError("no loss to score by: the task gave no batch; give it at least one image")
     ranks.add(totals.values(), "scores")
