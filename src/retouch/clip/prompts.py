@@ -34,22 +34,22 @@ class Ensemble:
         # Several processes take turns, so that each has prompts of all templates.
         every, count = ranks.world(), len(prompts)
         turns = [i for first in range(every) for i in range(first, count, every)]
-        self._order = torch.tensor(turns)
+        self._order = torch.tensor(turns).argsort()
         own = turns[ranks.own(count)]
         self._own = len(own)
         # All processes encode as many, see `encode`; what is too much is thrown away.
         more = max(1, ranks.most(count)) - len(own)
         self._prompts = [prompts[i] for i in own + turns[:1] * more]
         self._parts: list[Tokens] = []
-        self._places = torch.empty(0, dtype=torch.int64)
+        self._where = torch.empty(0, dtype=torch.int64)
         self._at_once = at_once or (512 if clip.device.type == "cpu" else MANY)
 
     @torch.no_grad()
     def features(self, clip: Clip) -> Tensor:
         """One feature a class [C, D]: the mean over the templates, as CLIP's authors do it."""
         found = [clip.text_features(tokens) for tokens in self._cut(clip)]
-        own = in_places(torch.cat(found), self._places)[: self._own]
-        features = in_places(ranks.gather(own, len(self._order), "judging"), self._order)
+        own = torch.cat(found)[self._where[: self._own]]
+        features = ranks.gather(own, len(self._order), "judging")[self._order]
         return normalize(features.view(*self._shape, -1).mean(dim=0), dim=-1)
 
     def _cut(self, clip: Clip) -> Iterator[Tokens]:
@@ -57,14 +57,14 @@ class Ensemble:
         if self._parts:
             yield from self._parts
             return
-        parts, where = [], []
+        parts, order = [], []
         for first in range(0, len(self._prompts), _SORTED_AT_ONCE):
             tokens = clip.tokenise(self._prompts[first : first + _SORTED_AT_ONCE])
             for places, part in _by_length(tokens, clip.lengths(tokens), self._at_once):
                 parts.append({key: each.to(clip.device) for key, each in part.items()})
-                where.append(first + places)
+                order.append(first + places)
                 yield parts[-1]
-        self._parts, self._places = parts, torch.cat(where).to(clip.device)
+        self._parts, self._where = parts, torch.cat(order).argsort().to(clip.device)
         self._order = self._order.to(clip.device)
 
 
@@ -85,13 +85,6 @@ def _by_length(
     for places in lengths.argsort(stable=True).split(at_once):
         longest = int(lengths[places].max())
         yield places, {key: each[places, :longest] for key, each in tokens.items()}
-
-
-def in_places(rows: Tensor, places: Tensor) -> Tensor:
-    """Each row to its place."""
-    found = torch.empty_like(rows)
-    found[places.to(rows.device)] = rows
-    return found
 
 
 def classifier(clip: Clip, names: Sequence[str], templates: Sequence[str]) -> Tensor:

@@ -11,7 +11,7 @@ from retouch.clip.prompts import classifier
 from retouch.data.cache import Progress, parts
 from retouch.data.images import TEMPLATE, Images
 from retouch.data.pictures import Bad, Indices, Pictures
-from retouch.learn.evaluate import image_features
+from retouch.learn.evaluate import image_features, nearest
 
 
 @torch.no_grad()
@@ -29,11 +29,9 @@ def answers(
     if not len(images):
         return np.empty(0, np.int64)
     texts = classifier(clip, images.classes, images.templates)
-    columns = torch.arange(len(images.classes)) if choices is None else torch.tensor(choices)
-    columns = columns.to(texts.device)
     features = image_features(clip, images, np.arange(len(images)), progress)
-    found: Indices = columns[(features @ texts[columns].T).argmax(dim=1)].cpu().numpy()
-    return found
+    among = range(len(images.classes)) if choices is None else choices
+    return nearest(features @ texts.T, among)
 
 
 class Guess(NamedTuple):

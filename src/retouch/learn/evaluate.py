@@ -9,7 +9,7 @@ from torch import Tensor
 
 from retouch.clip import Clip
 from retouch.clip.encode import own_images
-from retouch.clip.prompts import Ensemble, in_places
+from retouch.clip.prompts import Ensemble
 from retouch.data.ahead import ahead, read_to
 from retouch.data.cache import Progress
 from retouch.data.images import Images
@@ -34,17 +34,21 @@ def image_features(
     shown = progress(parts, f"Judging {images.name}", len(own)) if progress else parts
     loaded = ahead(lambda part: read_to(images, part, clip.pixels, clip.device), shown, depth)
     found = torch.cat([own_images(clip, each) for _, each in loaded])
-    return in_places(ranks.gather(found, len(indices), "judging"), torch.from_numpy(order))
+    where = torch.from_numpy(np.argsort(order)).to(clip.device)
+    return ranks.gather(found, len(indices), "judging")[where]
 
 
-def share_right(similarity: Tensor, labels: Tensor, choices: Sequence[int]) -> Tensor:
-    """How many images find their own class among the `choices`, from 0 to 1, on the device.
+def nearest(similarity: Tensor, choices: Sequence[int]) -> Indices:
+    """Of each row the most similar of these columns."""
+    columns = torch.tensor(choices)
+    best = similarity[:, columns.to(similarity.device)].argmax(dim=1)
+    found: Indices = columns[best.cpu()].numpy()
+    return found
 
-    `similarity` is [N, all classes]; `choices` are columns of it.
-    """
-    columns = torch.tensor(list(choices), device=similarity.device)
-    found = columns[similarity[:, columns].argmax(dim=1)]
-    return (found == labels.to(found.device)).double().mean()
+
+def percent(found: Indices, labels: Indices) -> float | None:
+    """How many are right; None where there are none."""
+    return 100 * float((found == labels).mean()) if len(labels) else None
 
 
 class Judge:
@@ -80,13 +84,13 @@ class Judge:
             return [None] * len(tasks)
         similarity = self._similarity(clip, test, everything)
         seen = list(dict.fromkeys(c for task in stream.tasks[:learned] for c in task.classes))
-        shares = []
-        for task, own in zip(tasks, similarity.split([len(t.test) for t in tasks]), strict=True):
-            labels = torch.from_numpy(test.labels[task.test])
-            choices = seen if task.number < learned else stream.classes
-            shares.append(share_right(own, labels, choices))
-        found = torch.stack(shares).tolist()  # a GPU is waited for once
-        return [100 * share if len(t.test) else None for t, share in zip(tasks, found, strict=True)]
+        choices = {True: seen, False: stream.classes}  # of a task that is learned, and of another
+        found = {is_: nearest(similarity, choices[is_]) for is_ in {n < learned for n in which}}
+        rows = np.split(np.arange(len(everything)), np.cumsum([len(t.test) for t in tasks])[:-1])
+        return [
+            percent(found[task.number < learned][own], test.labels[task.test])
+            for task, own in zip(tasks, rows, strict=True)
+        ]
 
     def _similarity(self, clip: Clip, images: Images, indices: Indices) -> Tensor:
         """Of these images with all classes. While a GPU encodes the prompts, images are read."""
@@ -114,5 +118,4 @@ class Judge:
             return None
         everything = images.of_classes(range(len(images.classes)))
         similarity = self._similarity(clip, images, everything)
-        labels = torch.from_numpy(images.labels)
-        return 100 * share_right(similarity, labels, range(len(images.classes))).item()
+        return percent(nearest(similarity, range(len(images.classes))), images.labels)
