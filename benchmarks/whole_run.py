@@ -7,7 +7,8 @@ Both score, select, train with replay and judge after each task, on real photogr
 control set; the model is a CLIP of random weights (`speed.py`). Ours decodes every image once, the
 other way each time it is needed, with as many workers as there are cores. Where ours spends its
 time is measured with events on the device, in the same run; how long the loop stood still for
-what other threads load and write, beside it (the device may have had work meanwhile).
+images that other threads load, and for what they write, beside it (the device may have had work
+meanwhile); and between which passes the device was outside the towers, on stderr.
 """
 
 import argparse
@@ -15,13 +16,17 @@ import json
 import os
 import sys
 import tempfile
+import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import wraps
+from itertools import pairwise
 from pathlib import Path
+from types import FrameType
 from typing import Any
 from unittest import mock
 
@@ -29,9 +34,10 @@ import torch
 from shapes import SHAPES, model_of
 from straightforward import StraightRun
 
+from retouch.clip import encode, model
 from retouch.clip.model import Clip
-from retouch.data import Images, Stream, cached, read_data
-from retouch.learn import teach
+from retouch.data import Images, Stream, ahead, cached, read_data
+from retouch.learn import checkpoint, teach
 from retouch.methods import Settings, recipe
 
 
@@ -40,7 +46,7 @@ class Clock:
 
     def __init__(self, device: torch.device) -> None:
         self.cuda = device.type == "cuda"
-        self._marks: list[tuple[Any, Any]] = []
+        self._marks: list[tuple[Any, Any, str]] = []
         self._inside = False
 
     def mark(self) -> Any:
@@ -60,29 +66,70 @@ class Clock:
                 return function(*args, **kwargs)
             finally:
                 self._inside = False
-                self._marks.append((began, self.mark()))
+                self._marks.append((began, self.mark(), _who_asks()))
 
         return timed
 
     @property
     def seconds(self) -> float:
+        return sum(self._span(began, end) for began, end, _ in self._marks)
+
+    def between(self) -> Counter[str]:
+        """How long it was outside in between, by who asked before and after."""
+        found: Counter[str] = Counter()
+        for (_, end, before), (began, _, after) in pairwise(self._marks):
+            found[f"{before} → {after}"] += self._span(end, began)
+        return found
+
+    def _span(self, began: Any, end: Any) -> float:
         if not self.cuda:
-            return sum(end - began for began, end in self._marks)
-        torch.cuda.synchronize()
-        return sum(began.elapsed_time(end) for began, end in self._marks) / 1e3
+            return end - began
+        end.synchronize()
+        return began.elapsed_time(end) / 1e3
+
+
+def _who_asks() -> str:
+    """The innermost function of the package, but for the towers' own."""
+    frame = sys._getframe(2)
+    while frame.f_back and not _tells(frame):
+        frame = frame.f_back
+    return f"{frame.f_globals['__name__'].rpartition('.')[2]}.{frame.f_code.co_name}"
+
+
+def _tells(frame: FrameType) -> bool:
+    module, function = frame.f_globals["__name__"], frame.f_code.co_name
+    towers = module in (model.__name__, encode.__name__)
+    return module.startswith("retouch.") and not towers and not function.startswith("<")
 
 
 FORWARD_AND_BACKWARD = [(Clip, "_run"), (torch.Tensor, "backward"), (torch.autograd, "grad")]
-WAITING = [(Future, "result")]
 
 
 @contextmanager
-def timed(clock: Clock, watched: list[tuple[Any, str]]) -> Iterator[None]:
-    """How long these functions take."""
+def in_the_towers(clock: Clock) -> Iterator[None]:
+    """How long the device is there."""
     with ExitStack() as stack:
-        for owner, name in watched:
+        for owner, name in FORWARD_AND_BACKWARD:
             own = clock.around(getattr(owner, name))
             stack.enter_context(mock.patch.object(owner, name, own))
+        yield
+
+
+@contextmanager
+def waiting(told: dict[str, float]) -> Iterator[None]:
+    """How long the loop stands still for other threads, by what they do."""
+    result = Future.result
+
+    def timed(self: Future[Any], timeout: float | None = None) -> Any:
+        asks, began = sys._getframe(1).f_globals["__name__"], time.perf_counter()
+        try:
+            return result(self, timeout)
+        finally:
+            what = {ahead.__name__: "images", checkpoint.__name__: "files"}.get(asks)
+            if what and threading.current_thread() is threading.main_thread():
+                told[what] = told.get(what, 0.0) + time.perf_counter() - began
+
+    with mock.patch.object(Future, "result", timed):
         yield
 
 
@@ -104,8 +151,8 @@ def ours(asked: argparse.Namespace, folder: Path) -> dict[str, float]:
             cached(images, clip.pixels, folder / "cache") for images in pictures(asked)
         )
         told[f"decoding, {which}"] = time.perf_counter() - began
-        towers, waiting = Clock(device), Clock(torch.device("cpu"))
-        with timed(towers, FORWARD_AND_BACKWARD), timed(waiting, WAITING):
+        towers, stood_still = Clock(device), dict.fromkeys(("images", "files"), 0.0)
+        with in_the_towers(towers), waiting(stood_still):
             teach(
                 clip,
                 Stream.split(train, test, tasks=asked.tasks),
@@ -116,7 +163,9 @@ def ours(asked: argparse.Namespace, folder: Path) -> dict[str, float]:
             )
         told[which] = time.perf_counter() - began
         told[f"forward and backward, {which}"] = towers.seconds
-        told[f"waiting for other threads, {which}"] = waiting.seconds
+        told |= {f"waiting for {what}, {which}": took for what, took in stood_still.items()}
+        for what, seconds in towers.between().most_common(8):
+            sys.stderr.write(f"{which}, outside the towers: {seconds:.2f} s, {what}\n")
     return told
 
 

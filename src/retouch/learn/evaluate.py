@@ -25,8 +25,8 @@ def image_features(
     clip: Clip, images: Images, indices: Indices, progress: Progress | None = None
 ) -> Tensor:
     """Features of these images [N, D]; each process encodes its part, and all get all."""
-    # What fits a processor's cache is faster; a GPU takes more than two threads can load.
-    batch, depth = (64, 2) if clip.device.type == "cpu" else (256, 4)
+    # What fits a processor's cache is faster; a GPU takes more than a few threads can load.
+    batch, depth = (64, 2) if clip.device.type == "cpu" else (256, 8)
     order = np.argsort(indices)  # as they lie in their file: so many are read at once
     own = indices[order][ranks.own(len(indices))]
     # Nearly equal, so that the compiler starts for one shape; as many in all processes (`encode`).
