@@ -34,7 +34,7 @@ def beside(job: Callable[[], T], device: torch.device, name: str) -> Callable[[]
     return run
 
 
-def helpers(count: int | None = None, name: str = "") -> ThreadPoolExecutor:
+def helpers(count: int, name: str = "") -> ThreadPoolExecutor:
     """Threads that ask the GPU for their work where this one does."""
     if not torch.cuda.is_initialized():
         return ThreadPoolExecutor(count, name)

@@ -26,13 +26,14 @@ def digest(tensors: Mapping[str, Tensor]) -> str:
     """
     items = sorted(tensors.items())
     large = sum(tensor.nbytes for tensor in tensors.values()) > _LARGE
-    with helpers() if large else nullcontext() as pool:
+    with helpers(_THREADS) if large else nullcontext() as pool:
         each = list((pool.map if pool else map)(_digest_of, [tensor for _, tensor in items]))
     lines = [f"{name} {of}\n" for (name, _), of in zip(items, each, strict=True)]
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 _LARGE = 2**24
+_THREADS = 4  # more would keep the others of a busy run from their turn
 
 
 def _digest_of(tensor: Tensor) -> str:
