@@ -102,14 +102,12 @@ def _tells(frame: FrameType) -> bool:
     return module.startswith("retouch.") and not towers and not function.startswith("<")
 
 
-FORWARD_AND_BACKWARD = [(Clip, "_run"), (torch.Tensor, "backward"), (torch.autograd, "grad")]
-
-
 @contextmanager
 def in_the_towers(clock: Clock) -> Iterator[None]:
-    """How long the device is there."""
+    """How long the device is there, in either direction."""
+    watched = [(Clip, "_run"), (torch.Tensor, "backward"), (torch.autograd, "grad")]
     with ExitStack() as stack:
-        for owner, name in FORWARD_AND_BACKWARD:
+        for owner, name in watched:
             own = clock.around(getattr(owner, name))
             stack.enter_context(mock.patch.object(owner, name, own))
         yield
@@ -127,7 +125,7 @@ def waiting(told: dict[str, float]) -> Iterator[None]:
         finally:
             what = {ahead.__name__: "images", checkpoint.__name__: "files"}.get(asks)
             if what and threading.current_thread() is threading.main_thread():
-                told[what] = told.get(what, 0.0) + time.perf_counter() - began
+                told[what] += time.perf_counter() - began
 
     with mock.patch.object(Future, "result", timed):
         yield

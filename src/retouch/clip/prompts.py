@@ -34,7 +34,7 @@ class Ensemble:
         # Several processes take turns, so that each has prompts of all templates.
         every, count = ranks.world(), len(prompts)
         turns = [i for first in range(every) for i in range(first, count, every)]
-        self._order = torch.tensor(turns).argsort()
+        self._order = torch.tensor(turns).argsort().to(clip.device)
         own = turns[ranks.own(count)]
         self._own = len(own)
         # All processes encode as many, see `encode`; what is too much is thrown away.
@@ -65,7 +65,6 @@ class Ensemble:
                 order.append(first + places)
                 yield parts[-1]
         self._parts, self._where = parts, torch.cat(order).argsort().to(clip.device)
-        self._order = self._order.to(clip.device)
 
 
 _SORTED_AT_ONCE = 2**17

@@ -19,8 +19,7 @@ def stream(device: torch.device, name: str) -> torch.cuda.Stream:
 def beside(job: Callable[[], T], device: torch.device, name: str) -> Callable[[], T]:
     """A job for another thread, for which the GPU waits with nothing that it is asked from now on.
 
-    It finds what the GPU was asked before. Whoever asked for it must wait for its end before he
-    changes or drops what it reads.
+    It finds what was asked before. Wait for its end before you change or drop what it reads.
     """
     if device.type != "cuda":
         return job

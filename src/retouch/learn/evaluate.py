@@ -85,7 +85,9 @@ class Judge:
         similarity = self._similarity(clip, test, everything)
         seen = list(dict.fromkeys(c for task in stream.tasks[:learned] for c in task.classes))
         choices = {True: seen, False: stream.classes}  # of a task that is learned, and of another
-        found = {is_: nearest(similarity, choices[is_]) for is_ in {n < learned for n in which}}
+        found = {
+            known: nearest(similarity, choices[known]) for known in {n < learned for n in which}
+        }
         rows = np.split(np.arange(len(everything)), np.cumsum([len(t.test) for t in tasks])[:-1])
         return [
             percent(found[task.number < learned][own], test.labels[task.test])
@@ -116,6 +118,5 @@ class Judge:
         images = self._control
         if images is None:
             return None
-        everything = images.of_classes(range(len(images.classes)))
-        similarity = self._similarity(clip, images, everything)
+        similarity = self._similarity(clip, images, np.arange(len(images)))
         return percent(nearest(similarity, range(len(images.classes))), images.labels)

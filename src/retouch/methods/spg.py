@@ -120,9 +120,9 @@ def _mean_logits(
     lesson: Lesson, groups: Sequence[Indices], prompts: Sequence[str]
 ) -> Iterator[Tensor]:
     """Losses that add up to an image's logits at another task's prompts, summed, in the mean."""
-    total = sum(len(group) for group in groups)
+    total, tokens = sum(len(group) for group in groups), lesson.clip.tokenise(prompts)
     for group in groups:
-        batch = replace(lesson.load(group), tokens=lesson.clip.tokenise(prompts))
+        batch = replace(lesson.load(group), tokens=tokens)
         yield from map(partial(mul, len(group) / total), lesson.losses(batch, _logits))
 
 
