@@ -1,16 +1,18 @@
 """One interface over every CLIP: contract tests run over all backbones that there are."""
 
+import copy
 import json
 import logging
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from threading import Event
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
-from tiny import tiny_clip, tiny_config, tiny_folder, tiny_tokenizer
+from tiny import images, tiny_clip, tiny_config, tiny_folder, tiny_tokenizer
 from torch import nn
 
 import retouch
@@ -18,8 +20,11 @@ from retouch.clip import Clip, Pair, Pixels
 from retouch.clip.hf import HuggingFaceClip
 from retouch.clip.open_clip import OpenClip, _library
 from retouch.clip.prompts import Ensemble, classifier, fill
+from retouch.data import Stream
 from retouch.errors import UserError
-from retouch.sparse import locate
+from retouch.learn import Watch, checkpoint
+from retouch.methods import Settings
+from retouch.sparse import Delta, fingerprint, locate
 
 PROMPTS = ["a photo of the dark red", "red", "a picture of a bright green"]
 
@@ -126,6 +131,43 @@ def test_blocks_of_each_tower(backbone: Clip):
         assert len(locate(backbone.model)) == len(blocks["image"]) + len(blocks["text"])
     for name in backbone.projections.values():
         assert backbone.model.get_parameter(name).ndim == 2
+
+
+def test_a_task_is_written_as_it_was_learned_whatever_judging_does_meanwhile(
+    backbone: Clip, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """open_clip is lent a shorter table of positions while it reads prompts, for one."""
+    judging, written, file = Event(), Event(), tmp_path / "run" / "deltas" / "task-01.safetensors"
+
+    class Begun(Watch):
+        def begins(self, task: int, steps: int) -> None:
+            for part in backbone.model.modules():
+                part.register_forward_pre_hook(self.wait)
+
+        def wait(self, part: nn.Module, given: object) -> None:
+            """In the middle of a pass of the judging."""
+            if not torch.is_grad_enabled():
+                judging.set()
+                written.wait(20)
+
+    def when_judging(write: Callable[[], None], *where: object) -> Callable[[], None]:
+        def job() -> None:
+            judging.wait(20)
+            try:
+                write()
+            finally:
+                written.set()
+
+        return job
+
+    monkeypatch.setattr(checkpoint, "beside", when_judging)
+    first = copy.deepcopy(backbone.model)
+    stream = Stream.split(images("train", 4, 6), images("test", 4, 2), tasks=1, order=0)
+    settings = Settings(epochs=1, batch=8, lr=1e-3)
+    retouch.teach(backbone, stream, "flyp", settings=settings, out=tmp_path / "run", watch=Begun())
+    assert judging.is_set()
+    Delta.load(file).apply(first)
+    assert fingerprint(first) == fingerprint(backbone.model)
 
 
 def test_saved_as_a_plain_model(backbone: Clip, tmp_path: Path):

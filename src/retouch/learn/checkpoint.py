@@ -11,8 +11,9 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -236,21 +237,22 @@ class Run(Record):
         return time.monotonic() - self._saved_at >= self._every
 
     def _judged(self, judge: Callable[[], Row]) -> Row:
+        # Who judges may lend the model other tensors for a while; these are its own.
+        write = partial(self._write_change, self.clip.model.state_dict())
         if ranks.world() > 1:  # of whom all must do the same, in the same order
-            self._write_change()
+            write()
             return judge()
         with ThreadPoolExecutor(1) as meanwhile:
-            written = meanwhile.submit(beside(self._write_change, self.clip.device, "writing"))
+            written = meanwhile.submit(beside(write, self.clip.device, "writing"))
             row = judge()
             written.result()
         return row
 
-    def _write_change(self) -> None:
+    def _write_change(self, tensors: Mapping[str, Tensor]) -> None:
         assert self._snapshot is not None
         task = self.results.tasks[self._task]
-        delta = self._snapshot.delta(
-            {**self._about, "task": self._task + 1, "classes": task.classes}
-        )
+        about = {**self._about, "task": self._task + 1, "classes": task.classes}
+        delta = self._snapshot.delta(about, tensors)
         delta.save(self.delta_file(self._task))
         self._weights = delta.after
 
