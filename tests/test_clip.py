@@ -6,6 +6,7 @@ import logging
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import mkdtemp
 from threading import Event
 
 import numpy as np
@@ -59,6 +60,20 @@ def open_clip(**extra: object) -> OpenClip:
     return retouch.load(f"open_clip:{small_open_clip(**extra)}", random_weights=True)
 
 
+def with_own_tokenizer(**extra: object) -> OpenClip:
+    """As open_clip's hub has many: cut into tokens by a tokenizer of transformers'."""
+    folder = mkdtemp()
+    tiny_tokenizer().save_pretrained(folder)
+    text = {"context_length": 12, "vocab_size": 64, "width": 32, "heads": 2, "layers": 2}
+    text |= {"hf_tokenizer_name": folder, "pool_type": "eos", "eos_id": 3, **extra}
+    return open_clip(name="own tokenizer", custom_text=True, text_cfg=text)
+
+
+def seeing_all() -> OpenClip:
+    """Whose text tower looks at what stands behind a prompt's end, too."""
+    return with_own_tokenizer(no_causal_mask=True, pool_type="last")
+
+
 class Words(nn.Module):
     """The mean of a prompt's letters: no transformer at all."""
 
@@ -87,6 +102,7 @@ BACKBONES: dict[str, Callable[[], Clip]] = {
     "transformers dual encoder": dual,
     "open_clip": open_clip,
     "open_clip, custom text": lambda: open_clip(name="custom", custom_text=True),
+    "open_clip, own tokenizer": with_own_tokenizer,
     "own pair": own_pair,
     "builtin": lambda: retouch.load("builtin"),
 }
@@ -219,7 +235,7 @@ def test_towers_that_look_behind_the_end_are_not_cut():
         torch.testing.assert_close(clip.text_features(tokens), whole)
 
 
-@pytest.mark.parametrize("make", [tiny_clip, open_clip])
+@pytest.mark.parametrize("make", [tiny_clip, dual, open_clip, with_own_tokenizer, seeing_all])
 def test_a_truncated_prompt_is_named(
     make: Callable[[], Clip], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ):
@@ -229,6 +245,7 @@ def test_a_truncated_prompt_is_named(
     with caplog.at_level(logging.WARNING, "retouch"):
         tokens = clip.tokenise(["red", long])
         clip.tokenise([long])
+        clip.tokenise(["dark red " * 5])  # which just fits the smallest
     assert clip.text_features(tokens).shape[0] == 2
     cut = [record for record in caplog.records if "cut at the model's" in record.getMessage()]
     assert len(cut) == 1
