@@ -5,6 +5,7 @@ import json
 import logging
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import mkdtemp
 from threading import Event
@@ -249,6 +250,30 @@ def test_a_truncated_prompt_is_named(
     assert clip.text_features(tokens).shape[0] == 2
     cut = [record for record in caplog.records if "cut at the model's" in record.getMessage()]
     assert len(cut) == 1
+
+
+def pair_with_tokenizer() -> Clip:
+    """Someone's own encoders with a tokenizer of transformers'."""
+    tokenizer = tiny_tokenizer()
+
+    def tokenise(prompts):
+        longest = max(len(ids) for ids in tokenizer(prompts)["input_ids"])
+        return tokenizer(prompts, padding="max_length", max_length=longest, return_tensors="pt")
+
+    return Pair(nn.Flatten(), Words(), tokenise, Pixels(size=(16, 16)))
+
+
+@pytest.mark.parametrize("name", [*BACKBONES, "own pair with a tokenizer"])
+def test_threads_cut_prompts_at_once(name: str):
+    """Batches are made ready side by side, while a tokenizer changes its settings with each."""
+    clip, long = BACKBONES.get(name, pair_with_tokenizer)(), "red blue " * 60
+    jobs = [PROMPTS, ["red"], [long, "blue"], ["dark red " * 4]] * 40
+    expected = [clip.tokenise(job) for job in jobs[:4]] * 40
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(clip.tokenise, jobs))
+    for one, other in zip(found, expected, strict=True):
+        assert one.keys() == other.keys()
+        assert all(torch.equal(one[key], other[key]) for key in one)
 
 
 def test_class_features_are_the_normalised_mean_over_templates():

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from itertools import chain
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -54,16 +53,15 @@ class HuggingFaceClip(Clip):
             features: Tensor = self._hf.get_text_features(**tokens).pooler_output
         return features
 
-    def tokenise(self, prompts: Sequence[str]) -> Tokens:
+    def _tokenise(self, prompts: Sequence[str]) -> Tokens:
         quick = self._cut_quickly(prompts)
         if quick is not None:
             return quick
         limit = {"truncation": True, "max_length": self._context}
-        with _ONE_AT_A_TIME:
-            batch = self.tokenizer(list(prompts), padding="longest", return_tensors="pt", **limit)
-            if batch["input_ids"].shape[1] == self._context:
-                whole = self.tokenizer(list(prompts), verbose=False)["input_ids"]
-                warn_of_cut(prompts, [len(ids) for ids in whole], self._context)
+        batch = self.tokenizer(list(prompts), padding="longest", return_tensors="pt", **limit)
+        if batch["input_ids"].shape[1] == self._context:
+            whole = self.tokenizer(list(prompts), verbose=False)["input_ids"]
+            warn_of_cut(prompts, [len(ids) for ids in whole], self._context)
         return {key: batch[key] for key in self._keys}
 
     def _cut_quickly(self, prompts: Sequence[str]) -> Tokens | None:
@@ -71,10 +69,9 @@ class HuggingFaceClip(Clip):
         inside = getattr(self.tokenizer, "backend_tokenizer", None)
         if inside is None or self.tokenizer.padding_side != "right":
             return None
-        with _ONE_AT_A_TIME:
-            inside.no_padding()
-            inside.no_truncation()
-            found = [each.ids for each in inside.encode_batch_fast(list(prompts))]
+        inside.no_padding()
+        inside.no_truncation()
+        found = [each.ids for each in inside.encode_batch_fast(list(prompts))]
         lengths = torch.tensor([len(each) for each in found])
         longest = int(lengths.max())
         if longest >= self._context:
@@ -137,9 +134,6 @@ def _as_usual() -> Iterator[None]:
         yield
     finally:
         masking_utils.is_tracing = before
-
-
-_ONE_AT_A_TIME = Lock()  # a tokenizer of transformers changes its settings with every call
 
 
 def load_hf(source: str, *, random_weights: bool = False) -> HuggingFaceClip:

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from threading import RLock
 from typing import Self
 
 import torch
@@ -30,6 +31,8 @@ log = logging.getLogger("retouch")
 
 Tokens = dict[str, Tensor]
 """A batch of prompts as the text tower takes them, no longer than the longest of them."""
+
+_ONE_AT_A_TIME = RLock()  # a tokenizer of transformers changes its settings with every call
 
 
 class Clip(ABC):
@@ -60,8 +63,13 @@ class Clip(ABC):
         """Features of a batch of prompts, of any length."""
 
     @abstractmethod
+    def _tokenise(self, prompts: Sequence[str]) -> Tokens:
+        """What `tokenise` says, while nobody else asks for it."""
+
     def tokenise(self, prompts: Sequence[str]) -> Tokens:
         """Prompts as tokens. One that the model cannot read to its end is cut; the log names it."""
+        with _ONE_AT_A_TIME:
+            return self._tokenise(prompts)
 
     def lengths(self, tokens: Tokens) -> Tensor | None:
         """Up to where each prompt is read; what lies behind may be cut off. None: all is read."""
@@ -196,7 +204,7 @@ class Pair(Clip):
         log_scale = torch.tensor(float(logit_scale)).log()
         self.model.register_parameter("logit_scale", nn.Parameter(log_scale))
         self.pixels = pixels
-        self._tokenise = tokenise
+        self._own_tokenise = tokenise
 
     def encode_images(self, pixels: Tensor) -> Tensor:
         features: Tensor = self.model.get_submodule("images")(pixels)
@@ -206,8 +214,8 @@ class Pair(Clip):
         features: Tensor = self.model.get_submodule("texts")(**tokens)
         return features
 
-    def tokenise(self, prompts: Sequence[str]) -> Tokens:
-        return dict(self._tokenise(prompts))
+    def _tokenise(self, prompts: Sequence[str]) -> Tokens:
+        return dict(self._own_tokenise(prompts))
 
     @property
     def logit_scale(self) -> Tensor:

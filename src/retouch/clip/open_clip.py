@@ -68,7 +68,7 @@ class OpenClip(Clip):
         features: Tensor = out["text_features"] if isinstance(out, dict) else out[1]
         return features
 
-    def tokenise(self, prompts: Sequence[str]) -> Tokens:
+    def _tokenise(self, prompts: Sequence[str]) -> Tokens:
         text: Tensor = self.tokenizer(list(prompts))
         inside = getattr(self.tokenizer, "tokenizer", None)  # where it is one of transformers'
         filling = getattr(inside, "pad_token_id", None) or 0
