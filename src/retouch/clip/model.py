@@ -33,6 +33,7 @@ Tokens = dict[str, Tensor]
 """A batch of prompts as the text tower takes them, no longer than the longest of them."""
 
 _ONE_AT_A_TIME = RLock()  # a tokenizer of transformers changes its settings with every call
+"""One thread may ask twice: an own pair of encoders may cut prompts as another model does."""
 
 
 class Clip(ABC):
