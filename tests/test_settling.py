@@ -188,10 +188,21 @@ def test_the_step_that_is_taken_was_seen_to_hold():
 
 def test_where_no_step_holds_the_weights_are_as_before_to_the_bit(caplog: Any):
     with caplog.at_level(logging.WARNING, "retouch"):
-        _, asked, now, start = settle(lambda step: 50.0, tries=3)
+        _, asked, now, start = settle(lambda step: 50.0 * (step > 0), tries=3)
     assert torch.equal(now, start)
-    assert len(asked.steps) == 4
+    assert len(asked.steps) == 5
     assert "nothing of task 3 was kept: all of it would have cost 50.0 points" in caplog.text
+    assert "no shorter step that was tried stays within that" in caplog.text
+
+
+def test_what_was_lost_before_the_task_is_not_said_to_be_its_cost(caplog: Any):
+    with caplog.at_level(logging.WARNING, "retouch"):
+        _, _, now, start = settle(lambda step: 4.1 + step / 5)
+    assert torch.equal(now, start)
+    assert (
+        "nothing of task 3 was kept: of what the model could do before, 4.1 points" in caplog.text
+    )
+    assert "were lost before this task, more than the 1 allowed" in caplog.text
 
 
 def known(clip: Any) -> Images:

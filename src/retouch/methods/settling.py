@@ -173,8 +173,9 @@ class Bounded(Settles):
         if drop <= self.max_drop:
             return
         whole, learned = lesson.accuracy(), update.take()
-        self._kept, now = self._longest(lesson, update, learned)
+        self._kept, cost = self._longest(lesson, update, learned)
         self._go(update, learned, self._kept)
+        now = cost if self._kept else lesson.control_drop()
         log.warning(_told(lesson, self._kept, self.max_drop, drop, now, whole))
 
     def _longest(
@@ -208,17 +209,22 @@ def _told(
     lesson: Lesson, kept: float, limit: float, drop: float, now: float, whole: float | None
 ) -> str:
     """What was done, why, and what it cost."""
-    task = lesson.task.number + 1
-    if kept == 0:
-        done = f"nothing of task {task} was kept"
-        left = "no shorter step that was tried stays within that"
-    else:
+    task, before = lesson.task.number + 1, "of what the model could do before"
+    if kept:
         done = f"{kept:.0%} of what task {task} changed was kept"
         left = f"so it forgot {now:.1f}"
+    else:
+        done = f"nothing of task {task} was kept"
+        left = "no shorter step that was tried stays within that"
     said = (
-        f"{done}: all of it would have cost {drop:.1f} points of what the model could do before, "
+        f"{done}: all of it would have cost {drop:.1f} points {before}, "
         f"more than the {limit:g} allowed; {left}"
     )
+    if now > limit:
+        said = (
+            f"{done}: {before}, {now:.1f} points were lost before this task, more than the "
+            f"{limit:g} allowed in all. Allow more, or go on from where less was lost"
+        )
     after = lesson.accuracy()
     if whole is None or after is None:
         return said
