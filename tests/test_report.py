@@ -151,6 +151,13 @@ def test_the_terminal_shows_every_row_and_explains_every_column() -> None:
             "it gained 0.4 points.",
         ),
         (
+            fake().model_copy(update={"kept": [1.0, 0.0, 0.5]}),
+            "It learned 4 of 6 new classes, and kept nothing of the others: "
+            "12.0 % → 60.0 % recognised.",
+            "Of what it could do before it still does 91.4 % (97.5 % before): "
+            "it forgot 6.1 points.",
+        ),
+        (
             FROZEN,
             "It learned nothing, as no weight could move: 12.0 % → 12.0 % recognised.",
             "Of what it could do before it still does 97.5 % (97.5 % before): it forgot nothing.",

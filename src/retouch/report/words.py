@@ -92,6 +92,10 @@ def learned(run: Results) -> str:
         return f"It learned nothing, as no weight could move: {change}"
     if round(now, 1) <= round(start, 1):
         return f"It did not learn the {total} new classes: {change}"
+    pairs = zip(run.tasks, run.kept, strict=False)
+    if held := sum(len(task.classes) for task, share in pairs if not share):
+        seen = f"{total - held} of {total} new classes, and kept nothing of the others"
+        return f"It learned {seen}: {change}"
     return f"It learned {total} new classes: {change}"
 
 
