@@ -252,6 +252,26 @@ def test_a_truncated_prompt_is_named(
     assert len(cut) == 1
 
 
+class Bare:
+    """A tokenizer that has no more than it must; as one of open_clip's, it may hold another."""
+
+    def __init__(self, whole: object) -> None:
+        self.cut = whole
+        if hasattr(whole, "tokenizer"):
+            self.tokenizer = whole.tokenizer
+
+    def __call__(self, texts: list[str]) -> torch.Tensor:
+        return self.cut(texts)
+
+
+@pytest.mark.parametrize("make", [open_clip, with_own_tokenizer])
+def test_a_tokenizer_that_tells_little_cuts_all_the_same(make: Callable[[], OpenClip]):
+    clip, long = make(), ["red " * 90]
+    expected = clip.tokenise(long)
+    clip.tokenizer = Bare(clip.tokenizer)
+    assert torch.equal(clip.tokenise(long)["text"], expected["text"])
+
+
 def pair_with_tokenizer() -> Clip:
     """Someone's own encoders with a tokenizer of transformers'."""
     tokenizer = tiny_tokenizer()

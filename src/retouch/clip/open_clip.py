@@ -73,17 +73,19 @@ class OpenClip(Clip):
         inside = getattr(self.tokenizer, "tokenizer", None)  # where it is one of transformers'
         filling = getattr(inside, "pad_token_id", None) or 0
         if (text[:, -2] != filling).any():  # the last is an end, wherever it was cut
-            warn_of_cut(prompts, self._whole_lengths(prompts, inside), text.shape[1])
+            self._warn_of_cut(prompts, inside, text.shape[1])
         if not self._causal:
             return {"text": text}
         return {"text": text[:, : int(self._end(text).max()) + 1]}
 
-    def _whole_lengths(self, prompts: Sequence[str], inside: Any) -> list[int]:
-        """How many tokens each prompt would take."""
-        if inside is None:
-            return [len(self.tokenizer.encode(prompt)) + 2 for prompt in prompts]
-        cleaned = [self.tokenizer.clean_fn(prompt) for prompt in prompts]
-        return [len(ids) for ids in inside(cleaned, verbose=False)["input_ids"]]
+    def _warn_of_cut(self, prompts: Sequence[str], inside: Any, full: int) -> None:
+        """Where the tokenizer tells how many tokens a whole prompt would take."""
+        if inside is not None:
+            clean = getattr(self.tokenizer, "clean_fn", str)
+            whole = inside([clean(prompt) for prompt in prompts], verbose=False)["input_ids"]
+            warn_of_cut(prompts, [len(ids) for ids in whole], full)
+        elif hasattr(self.tokenizer, "encode"):
+            warn_of_cut(prompts, [len(self.tokenizer.encode(p)) + 2 for p in prompts], full)
 
     def lengths(self, tokens: Tokens) -> Tensor | None:
         return self._end(tokens["text"]) + 1 if self._causal else None
