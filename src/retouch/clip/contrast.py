@@ -13,6 +13,8 @@ B: images of a batch, b: those of this process, P: distinct prompts, D: features
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from operator import mul
 from typing import Literal
 
 import torch
@@ -147,13 +149,18 @@ def losses(
     slopes = torch.autograd.grad(value, leaves, retain_graph=True, allow_unused=True)
     of_images, of_texts = (None if s is None else ranks.give_back(s) for s in slopes[:2])
     yield value  # brings the gradient of whatever the loss takes from the weights directly
-    del value
+    del value  # as in `go_back`
     yield _term(own_texts(clip, batch.tokens), of_texts)
     yield _term(clip.logit_scale, slopes[2])
     assert of_images is not None
     both = (chunks(rows, images, micro_batch) for rows in (batch.pixels, of_images))
     for chunk, slope in zip(*both, strict=True):
         yield _term(own_images(clip, chunk), slope)
+
+
+def times(factor: float, terms: Iterable[Tensor]) -> Iterator[Tensor]:
+    """Such terms, each so often. None is held here when the next is asked for (see `go_back`)."""
+    return map(partial(mul, factor), terms)
 
 
 def go_back(terms: Iterable[Tensor]) -> Tensor:

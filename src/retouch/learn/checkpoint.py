@@ -11,9 +11,8 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -237,22 +236,22 @@ class Run(Record):
         return time.monotonic() - self._saved_at >= self._every
 
     def _judged(self, judge: Callable[[], Row]) -> Row:
-        # Who judges may lend the model other tensors for a while; these are its own.
-        write = partial(self._write_change, self.clip.model.state_dict())
         if ranks.world() > 1:  # of whom all must do the same, in the same order
-            write()
+            self._write_change()
             return judge()
         with ThreadPoolExecutor(1) as meanwhile:
-            written = meanwhile.submit(beside(write, self.clip.device, "writing"))
+            written = meanwhile.submit(beside(self._write_change, self.clip.device, "writing"))
             row = judge()
             written.result()
         return row
 
-    def _write_change(self, tensors: Mapping[str, Tensor]) -> None:
+    def _write_change(self) -> None:
         assert self._snapshot is not None
+        assert self._update is not None
         task = self.results.tasks[self._task]
         about = {**self._about, "task": self._task + 1, "classes": task.classes}
-        delta = self._snapshot.delta(about, tensors)
+        # Who judges may lend the model other tensors meanwhile; these are its own.
+        delta = self._snapshot.delta(about, self._update.tensors)
         delta.save(self.delta_file(self._task))
         self._weights = delta.after
 

@@ -7,8 +7,6 @@ weights are *not* left alone: AdamW's decay shrinks them.
 import math
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from functools import partial
-from operator import mul
 from typing import Annotated
 
 import torch
@@ -16,6 +14,7 @@ from pydantic import Field
 from torch import Tensor
 
 from retouch.clip import Features
+from retouch.clip.contrast import times
 from retouch.data.pictures import Indices
 from retouch.errors import UserError
 from retouch.methods.lesson import Lesson
@@ -68,8 +67,7 @@ class AuthorsSchedule(Schedule):
 def _piled_up(lesson: Lesson, groups: list[Indices]) -> Iterator[Tensor]:
     """The score's losses: gradients are never reset, so batch b of B weighs B − b + 1."""
     for number, group in enumerate(groups):
-        terms = lesson.losses(lesson.load(group), _output_norm)
-        yield from map(partial(mul, len(groups) - number), terms)
+        yield from times(len(groups) - number, lesson.losses(lesson.load(group), _output_norm))
 
 
 def _output_norm(features: Features) -> Tensor:

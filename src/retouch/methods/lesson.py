@@ -2,16 +2,14 @@
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
 from math import ceil
-from operator import mul
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from retouch.clip import Batch, Clip, Features
-from retouch.clip.contrast import losses
+from retouch.clip.contrast import losses, times
 from retouch.data.ahead import ahead, read_to, send
 from retouch.data.pictures import Indices
 from retouch.data.replay import Buffer
@@ -117,7 +115,7 @@ class Lesson:
         """Losses whose sum is the mean loss over all images of these batches."""
         total = sum(len(group) for group in groups)
         for group, batch in ahead(self.load, groups):
-            yield from map(partial(mul, len(group) / total), self.losses(batch))
+            yield from times(len(group) / total, self.losses(batch))
 
     def _moving(self) -> dict[str, Tensor]:
         return {name: p for name, p in self.clip.model.named_parameters() if p.requires_grad}

@@ -209,21 +209,23 @@ def _told(
     lesson: Lesson, kept: float, limit: float, drop: float, now: float, whole: float | None
 ) -> str:
     """What was done, why, and what it cost."""
-    task, before = lesson.task.number + 1, "of what the model could do before"
+    task = lesson.task.number + 1
     if kept:
         done = f"{kept:.0%} of what task {task} changed was kept"
         left = f"so it forgot {now:.1f}"
     else:
         done = f"nothing of task {task} was kept"
         left = "no shorter step that was tried stays within that"
-    said = (
-        f"{done}: all of it would have cost {drop:.1f} points {before}, "
-        f"more than the {limit:g} allowed; {left}"
-    )
     if now > limit:
         said = (
-            f"{done}: {before}, {now:.1f} points were lost before this task, more than the "
-            f"{limit:g} allowed in all. Allow more, or go on from where less was lost"
+            f"{done}: of what the model could do before, {now:.1f} points were lost before this "
+            f"task, more than the {limit:g} allowed in all. Allow more, or go on from where less "
+            "was lost"
+        )
+    else:
+        said = (
+            f"{done}: all of it would have cost {drop:.1f} points of what the model could do "
+            f"before, more than the {limit:g} allowed; {left}"
         )
     after = lesson.accuracy()
     if whole is None or after is None:

@@ -21,7 +21,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
-from operator import mul
 from typing import Annotated, Any, ClassVar
 
 import torch
@@ -29,6 +28,7 @@ from pydantic import Field, PrivateAttr
 from torch import Tensor, nn
 
 from retouch.clip import Features
+from retouch.clip.contrast import times
 from retouch.clip.prompts import fill
 from retouch.data.pictures import Indices
 from retouch.methods.lesson import Lesson
@@ -123,7 +123,7 @@ def _mean_logits(
     total, tokens = sum(len(group) for group in groups), lesson.clip.tokenise(prompts)
     for group in groups:
         batch = replace(lesson.load(group), tokens=tokens)
-        yield from map(partial(mul, len(group) / total), lesson.losses(batch, _logits))
+        yield from times(len(group) / total, lesson.losses(batch, _logits))
 
 
 def _logits(features: Features) -> Tensor:
