@@ -4,6 +4,11 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+# Tiny products are fastest on one core; more would only wait for each other. Said before torch is
+# here: on ARM its products have threads of their own, whom a process that is forked waits for in
+# vain. Programs that the tests start hear it too: the other core is another test's.
+os.environ["OMP_NUM_THREADS"] = "1"
+
 import numpy as np
 import pytest
 import torch
@@ -41,22 +46,14 @@ def stream() -> Stream:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _one_thread() -> None:
-    """Tiny products are fastest on one core; more would only wait for each other.
-
-    For programs that the tests start, too: the other core is another test's.
-    """
-    torch.set_num_threads(1)
-    os.environ["OMP_NUM_THREADS"] = "1"
-
-
-@pytest.fixture(autouse=True, scope="session")
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Programs that the tests start keep decoded images here, not with the user's."""
     os.environ["RETOUCH_CACHE"] = str(tmp_path_factory.mktemp("cache"))
 
 
 @pytest.fixture(autouse=True)
-def _seeded() -> None:
+def _anew() -> None:
     torch.manual_seed(0)
     np.random.seed(0)
+    # A processor without bfloat16 that was asked for it multiplies in another way ever after.
+    torch.backends.mkldnn.set_flags(_enabled=True, _fp32_precision=None)

@@ -14,6 +14,9 @@ import torch
 from retouch.devices import ranks
 from retouch.devices.meeting import joined
 
+PATIENCE = 120
+"""Seconds that a process may say nothing."""
+
 
 def together(world: int, what: Callable[..., Any], *about: Any) -> list[Any]:
     """What each process returns, in order; an exception of one is the test's.
@@ -29,7 +32,7 @@ def together(world: int, what: Callable[..., Any], *about: Any) -> list[Any]:
 
 
 def together_or_lost(
-    world: int, what: Callable[..., Any], *about: Any, join: bool = True, patience: float = 120
+    world: int, what: Callable[..., Any], *about: Any, join: bool = True
 ) -> list[Any]:
     """The same, with an exception in the place of what a process would have returned.
 
@@ -45,7 +48,7 @@ def together_or_lost(
     for process, (_, end) in zip(processes, pipes, strict=True):
         process.start()
         end.close()
-    found = [_heard(pipe, patience) for pipe, _ in pipes]
+    found = [_heard(pipe) for pipe, _ in pipes]
     for process, said in zip(processes, found, strict=True):
         if isinstance(said, TimeoutError):
             process.kill()
@@ -66,9 +69,9 @@ def free_port() -> int:
 _ports = cycle(range(20000, 22000))
 
 
-def _heard(pipe: Connection, patience: float) -> Any:
+def _heard(pipe: Connection) -> Any:
     try:
-        return pipe.recv() if pipe.poll(patience) else TimeoutError("a process said nothing")
+        return pipe.recv() if pipe.poll(PATIENCE) else TimeoutError("a process said nothing")
     except EOFError:
         return ranks.Lost("it was killed")
 
