@@ -377,6 +377,13 @@ def test_ahead_keeps_the_order_and_is_ahead():
     assert list(found) == [(i, i * i) for i in range(1, 20)]
 
 
+def test_ahead_begins_before_anybody_asks():
+    begun = threading.Event()
+    found = ahead(lambda _: begun.set(), range(3))
+    assert begun.wait(5)
+    assert len(list(found)) == 3
+
+
 def test_ahead_passes_errors_on_and_ends_its_thread():
     def load(i: int) -> int:
         if i == 3:

@@ -22,6 +22,7 @@ from retouch.sparse import (
     Selection,
     Snapshot,
     by_block,
+    change,
     difference,
     fingerprint,
     in_order,
@@ -92,6 +93,36 @@ def test_apply_and_undo_are_bit_exact(tmp_path: Path, dtype: torch.dtype, rate: 
     assert fingerprint(model) == start
     delta.apply(model)
     assert fingerprint(model) == end
+
+
+def test_a_digest_reads_again_only_what_may_have_changed(monkeypatch: pytest.MonkeyPatch):
+    def digest_of(tensor: torch.Tensor) -> str:
+        read.append(tuple(tensor.shape))
+        return plain(tensor)
+
+    read: list[tuple[int, ...]] = []
+    plain, digests, model = change._digest_of, change.Digests(), network()
+    state = dict(model.state_dict())
+    state["tied"] = state["0.weight"][:3]
+    monkeypatch.setattr(change, "_digest_of", digest_of)
+    assert digests(state, ()) == change.digest(state)
+    assert len(read) == 2 * 7
+    for name, also in (("2.bias", []), ("0.weight", [(3, 30)])):
+        read.clear()
+        state[name].add_(1)
+        assert digests(state, [name]) == plain_digest(state, plain)
+        assert read == [tuple(state[name].shape), *also]
+    state["2.weight"].add_(1)
+    assert digests(state, ["0.bias"]) != plain_digest(state, plain), "it was not told"
+    assert digests(state, state) == plain_digest(state, plain)
+    del state["tied"]
+    assert digests(state, ()) == plain_digest(state, plain)
+
+
+def plain_digest(state: dict[str, torch.Tensor], digest_of: Callable[[torch.Tensor], str]) -> str:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(change, "_digest_of", digest_of)
+        return change.digest(state)
 
 
 def test_base_and_deltas_in_order_give_the_model_after_the_last_task(tmp_path: Path):
@@ -204,13 +235,13 @@ def test_files_that_were_cut_off_are_refused_by_name(tmp_path: Path, content: by
 
 def test_an_edited_header_is_refused(tmp_path: Path, content: bytes):
     assert edited(content, lambda header: None) != b""
-    for change in (
+    for edit in (
         lambda h: h["about"].update(classes=["another"]),
         lambda h: h.update(after="0" * 64),
         lambda h: h["movements"][0].update(change=0.0),
         lambda h: h.pop("check"),
     ):
-        refused(tmp_path, edited(content, change), "header does not match", header_too=True)
+        refused(tmp_path, edited(content, edit), "header does not match", header_too=True)
     outer, payload = header_of(content)
     outer["__metadata__"]["retouch"] = "[not JSON"
     refused(tmp_path, with_header(outer, payload), "is damaged", header_too=True)

@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -20,11 +21,11 @@ from tiny import images, tiny_clip
 from torch import Tensor
 
 import retouch
-from retouch.clip import Features
-from retouch.data import Stream
+from retouch.clip import Clip, Features
+from retouch.data import Images, Stream
 from retouch.errors import Diverged, UserError
 from retouch.learn import Results, Watch
-from retouch.methods import Keeps, Settings, recipe
+from retouch.methods import Keeps, Lesson, Settings, recipe
 from retouch.sparse import Delta, fingerprint
 
 QUICK = Settings(epochs=3, batch=8, lr=5e-3)
@@ -337,6 +338,54 @@ def test_a_buffer_too_small_is_refused_before_anything_is_learned(stream: Stream
     with pytest.raises(UserError, match="replay buffer of 2 images cannot hold"):
         retouch.teach(clip, stream, recipe("spu", {"replays.size": 2}), settings=QUICK)
     assert fingerprint(clip.model) == before
+
+
+def test_images_of_all_sets_are_read_while_prompts_are_encoded(
+    stream: Stream, monkeypatch: pytest.MonkeyPatch
+):
+    """So a GPU does not wait for them; on a processor two batches are read ahead."""
+    from retouch.clip.prompts import Ensemble
+    from retouch.learn import evaluate
+
+    control, clip = images("control", 4, 3), tiny_clip()
+    expected = evaluate.Judge(stream, control)(clip, 2)
+    read, encoded = {"test": threading.Event(), "control": threading.Event()}, []
+    read_to, features = evaluate.read_to, Ensemble.features
+
+    def seen(some: Images, *about: Any) -> Tensor:
+        read[some.name].set()
+        return read_to(some, *about)
+
+    def waiting(self: Ensemble, clip: Clip) -> Tensor:
+        encoded.append(all(begun.wait(5) for begun in read.values()))
+        return features(self, clip)
+
+    monkeypatch.setattr(evaluate, "read_to", seen)
+    monkeypatch.setattr(Ensemble, "features", waiting)
+    assert evaluate.Judge(stream, control)(clip, 2) == expected
+    assert encoded == [True, True]
+
+
+class Strays(Keeps):
+    """Moves what was not chosen, once."""
+
+    def end(self, lesson: Lesson) -> None:
+        if lesson.task.number == 1:
+            with torch.no_grad():
+                lesson.clip.model.get_parameter("visual_projection.weight").add_(1e-3)
+
+
+def test_a_method_that_moves_what_it_did_not_choose_is_found_out(tmp_path: Path):
+    """Frozen weights are read anew when the last task is over."""
+    stream = Stream.split(images("train", 6, 12), images("test", 6, 4), tasks=3, order=0)
+    stray = method().model_copy(update={"keeps": Strays()})
+    retouch.teach(tiny_clip(), stream, stray, settings=QUICK, out=tmp_path)
+    fresh = tiny_clip()
+    *before, last = (Delta.load(file) for file in sorted((tmp_path / "deltas").iterdir()))
+    for delta in before:
+        delta.apply(fresh.model)
+    with pytest.raises(UserError, match="does not match its header"):
+        last.apply(fresh.model)
 
 
 def test_judging_over_seen_classes_and_all(stream: Stream):

@@ -9,7 +9,7 @@ of the weights may change. Two towers that were asked for together are played si
 import logging
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
@@ -121,16 +121,15 @@ class Recording:
         self._open: weakref.ref[Any] | None = None
         self.forward, self.backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
         # A product of matrices takes notes in memory of its stream, so each tower has its own: they
-        # may be played side by side. And other threads may load the next images meanwhile.
+        # may be played side by side.
         self.stream = stream(self._inputs[0].device, each.name)
-        how: Any = {"stream": self.stream, "capture_error_mode": "thread_local"}
-        with torch.cuda.graph(self.forward, pool=pool, **how):
+        with _onto(self.forward, pool, self.stream):
             out = each.run(*self._inputs)
         self._out = out.detach()
         self.leaves = leaves_of(out)
         if self.leaves:
             self._slope = torch.zeros_like(out)
-            with torch.cuda.graph(self.backward, pool=self.forward.pool(), **how):
+            with _onto(self.backward, self.forward.pool(), self.stream):
                 self._slopes = torch.autograd.grad(out, self.leaves, self._slope)
 
     def play(self, inputs: Sequence[Tensor]) -> Tensor:
@@ -218,16 +217,32 @@ def leaves_of(out: Tensor) -> list[Tensor]:
     return list(found.values())
 
 
+@contextmanager
+def _onto(graph: torch.cuda.CUDAGraph, pool: Any, beside: torch.cuda.Stream) -> Iterator[None]:
+    """Record what is asked for now, on a stream of its own.
+
+    So does `torch.cuda.graph`, which also gives back the memory that images are sent from: to have
+    it again takes the driver a quarter of a second, in which it starts nothing.
+    """
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    with torch.cuda.stream(beside):
+        # Other threads may load the next images meanwhile.
+        graph.capture_begin(pool, capture_error_mode="thread_local")
+        try:
+            yield
+        finally:
+            graph.capture_end()
+
+
 def _record(each: Pass, pool: Any) -> Recording | None:
     """None where the pass cannot be recorded, because it looks at values on the way."""
-    here = torch.cuda.current_stream()
     pool = pool or torch.cuda.graph_pool_handle()
     try:
         return Recording(each, pool)
     except RuntimeError as why:
-        torch.cuda.set_stream(here)
         torch.cuda.synchronize()
-        _give_up(here.device.index, pool)
+        _give_up(torch.cuda.current_stream().device.index, pool)
         log.debug("%s cannot be recorded: %s", each.key, why)
         return None
 

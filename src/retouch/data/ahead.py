@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future
+from itertools import islice
 from typing import Protocol, TypeVar
 
 import torch
@@ -17,20 +17,26 @@ R = TypeVar("R")
 
 
 def ahead(load: Callable[[T], R], items: Iterable[T], depth: int = 2) -> Iterator[tuple[T, R]]:
-    """Each item with what `load` makes of it, in order; up to `depth` are loaded in advance."""
-    pool = helpers(depth, "ahead")
-    waiting: deque[tuple[T, Future[R]]] = deque()
-    try:
-        for item in items:
-            waiting.append((item, pool.submit(load, item)))
-            if len(waiting) > depth:
+    """Each item with what `load` makes of it, in order; up to `depth` are loaded in advance.
+
+    The first are loaded from now on, even if nobody asks for them yet.
+    """
+    pool, todo = helpers(depth, "ahead"), iter(items)
+    waiting = deque((item, pool.submit(load, item)) for item in islice(todo, depth))
+
+    def in_turn() -> Iterator[tuple[T, R]]:
+        try:
+            for item in todo:
+                waiting.append((item, pool.submit(load, item)))
                 first, loaded = waiting.popleft()
                 yield first, loaded.result()
-        while waiting:
-            first, loaded = waiting.popleft()
-            yield first, loaded.result()
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+            while waiting:
+                first, loaded = waiting.popleft()
+                yield first, loaded.result()
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+    return in_turn()
 
 
 class _Readable(Protocol):

@@ -36,7 +36,7 @@ from retouch.learn.results import Results, Row
 from retouch.learn.watch import Watch
 from retouch.methods import Method, Update
 from retouch.sparse import Delta, Selection, Snapshot
-from retouch.sparse.change import digest
+from retouch.sparse.change import Digests, digest
 
 log = logging.getLogger("retouch")
 
@@ -206,6 +206,7 @@ class Run(Record):
         self._metrics = _Lines(folder / "metrics.jsonl")
         self._snapshot: Snapshot | None = None
         self._weights = weights  # the fingerprint between tasks
+        self._digests = Digests()
         self._update: Update | None = None
 
     def _catch_up(self) -> str:
@@ -251,7 +252,11 @@ class Run(Record):
         task = self.results.tasks[self._task]
         about = {**self._about, "task": self._task + 1, "classes": task.classes}
         # Who judges may lend the model other tensors meanwhile; these are its own.
-        delta = self._snapshot.delta(about, self._update.tensors)
+        tensors = self._update.tensors
+        # Only what is chosen can have moved. In the end all is read: were it not so, it would show.
+        last = self._task + 1 == len(self.results.tasks)
+        after = self._digests(tensors, tensors if last else self._update.selection)
+        delta = self._snapshot.delta(about, tensors, after)
         delta.save(self.delta_file(self._task))
         self._weights = delta.after
 

@@ -5,7 +5,7 @@ lost to rounding.
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 
@@ -24,12 +24,40 @@ def digest(tensors: Mapping[str, Tensor]) -> str:
 
     So a large model's tensors are read side by side.
     """
-    items = sorted(tensors.items())
+    return _whole(_digests(tensors))
+
+
+class Digests:
+    """Of a model whose tensors change now and then: what has not changed is not read again."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, str] = {}
+
+    def __call__(self, tensors: Mapping[str, Tensor], changed: Iterable[str]) -> str:
+        """The digest of all tensors, of which only these may have changed since the last time.
+
+        And those that share their memory, of course.
+        """
+        touched = {_memory(tensors[name]) for name in changed}
+        anew = {n: t for n, t in tensors.items() if n not in self._known or _memory(t) in touched}
+        self._known |= _digests(anew)
+        return _whole({name: self._known[name] for name in tensors})
+
+
+def _memory(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def _whole(digests: Mapping[str, str]) -> str:
+    lines = [f"{name} {digest}\n" for name, digest in sorted(digests.items())]
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+def _digests(tensors: Mapping[str, Tensor]) -> dict[str, str]:
     large = sum(tensor.nbytes for tensor in tensors.values()) > _LARGE
     with helpers(_THREADS) if large else nullcontext() as pool:
-        each = list((pool.map if pool else map)(_digest_of, [tensor for _, tensor in items]))
-    lines = [f"{name} {of}\n" for (name, _), of in zip(items, each, strict=True)]
-    return hashlib.sha256("".join(lines).encode()).hexdigest()
+        each = (pool.map if pool else map)(_digest_of, tensors.values())
+        return dict(zip(tensors, each, strict=True))
 
 
 _LARGE = 2**24

@@ -128,16 +128,19 @@ class Snapshot:
         self._weights = {name: root_mean_square(now[name]) for name in selection}
 
     def delta(
-        self, about: dict[str, Any] | None = None, tensors: Mapping[str, Tensor] | None = None
+        self,
+        about: dict[str, Any] | None = None,
+        tensors: Mapping[str, Tensor] | None = None,
+        at: str | None = None,
     ) -> Delta:
-        """What has changed since. `tensors` is the model's state, where the caller has it."""
+        """What has changed since; `at` and `tensors` as above, for the model as it is now."""
         now = self._model.state_dict() if tensors is None else tensors
         changes, known = {}, []
         for name, chosen in self._selection.items():
             old, new = self._old[name], chosen.take(now[name])
             change = changes[name] = Change(chosen, new.dtype, bits(old) ^ bits(new))
             known.append(moved_by(name, change, old, self._weights[name]))
-        return Delta(self.before, digest(now), changes, about or {}, known, self._size)
+        return Delta(self.before, at or digest(now), changes, about or {}, known, self._size)
 
 
 def difference(a: nn.Module, b: nn.Module, about: dict[str, Any] | None = None) -> Delta:
