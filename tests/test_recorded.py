@@ -4,6 +4,9 @@ What a GPU records and plays is stood for by a tape that runs the pass again int
 CUDA graph does; `benchmarks/speed.py` has the real one, with the same bits as without it.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -215,6 +218,43 @@ def test_what_stood_in_the_way_of_a_recording_may_be_gone_later(monkeypatch: pyt
         assert Tape.made == (0 if seed < 2 else 2 if seed < 8 else 4), "the 3rd time, and the 9th"
     assert ended == [(3, (0, 1))] * 2
     assert Tape.played
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_recording_goes_back_to_the_stream_it_came_from_whatever_happens(
+    fails: bool, monkeypatch: pytest.MonkeyPatch
+):
+    """And gives back a GPU's memory before it begins, but none that images are sent from."""
+
+    class Graph:
+        def capture_begin(self, pool: object, capture_error_mode: str) -> None:
+            did.append((pool, capture_error_mode))
+
+        def capture_end(self) -> None:
+            did.append("end")
+            if fails:
+                raise RuntimeError("left in the middle")
+
+    @contextmanager
+    def on(stream: str) -> Iterator[None]:
+        did.append(stream)
+        try:
+            yield
+        finally:
+            did.append("back")
+
+    did: list[object] = []
+    monkeypatch.setattr(torch.cuda, "stream", on)
+    for name in ("synchronize", "empty_cache"):
+        monkeypatch.setattr(torch.cuda, name, partial(did.append, name))
+    monkeypatch.setattr(torch._C, "_host_emptyCache", partial(did.append, "all"), raising=False)
+    expected = pytest.raises(RuntimeError, match="in the middle") if fails else nullcontext()
+    with expected, recorded._onto(Graph(), (0, 1), "beside"):
+        did.append("run")
+        if fails:
+            raise RuntimeError("somebody holds a gradient")
+    begun = [*("synchronize", "empty_cache"), "beside", ((0, 1), "thread_local")]
+    assert did == [*begun, "run", "end", "back"]
 
 
 def test_leaves_are_found_whoever_holds_them():
