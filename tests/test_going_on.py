@@ -55,7 +55,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def march(model: Path, out: Path, name: str = "spu", **more: Any) -> Stream:
-    stream = Stream.split(*halves()[0], tasks=1, order=["dark red", "bright red"])
+    stream = Stream.split(*halves()[0], tasks=1, order=["bright red", "dark red"])
     clip = retouch.load(str(model))
     options = {**GIVEN, **more}
     results = retouch.teach(clip, stream, quick(name), out=out, **options)
@@ -65,7 +65,7 @@ def march(model: Path, out: Path, name: str = "spu", **more: Any) -> Stream:
 
 def april(model: Path, before: Path, out: Path, name: str = "spu", **more: Any) -> Any:
     run = reopen(before, model=str(model))
-    order = ["dark green", "bright green"]
+    order = ["bright green", "dark green"]
     stream, earlier = go_on(run, read_kept(before), *halves()[1], order=order)
     options = {**GIVEN, **more}
     results = retouch.teach(run.clip, stream, quick(name), out=out, earlier=earlier, **options)
@@ -77,7 +77,7 @@ def test_going_on_is_as_one_long_run(model: Path, tmp_path: Path):
     march(model, tmp_path / "march")
     results, clip, _ = april(model, tmp_path / "march", tmp_path / "april")
     whole = retouch.load(str(model))
-    order = ["dark red", "bright red", "dark green", "bright green"]
+    order = ["bright red", "dark red", "bright green", "dark green"]
     stream = Stream.split(images("train", 4, 6), images("test", 4, 3), tasks=2, order=order)
     # The same pictures in both: those of `halves` are cut from these.
     control = images("control", 4, 3)
@@ -104,7 +104,7 @@ def test_every_method_can_go_on_and_be_interrupted(name: str, model: Path, tmp_p
     shutil.rmtree(tmp_path / "march")  # the new run needs the old one no more
     run = reopen(tmp_path / "april", model=str(model))
     assert fingerprint(run.go_to().model) == fingerprint(clip.model)
-    assert run.classes == ["dark red", "bright red", "dark green", "bright green"]
+    assert run.classes == ["bright red", "dark red", "bright green", "dark green"]
     assert len(results.rows) == 3
     assert all(value is not None for row in results.rows for value in row.tasks)
 
@@ -131,7 +131,7 @@ def test_a_third_run_goes_on_from_the_second(model: Path, tmp_path: Path):
     run = reopen(tmp_path / "april", model=str(model))
     again = of(images("train", 4, 6), range(1, 2)), of(images("test", 4, 3), range(1, 2))
     more, earlier = go_on(run, read_kept(run.folder), *again)  # more images of a known class
-    assert more.names(more.classes) == ["dark red", "bright red", "dark green", "bright green"]
+    assert more.names(more.classes) == ["bright red", "dark red", "bright green", "dark green"]
     third = retouch.teach(
         run.clip, more, quick("spu"), settings=QUICK, out=tmp_path / "may", earlier=earlier
     )

@@ -47,7 +47,9 @@ class Buffer:
         if self.balance == "task":
             self._groups[task] = positions
         else:
-            self._groups |= {int(c): positions[labels == c] for c in np.unique(labels)}
+            for label in map(int, np.unique(labels)):  # a class may be taught again
+                known = self._groups.get(label, np.empty(0, np.int64))
+                self._groups[label] = np.concatenate([known, positions[labels == label]])
         share = self.size // len(self._groups)
         self._groups = {g: dice.permutation(kept)[:share] for g, kept in self._groups.items()}
 

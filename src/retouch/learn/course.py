@@ -186,6 +186,7 @@ def _config(
         "data": {
             "prompt": stream.train.prompt,
             "templates": list(stream.test.templates),
+            "classes": list(stream.train.classes),  # by label: what a method remembers is by label
             "tasks": [stream.names(task.classes) for task in stream.tasks],
             "images": [len(task.train) for task in stream.tasks],
         },

@@ -78,10 +78,10 @@ def go_on(
         )
     new = Stream.split(train, test, tasks, order)
     old = kept or _nothing(run)
-    everything = list(dict.fromkeys([*run.classes, *train.classes]))
+    classes = _numbered(run, train)
     learn, judge = (
-        with_classes(join(with_classes(kept_ones, run.classes), fresh), everything)
-        for kept_ones, fresh in ((old.replay, train), (old.judge, test))
+        with_classes(join(stored_images, fresh), classes)
+        for stored_images, fresh in ((old.replay, train), (old.judge, test))
     )
     stream = Stream(learn, judge, (*_old_tasks(run, old, learn), *_new_tasks(run, old, new, learn)))
     gone = sum(task.train for task in run.results.tasks) - len(old.replay)
@@ -90,6 +90,21 @@ def go_on(
     for info, task in zip(results.tasks, stream.tasks, strict=False):
         info.test = len(task.test)
     return replace(stream, gone=gone), Earlier(run.folder, results, run.config["control"])
+
+
+def _numbered(run: Reopened, train: Images) -> list[str]:
+    """Class names by label: a class of the earlier run keeps its label, new ones are appended.
+
+    Whatever a method remembers by label (a class-balanced buffer, SLCA's Gaussians) thus stays with
+    its class, however often a run is continued.
+    """
+    known = run.config["data"].get("classes")
+    if not isinstance(known, list) or not set(run.classes) <= set(map(str, known)):
+        raise UserError(
+            f"{run.folder / CONFIG} is damaged or of another version: data.classes does not hold "
+            "the classes that were learned; take another copy of the run"
+        )
+    return list(dict.fromkeys([*known, *train.classes]))
 
 
 def _nothing(run: Reopened) -> Kept:

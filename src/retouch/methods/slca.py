@@ -22,6 +22,7 @@ from retouch.clip.prompts import fill
 from retouch.data.ahead import ahead, read_to
 from retouch.data.pairs import Pairs
 from retouch.data.pictures import Indices
+from retouch.data.stream import Task
 from retouch.devices import ranks
 from retouch.errors import UserError
 from retouch.methods.lesson import Lesson
@@ -103,8 +104,7 @@ class Alignment(Settles):
     def _align(self, lesson: Lesson) -> None:
         """Train the projections alone, at the task's learning rate and with a cosine."""
         clip, tasks = lesson.clip, lesson.stream.tasks[: lesson.task.number + 1]
-        seen = [label for task in tasks for label in task.classes]
-        sizes = [len(task.classes) for task in tasks]
+        seen, sizes = _first_seen(tasks)
         images, texts = Projection(clip, "image"), Projection(clip, "text")
         prompts = _texts(clip, fill(lesson.stream.train.prompt, lesson.stream.names(seen)))
         moving = [p.weight for p in (images, texts) if p.weight is not None]
@@ -180,6 +180,17 @@ class Projection:
             yield
         finally:
             own.update(kept)
+
+
+def _first_seen(tasks: Sequence[Task]) -> tuple[list[int], list[int]]:
+    """Each class once, and how many each task brought; a class may be taught again later."""
+    seen: list[int] = []
+    sizes = []
+    for task in tasks:
+        new = [label for label in task.classes if label not in seen]
+        seen += new
+        sizes += [len(new)] if new else []
+    return seen, sizes
 
 
 def gaussian(features: Tensor) -> tuple[Tensor, Tensor]:
