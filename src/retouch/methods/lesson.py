@@ -135,12 +135,19 @@ class Lesson:
         return Batch(pixels, there, send(torch.from_numpy(which), device), new)
 
     def _split(self, images: Indices, drop_last: bool | None = None) -> list[Indices]:
-        """Batches of nearly equal size: none is dropped, and none is left with a single image.
-
-        (A lone image finds its own prompt without effort, so there is nothing to learn from it.)
-        """
+        """The images in batches: full ones alone with `drop_last`, else all of them."""
         size = self.settings.batch
         drop = self._drop_last if drop_last is None else drop_last
         if drop and len(images) > size:
             return list(images[: len(images) // size * size].reshape(-1, size))
-        return np.array_split(images, ceil(len(images) / size))
+        return even_batches(images, size)
+
+
+def even_batches(items: Indices, size: int) -> list[Indices]:
+    """All items in batches of nearly equal size, none of which has a single item.
+
+    Alone, an image finds its prompt without effort, so there is nothing to learn from it. Where
+    pairs would leave one over, a batch has three.
+    """
+    count = min(ceil(len(items) / size), len(items) // 2)
+    return np.array_split(items, max(1, count))
