@@ -1,5 +1,6 @@
 """A buffer of fixed size for images of earlier tasks."""
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
@@ -60,6 +61,17 @@ class Buffer:
             return np.empty(0, np.int64)
         rounds = -(-count // len(kept))
         return np.concatenate([dice.permutation(kept) for _ in range(rounds)])[:count]
+
+    def batch(self, number: int, size: int, dice: Callable[[int], np.random.Generator]) -> Indices:
+        """The batch of this number from an endless data loader over the kept images.
+
+        Each pass is shuffled by `dice` of its number, and its last batch has what is left.
+        """
+        kept = self.kept
+        if len(kept) == 0:
+            return kept
+        turn, place = divmod(number, -(-len(kept) // size))
+        return dice(turn).permutation(kept)[place * size : (place + 1) * size]
 
     @property
     def kept(self) -> Indices:

@@ -40,9 +40,10 @@ def train(
             method.settles.begin(lesson, update)
             method.keeps.begin(lesson)
             left = range(record.resume(update), steps)
-            for step, batch in lesson.batches(left, buffer, method.replays.joins):
+            replay = partial(method.replays.draw, lesson, buffer)
+            for step, batch in lesson.batches(left, replay):
                 found = backward(lesson, batch, method.keeps)
-                factor = method.schedule.factor(step, steps, settings.epochs)
+                factor = method.schedule.factor(step, steps, settings.epochs, len(stream.tasks))
                 update.step(factor)
                 method.settles.stepped(lesson, update, step)
                 loss = partial(_loss, fetch(found), settings, task.number, step)

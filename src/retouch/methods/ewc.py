@@ -6,7 +6,6 @@ captions of CC12M; here they are the run's reference.
 """
 
 from collections.abc import Iterator
-from math import ceil
 from typing import Annotated, ClassVar
 
 import numpy as np
@@ -21,7 +20,7 @@ from retouch.data.pairs import Pairs
 from retouch.data.pictures import Indices
 from retouch.devices import ranks
 from retouch.errors import UserError
-from retouch.methods.lesson import Lesson
+from retouch.methods.lesson import Lesson, even_batches
 from retouch.methods.lora import QUERY_AND_VALUE
 from retouch.methods.method import Keeps
 from retouch.methods.settings import Settings
@@ -123,12 +122,12 @@ def _loss(features: Features) -> Tensor:
 
 
 def _batches(clip: Clip, reference: Pairs, chosen: Indices, size: int) -> Iterator[Batch]:
-    """Pairs in batches of nearly equal size, so that none is left alone."""
+    """Pairs in batches, none of which has a single pair."""
 
     def load(group: Indices) -> Tensor:
         own = group[ranks.own(len(group))]
         return read_to(reference, own, clip.pixels, clip.device)
 
-    for group, pixels in ahead(load, np.array_split(chosen, ceil(len(chosen) / size))):
+    for group, pixels in ahead(load, even_batches(chosen, size)):
         own = torch.arange(len(group), device=clip.device)
         yield Batch(pixels, clip.tokenise(reference.texts(group)), own, len(group))

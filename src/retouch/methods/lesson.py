@@ -12,7 +12,6 @@ from retouch.clip import Batch, Clip, Features
 from retouch.clip.contrast import losses, times
 from retouch.data.ahead import ahead, read_to, send
 from retouch.data.pictures import Indices
-from retouch.data.replay import Buffer
 from retouch.data.stream import Stream, Task
 from retouch.devices import ranks
 from retouch.methods.settings import Settings
@@ -21,7 +20,7 @@ log = logging.getLogger("retouch")
 
 # What a random choice is for; with the run's seed and the task it makes the seed of that choice.
 # Nothing else is random, so a task can be started anew, or in the middle, with the same result.
-_ORDER, _REPLAY, _EVIDENCE = 1, 2, 3
+_ORDER, REPLAY, _EVIDENCE = 1, 2, 3
 
 
 class Lesson:
@@ -79,15 +78,13 @@ class Lesson:
         return self._epoch[1][place]
 
     def batches(
-        self, steps: Iterable[int], buffer: Buffer, joins: Callable[[int], bool]
+        self, steps: Iterable[int], replay: Callable[[int, int], Indices]
     ) -> Iterator[tuple[int, Batch]]:
-        """The task's images step by step, with as many old ones in the epochs that they join."""
+        """The task's images step by step, joined by what `replay` draws for a step and its size."""
 
         def choose(step: int) -> tuple[int, int, Indices]:
             new = self.new(step)
-            count = len(new) if joins(step // self.per_epoch) else 0
-            old = buffer.draw(count, self.dice(_REPLAY, step))
-            return step, len(new), np.concatenate([new, old])
+            return step, len(new), np.concatenate([new, replay(step, len(new))])
 
         chosen = map(choose, steps)
         for (step, _, _), batch in ahead(lambda plan: self.load(plan[2], plan[1]), chosen):
@@ -105,11 +102,16 @@ class Lesson:
         """The batch's loss, whole or in terms that add up to it (see `clip.contrast.losses`)."""
         return losses(self.clip, batch, loss or self.loss, self.settings.micro_batch)
 
-    def evidence(self, share: float, batches: int | None = None) -> list[Indices]:
-        """A part of the task's images to score by, in batches: a share, or so many full batches."""
+    def evidence(
+        self, share: float, batches: int | None = None, *, drop_last: bool = False
+    ) -> list[Indices]:
+        """A part of the task's images to score by, in batches: a share, or so many full batches.
+
+        With `drop_last`, a last batch that is not full is left out, unless it is the only one.
+        """
         images = self.dice(_EVIDENCE).permutation(self.task.train)
         wanted = ceil(share * len(images)) if batches is None else batches * self.settings.batch
-        return self._split(images[: max(2, wanted)], drop_last=False)
+        return self._split(images[: max(2, wanted)], drop_last)
 
     def mean_losses(self, groups: Sequence[Indices]) -> Iterable[Tensor]:
         """Losses whose sum is the mean loss over all images of these batches."""
@@ -133,12 +135,19 @@ class Lesson:
         return Batch(pixels, there, send(torch.from_numpy(which), device), new)
 
     def _split(self, images: Indices, drop_last: bool | None = None) -> list[Indices]:
-        """Batches of nearly equal size: none is dropped, and none is left with a single image.
-
-        (A lone image finds its own prompt without effort, so there is nothing to learn from it.)
-        """
+        """The images in batches: full ones alone with `drop_last`, else all of them."""
         size = self.settings.batch
         drop = self._drop_last if drop_last is None else drop_last
         if drop and len(images) > size:
             return list(images[: len(images) // size * size].reshape(-1, size))
-        return np.array_split(images, ceil(len(images) / size))
+        return even_batches(images, size)
+
+
+def even_batches(items: Indices, size: int) -> list[Indices]:
+    """All items in batches of nearly equal size, none of which has a single item.
+
+    Alone, an image finds its prompt without effort, so there is nothing to learn from it. Where
+    pairs would leave one over, a batch has three.
+    """
+    count = min(ceil(len(items) / size), len(items) // 2)
+    return np.array_split(items, max(1, count))

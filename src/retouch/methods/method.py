@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack
 from typing import Annotated, Any, ClassVar, Self
 
+import numpy as np
 import torch
 from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, ValidationError
 from torch import Tensor, nn
@@ -17,10 +18,11 @@ from torch import Tensor, nn
 from retouch.clip import Clip
 from retouch.clip.contrast import Features, LossName, Objective
 from retouch.data.pairs import Pairs
+from retouch.data.pictures import Indices
 from retouch.data.replay import Balance, Buffer
 from retouch.devices import ranks
 from retouch.errors import UserError
-from retouch.methods.lesson import Lesson
+from retouch.methods.lesson import REPLAY, Lesson
 from retouch.methods.settings import Settings
 from retouch.sparse import Selection, only
 
@@ -166,6 +168,10 @@ class Replays(Part):
         """Whether replayed images take part in this epoch of a task."""
         return False
 
+    def draw(self, lesson: Lesson, buffer: Buffer, step: int, new: int) -> Indices:
+        """The images that are replayed in this step, beside so many new ones."""
+        return np.empty(0, np.int64)
+
 
 class Keeps(Part):
     """What holds the old knowledge during a step? Nothing."""
@@ -214,12 +220,19 @@ class Balanced(Replays):
     def joins(self, epoch: int) -> bool:
         return epoch >= self.from_epoch
 
+    def draw(self, lesson: Lesson, buffer: Buffer, step: int, new: int) -> Indices:
+        count = new if self.joins(step // lesson.per_epoch) else 0
+        return buffer.draw(count, lesson.dice(REPLAY, step))
+
 
 class Schedule(Part):
     """How does the learning rate change over a task? Not at all."""
 
-    def factor(self, step: int, steps: int, epochs: int) -> float:
-        """What to multiply it by in this step of so many, in so many epochs."""
+    def factor(self, step: int, steps: int, epochs: int, tasks: int = 1) -> float:
+        """What to multiply it by in this step of a task.
+
+        `steps` and `epochs` are those of the task, `tasks` is how many the whole run has.
+        """
         return 1.0
 
 
@@ -229,7 +242,7 @@ class Cosine(Schedule):
     warmup: Annotated[float, Field(ge=0, lt=1)] = 0.1
     """Share of the task's steps."""
 
-    def factor(self, step: int, steps: int, epochs: int) -> float:
+    def factor(self, step: int, steps: int, epochs: int, tasks: int = 1) -> float:
         warm = math.ceil(self.warmup * steps)
         if step < warm:
             return (step + 1) / warm

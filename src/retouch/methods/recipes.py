@@ -3,7 +3,7 @@
 from typing import Any
 
 from retouch.errors import UserError
-from retouch.methods.authors import AuthorsSchedule, AuthorsSelected
+from retouch.methods.authors import AuthorsReplay, AuthorsSchedule, AuthorsSelected
 from retouch.methods.distil import PRD, LwF
 from retouch.methods.everything import Everything
 from retouch.methods.ewc import EWC
@@ -106,7 +106,7 @@ _ALL = (
         name="spu-code",
         summary="selective parameter update, as in the authors' code",
         trains=AuthorsSelected(),
-        replays=Balanced(from_epoch=1),
+        replays=AuthorsReplay(),
         schedule=AuthorsSchedule(),
         objective="joined",
         drop_last=True,
