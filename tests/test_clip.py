@@ -6,6 +6,7 @@ import logging
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from tempfile import mkdtemp
 from threading import Event
@@ -24,7 +25,7 @@ from retouch.clip.open_clip import OpenClip, _library
 from retouch.clip.prompts import Ensemble, classifier, fill
 from retouch.data import Stream
 from retouch.errors import UserError
-from retouch.learn import Watch, checkpoint
+from retouch.learn import Results, Watch, checkpoint, teach
 from retouch.methods import Settings
 from retouch.sparse import Delta, fingerprint, locate
 
@@ -237,10 +238,7 @@ def test_towers_that_look_behind_the_end_are_not_cut():
 
 
 @pytest.mark.parametrize("make", [tiny_clip, dual, open_clip, with_own_tokenizer, seeing_all])
-def test_a_truncated_prompt_is_named(
-    make: Callable[[], Clip], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr("retouch.clip.model._NAMED", set())  # by other tests
+def test_a_truncated_prompt_is_named(make: Callable[[], Clip], caplog: pytest.LogCaptureFixture):
     clip = make()
     long = "a photo of " + f"red blue green {make.__name__} " * 40
     with caplog.at_level(logging.WARNING, "retouch"):
@@ -250,6 +248,30 @@ def test_a_truncated_prompt_is_named(
     assert clip.text_features(tokens).shape[0] == 2
     cut = [record for record in caplog.records if "cut at the model's" in record.getMessage()]
     assert len(cut) == 1
+
+
+def test_every_model_and_every_run_warns_of_truncated_prompts(
+    caplog: pytest.LogCaptureFixture, tmp_path: Path
+):
+    """Five are named and all are counted, however many were named in this process before."""
+    long = [f"{letter} " + "red " * 20 for letter in "abcdefgh"]
+    for clip in (tiny_clip(), tiny_clip()):
+        caplog.clear()
+        with caplog.at_level(logging.WARNING, "retouch"):
+            clip.tokenise(long)
+            clip.tokenise(long)
+        said = [record.getMessage() for record in caplog.records]
+        assert len(said) == 6
+        assert said[-1].startswith("8 prompts in all were cut at the model's 12 tokens")
+    train, test = (replace(images(n, 6, 4), classes=long[:6]) for n in ("train", "test"))
+    for out in (tmp_path / "first", tmp_path / "second"):  # of one and the same model
+        stream = Stream.split(train, test, tasks=2, order=0)
+        results = teach(clip, stream, "flyp", settings=Settings(epochs=1, batch=4), out=out)
+        named = [note for note in results.notes if note.startswith("a prompt of")]
+        counted = [note for note in results.notes if "prompts in all" in note]
+        assert len(named) == 5
+        assert counted[0].startswith("6 prompts in all")
+        assert Results.read(out).notes == results.notes
 
 
 class Bare:

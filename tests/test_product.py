@@ -214,5 +214,9 @@ def test_settings_suit_few_images_and_many():
     assert many.method.replays.size == 400
     asked = suit(clip, method, {"batch": 32, "epochs": 3, "lr": 1e-4}, images=[12], classes=3)
     assert (asked.settings.batch, asked.settings.epochs, asked.settings.lr) == (32, 3, 1e-4)
-    own = suit(clip, method.change({"replays.size": 7}), {}, images=[12], classes=3)
-    assert own.method.replays.size == 7
+    for size in (7, 0.04):  # the default is respected as well, where it is asked for
+        own = suit(clip, method.change({"replays.size": size}), {}, images=[12], classes=3)
+        assert own.method.replays.size == size
+        assert len(own.said) == 1
+    class_balanced = method.change({"replays.balance": "class"})
+    assert suit(clip, class_balanced, {}, images=[12], classes=3).method.replays.size == 12

@@ -61,7 +61,8 @@ def choose_method(
         )
     chosen = method_of(run.config) if run else recipe(name or "spu")
     if run and replay is None and isinstance(chosen.replays, Balanced):
-        chosen = chosen.change({"replays.size": Balanced().size})  # to be suited anew
+        own = chosen.replays.model_dump(exclude={"size"})  # which is to be suited anew
+        chosen = chosen.change({"replays": type(chosen.replays)(**own)})
     if replay == "none":
         chosen = chosen.change({"replays": Replays()})
     elif replay is not None:

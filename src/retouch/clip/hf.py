@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from retouch.clip.compiled import length_for
-from retouch.clip.model import Clip, Tokens, warn_of_cut
+from retouch.clip.model import Clip, Tokens
 from retouch.clip.pixels import Pixels
 from retouch.clip.prompt_file import saving
 from retouch.clip.torchvision import mend_torchvision
@@ -61,7 +61,7 @@ class HuggingFaceClip(Clip):
         batch = self.tokenizer(list(prompts), padding="longest", return_tensors="pt", **limit)
         if batch["input_ids"].shape[1] == self._context:
             whole = self.tokenizer(list(prompts), verbose=False)["input_ids"]
-            warn_of_cut(prompts, [len(ids) for ids in whole], self._context)
+            self.cut_prompts.add(prompts, [len(ids) for ids in whole], self._context)
         return {key: batch[key] for key in self._keys}
 
     def _cut_quickly(self, prompts: Sequence[str]) -> Tokens | None:

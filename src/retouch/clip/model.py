@@ -1,10 +1,10 @@
 """One small interface over every CLIP, whichever library it comes from."""
 
 import copy
-import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from threading import RLock
 from typing import Self
@@ -22,12 +22,11 @@ from retouch.clip.compiled import (
     rows_to_judge,
     timed,
 )
+from retouch.clip.cut_prompts import CutPrompts
 from retouch.clip.lean import compile_with, lean
 from retouch.clip.pixels import Pixels, Scale, scaled
 from retouch.clip.recorded import Pass, Recorder, watched
 from retouch.sparse.locate import block_names
-
-log = logging.getLogger("retouch")
 
 Tokens = dict[str, Tensor]
 """A batch of prompts as the text tower takes them, no longer than the longest of them."""
@@ -71,6 +70,11 @@ class Clip(ABC):
         """Prompts as tokens. One that the model cannot read to its end is cut; the log names it."""
         with _ONE_AT_A_TIME:
             return self._tokenise(prompts)
+
+    @cached_property
+    def cut_prompts(self) -> CutPrompts:
+        """The prompts that were truncated so far."""
+        return CutPrompts()
 
     def lengths(self, tokens: Tokens) -> Tensor | None:
         """Up to where each prompt is read; what lies behind may be cut off. None: all is read."""
@@ -177,7 +181,8 @@ class Clip(ABC):
     def twin(self) -> Self:
         """A frozen copy, to compare with later."""
         tokenizer = getattr(self, "tokenizer", None)
-        other = copy.deepcopy(self, {id(tokenizer): tokenizer, id(self._recorder): None})
+        shared = {id(each): each for each in (tokenizer, self.cut_prompts)}
+        other = copy.deepcopy(self, {**shared, id(self._recorder): None})
         other.model.requires_grad_(False)
         return other
 
@@ -232,24 +237,3 @@ class Pair(Clip):
 def how_many(tokens: Tokens) -> int:
     """Prompts in a batch of them."""
     return len(next(iter(tokens.values())))
-
-
-_NAMED: set[str] = set()
-_NAME_AT_MOST = 5
-
-
-def warn_of_cut(prompts: Sequence[str], lengths: Sequence[int], context: int) -> None:
-    """Say which prompts are longer than the model can read, the first few of them, each once."""
-    for prompt, length in zip(prompts, lengths, strict=True):
-        if length <= context or prompt in _NAMED or len(_NAMED) > _NAME_AT_MOST:
-            continue
-        _NAMED.add(prompt)
-        if len(_NAMED) > _NAME_AT_MOST:
-            log.warning("more prompts than these were cut at the model's %d tokens", context)
-        else:
-            log.warning(
-                "a prompt of %d tokens was cut at the model's %d: %r; use a shorter class name",
-                length,
-                context,
-                prompt if len(prompt) < 80 else f"{prompt[:77]}…",
-            )

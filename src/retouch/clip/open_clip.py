@@ -12,7 +12,7 @@ from torch.func import functional_call
 from torch.nn.functional import pad
 
 from retouch.clip.compiled import length_for
-from retouch.clip.model import Clip, Tokens, warn_of_cut
+from retouch.clip.model import Clip, Tokens
 from retouch.clip.pixels import Pixels
 from retouch.clip.prompt_file import saving
 from retouch.clip.torchvision import mend_torchvision
@@ -83,9 +83,10 @@ class OpenClip(Clip):
         if inside is not None:
             clean = getattr(self.tokenizer, "clean_fn", str)
             whole = inside([clean(prompt) for prompt in prompts], verbose=False)["input_ids"]
-            warn_of_cut(prompts, [len(ids) for ids in whole], full)
+            self.cut_prompts.add(prompts, [len(ids) for ids in whole], full)
         elif hasattr(self.tokenizer, "encode"):
-            warn_of_cut(prompts, [len(self.tokenizer.encode(p)) + 2 for p in prompts], full)
+            lengths = [len(self.tokenizer.encode(p)) + 2 for p in prompts]
+            self.cut_prompts.add(prompts, lengths, full)
 
     def lengths(self, tokens: Tokens) -> Tensor | None:
         return self._end(tokens["text"]) + 1 if self._causal else None

@@ -107,7 +107,8 @@ def teach(
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder() / "compiled"))
     fast = clip.fast(COMPILER if settings.compile else None)
     stopping = stopping_cleanly(record, out is not None)
-    with _noting(results), repeatable(clip.device), stopping, record.watch, fast as took:
+    noting, cutting = _noting(results), clip.cut_prompts.collecting()
+    with noting, cutting, repeatable(clip.device), stopping, record.watch, fast as took:
         train(clip, stream, chosen, settings, Judge(stream, control), record)
         if took.seconds >= 1:
             record.tell({"compiling": f"{took.seconds:.0f} s"})

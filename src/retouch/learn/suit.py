@@ -54,9 +54,10 @@ def suit(
     said = [f"batches of {settings.batch}, {settings.epochs} epochs, learning rate {settings.lr:g}"]
     if fewest < 4 * 128 and not {"batch", "epochs"} & set(given):
         said[0] += f" (suited to {fewest:,} images; the paper has 128 and 10)"
-    if isinstance(method.replays, Balanced) and method.replays.size == Balanced().size:
+    replays = method.replays
+    if isinstance(replays, Balanced) and "size" not in replays.model_fields_set:
         total = sum(images) + learned
-        kept = min(max(REPLAYED_A_CLASS * classes, round(Balanced().size * total)), total)
+        kept = min(max(REPLAYED_A_CLASS * classes, round(replays.size * total)), total)
         method = method.change({"replays.size": kept})
         said.append(f"up to {kept:,} images are kept to replay them later")
     return Suited(settings, method, said)

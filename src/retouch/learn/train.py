@@ -30,6 +30,7 @@ def train(
     buffer.check(len(stream.tasks), len(stream.classes))
     judge.begin(clip)
     record.begin(buffer, lambda learned: judge(clip, learned))
+    clip.cut_prompts.summarise()
     for task in stream.tasks[record.done :]:
         lesson = lesson_for(clip, stream, task, method, settings)
         lesson.control_drop = record.control_drop(lambda: judge.control(clip))
@@ -54,6 +55,7 @@ def train(
             method.keeps.end(lesson)
             update.agree()
             buffer.add(task.number, task.train, stream.train.labels[task.train])
+            clip.cut_prompts.summarise()
             judged = partial(judge, clip, task.number + 1)
             record.end_task(update, judged, method.settles.kept)
 

@@ -314,13 +314,19 @@ class Method(BaseModel):
             name, _, setting = path.partition(".")
             try:
                 part = fields[name]
-                fields[name] = type(part)(**{**dict(part), setting: value}) if setting else value
+                fields[name] = _with(part, setting, value) if setting else value
             except (KeyError, ValidationError, AttributeError) as why:
                 raise UserError(_no_such(self, path, value, why)) from None
         try:
             return type(self)(**fields)
         except ValidationError as why:
             raise UserError(f"{changes}: {why.errors()[0]['msg']}") from None
+
+
+def _with(part: Part, setting: str, value: Any) -> Part:
+    """A part with one setting changed; `model_fields_set` still names only what was asked for."""
+    asked = {name: getattr(part, name) for name in part.model_fields_set}
+    return type(part)(**{**asked, setting: value})
 
 
 def _no_such(method: Method, path: str, value: Any, why: Exception) -> str:
