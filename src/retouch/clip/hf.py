@@ -14,11 +14,13 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from retouch.clip.compiled import length_for
+from retouch.clip.guard import NO_CODE, check_config, check_weights, no_code
 from retouch.clip.model import Clip, Tokens, warn_of_cut
 from retouch.clip.pixels import Pixels
 from retouch.clip.prompt_file import saving
 from retouch.clip.torchvision import mend_torchvision
 from retouch.errors import UserError
+from retouch.files import NO_ROOM
 
 log = logging.getLogger("retouch")
 
@@ -142,24 +144,22 @@ def load_hf(source: str, *, random_weights: bool = False) -> HuggingFaceClip:
     import transformers
 
     options = {} if Path(source).is_dir() else _hub_options(source)
-    with _quiet(transformers), _explained(source):
-        config = transformers.AutoConfig.from_pretrained(source, **options)
-        if config.model_type not in CLASSES:
-            raise UserError(
-                f"{source} is a model of type {config.model_type!r}; retouch loads "
-                f"{' and '.join(CLASSES)} from transformers. Wrap other encoders in retouch.Pair"
-            )
+    with _quiet(transformers), _explained(source), no_code(source):
         raw, _ = transformers.PretrainedConfig.get_config_dict(source, **options)
+        check_config(source, raw, CLASSES)
+        own = {**options, "trust_remote_code": False}
+        config = transformers.AutoConfig.from_pretrained(source, **own)
         _check_activation(source, raw.get("_name_or_path") or source, config)
         kind = getattr(transformers, CLASSES[config.model_type])
         if random_weights:
             log.warning("%s: random weights, as asked for; it knows nothing yet", source)
             model = kind(config)
         else:
-            model = _with_all_weights(kind, source, options)
-        tokenizer = transformers.AutoTokenizer.from_pretrained(source, **options)
+            check_weights(source, raw, options)
+            model = _with_all_weights(kind, source, own)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(source, **own)
         pixels = _read_pixels(source, config.vision_config.image_size, options)
-    return HuggingFaceClip(model, tokenizer, pixels, source)
+        return HuggingFaceClip(model, tokenizer, pixels, source)
 
 
 def _with_all_weights(kind: Any, source: str, options: dict[str, Any]) -> Any:
@@ -258,11 +258,16 @@ def _explained(source: str) -> Iterator[None]:
         yield
     except UserError:
         raise
-    except (OSError, RuntimeError, ValueError, KeyError) as why:
-        reason = str(why).strip().partition("\n")[0]
+    except Exception as why:  # a damaged file can fail anywhere in the library
+        if isinstance(why, OSError) and why.errno in NO_ROOM:
+            raise
+        reason = " ".join(str(why).strip().partition("\n")[0].split())[:400]
+        if "trust_remote_code" in str(why):
+            reason = NO_CODE
         raise UserError(
-            f"{source} could not be loaded: {reason}. A folder needs config.json, "
-            "model.safetensors (no .bin: those can run code), and its tokenizer's files"
+            f"{source} could not be loaded: {reason or type(why).__name__}. A folder needs "
+            "config.json, model.safetensors (no .bin: those can run code), and its tokenizer's "
+            "files, all of them whole"
         ) from why
 
 

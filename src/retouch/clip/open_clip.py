@@ -2,7 +2,8 @@
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,13 @@ from torch.func import functional_call
 from torch.nn.functional import pad
 
 from retouch.clip.compiled import length_for
+from retouch.clip.guard import NO_CODE, no_code
 from retouch.clip.model import Clip, Tokens, warn_of_cut
 from retouch.clip.pixels import Pixels
 from retouch.clip.prompt_file import saving
 from retouch.clip.torchvision import mend_torchvision
 from retouch.errors import UserError
+from retouch.files import NO_ROOM
 
 log = logging.getLogger("retouch")
 
@@ -147,9 +150,7 @@ def load_open_clip(spec: str, *, random_weights: bool = False) -> OpenClip:
             f"({', '.join(library.list_pretrained_tags_by_model(name)) or 'no tags known'}) or "
             f"open_clip:{name}@FILE.safetensors, or ask for random weights"
         )
-    return OpenClip(
-        _build(library, name, weights), library.get_tokenizer(name), f"open_clip:{spec}"
-    )
+    return _build(library, name, weights, f"open_clip:{spec}")
 
 
 def is_open_clip_folder(folder: Path) -> bool:
@@ -162,21 +163,41 @@ def load_open_clip_folder(folder: Path) -> OpenClip:
     library, weights = _library(), folder / WEIGHTS
     if not weights.is_file():
         raise UserError(f"{folder} has {CONFIG}, but no {WEIGHTS}; take a complete folder")
-    name = f"local-dir:{folder.resolve()}"
-    return OpenClip(_build(library, name, weights), library.get_tokenizer(name), str(folder))
+    return _build(library, f"local-dir:{folder.resolve()}", weights, str(folder))
 
 
-def _build(library: Any, name: str, weights: Path | None) -> Any:
+def _build(library: Any, name: str, weights: Path | None, source: str) -> OpenClip:
+    """The model with its tokenizer; without weights, all of it is random."""
+    own = name.startswith("local-dir:")  # which finds its weights by itself
+    file = str(weights) if weights and not own else None
+    with _explained(name, source, weights), no_code(source):
+        model = library.create_model(name, pretrained=file, pretrained_text=False)
+        return OpenClip(model, library.get_tokenizer(name), source)
+
+
+@contextmanager
+def _explained(name: str, source: str, weights: Path | None) -> Iterator[None]:
+    """The library's errors as ours; it warns on the root logger of what is raised here."""
     level = logging.root.level
-    logging.root.setLevel(logging.ERROR)  # the library warns on the root logger; we raise instead
+    logging.root.setLevel(logging.ERROR)
     try:
-        own = name.startswith("local-dir:")  # which names its weights by itself
-        return library.create_model(name, pretrained=str(weights) if weights and not own else None)
-    except (RuntimeError, KeyError, OSError, ValueError) as why:
-        reason = " ".join(str(why).split())[:400]
+        yield
+    except UserError:
+        raise
+    except Exception as why:  # a damaged file can fail anywhere in the library
+        if isinstance(why, OSError) and why.errno in NO_ROOM:
+            raise
+        if "trust_remote_code" in str(why):
+            raise UserError(f"{source} cannot be loaded: {NO_CODE}") from why
+        reason = " ".join(str(why).split())[:400] or type(why).__name__
+        if not name.startswith("local-dir:"):
+            raise UserError(
+                f"the weights in {weights} do not fit open_clip's {name}: {reason}. Nothing was "
+                "filled in at random; take a checkpoint of this very model"
+            ) from why
         raise UserError(
-            f"the weights in {weights} do not fit open_clip's {name}: {reason}. Nothing was filled "
-            "in at random; take a checkpoint of this very model"
+            f"{source} could not be loaded: {reason}. {CONFIG}, {WEIGHTS} and the tokenizer's "
+            "files must be whole and belong together; nothing was filled in at random"
         ) from why
     finally:
         logging.root.setLevel(level)
