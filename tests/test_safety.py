@@ -208,3 +208,65 @@ def test_data_sets_bring_no_code(tmp_path: Path, trap: Trap, asked: list[str]):
         retouch.read_data(f"hf:{tmp_path / 'd'}")
     assert not asked
     assert not trap.marker.exists()
+
+
+def broken(folder: Path, name: str, content: object, complaint: str, model: str = "") -> None:
+    """With this content in place of the file's own, or in place of some entries."""
+    file = folder / name
+    whole = file.read_bytes()
+    if isinstance(content, dict):
+        change(file, **content)
+    else:
+        assert isinstance(content, bytes)
+        file.write_bytes(content)
+    try:
+        with pytest.raises(UserError, match=complaint):
+            retouch.load(model or str(folder))
+    finally:
+        file.write_bytes(whole)
+
+
+def test_broken_files_of_a_model_get_a_sentence(tmp_path: Path):
+    folder = tiny_folder(tmp_path / "m")
+    weights = (folder / "model.safetensors").read_bytes()
+    for length in (0, 100, len(weights) - 1):
+        broken(folder, "model.safetensors", weights[:length], "could not be loaded.*whole")
+    for name in ("config.json", "tokenizer.json", "preprocessor_config.json"):
+        for content in (b"[]", b"{", b'{"a":' * 100_000, b"\xff\xfe"):
+            broken(folder, name, content, rf"{name}|loaded")
+    for entries in ({"vision_config": 7}, {"projection_dim": "wide"}, {"text_config": None}):
+        broken(folder, "config.json", entries, "could not be loaded")
+    broken(folder, "config.json", {"model_type": ["clip"]}, "type")
+    for content in (b"", b"null", b"{"):
+        broken(folder, "preprocessor_config.json", content, "preprocessor_config.json is broken")
+    for entries, complaint in [
+        ({"image_mean": "grey"}, "mean"),
+        ({"image_mean": [0.5]}, "mean"),
+        ({"image_std": [1, 0, 1]}, "std"),
+        ({"size": "small"}, "size"),
+        ({"size": -3}, "size|shortest"),
+        ({"size": 12}, "do_center_crop"),
+        ({"size": {"shortest_edge": 16}, "do_center_crop": True, "crop_size": []}, "crop_size"),
+        ({"resample": "best"}, "Resampling"),
+    ]:
+        broken(
+            folder, "preprocessor_config.json", entries, f"preprocessor_config.json.*{complaint}"
+        )
+
+
+def test_broken_files_of_open_clip_get_a_sentence(tmp_path: Path):
+    folder = open_clip_folder(tmp_path / "o")
+    weights = (folder / WEIGHTS).read_bytes()
+    for length in (0, 100, len(weights) - 1):
+        broken(folder, WEIGHTS, weights[:length], "could not be loaded")
+    for content in (b"", b"[]", b'{"model_cfg": 7}', b'{"a":' * 100_000, b"\xff"):
+        broken(folder, CONFIG, content, "could not be loaded")
+        broken(folder, CONFIG, content, "is broken", f"open_clip:safe@{folder / WEIGHTS}")
+    for preprocess in (7, {"mean": "grey"}, {"std": [1, 2]}, {"resize_mode": 3}):
+        broken(folder, CONFIG, {"preprocess_cfg": preprocess}, "loaded|pixels|pictures|mean|std")
+
+
+def test_pixels_of_the_wrong_kind():
+    for wrong in ({"size": 16}, {"size": (16, 0)}, {"size": (16, 16), "mean": 0.5}):
+        with pytest.raises(UserError, match="pixels with"):
+            retouch.Pixels(**wrong)

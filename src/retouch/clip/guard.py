@@ -95,25 +95,25 @@ def _entries(config: object, names: tuple[str, ...]) -> Iterator[object]:
 
 def check_weights(source: str, config: Mapping[str, Any], options: Mapping[str, Any]) -> None:
     """Refuse an index that leads to anything but safetensors files beside it, and adapters."""
-    from transformers.utils import cached_file
-
-    # Of a file that is not there, in the folder, on the hub or in its cache, None comes back.
-    missing = ("gated_repo", "missing_entries", "connection_errors")
-    quiet = {f"_raise_exceptions_for_{what}": False for what in missing}
-
-    def found(name: str) -> str | None:
-        path: str | None = cached_file(source, name, **quiet, **options)
-        return path
-
-    if found("adapter_config.json"):
+    if find_file(source, "adapter_config.json", options):
         raise UserError(
             f"{source} holds an adapter (adapter_config.json) that changes another model; merge it "
             "into that model first: peft's `merge_and_unload()`, then `save_pretrained(FOLDER)`"
         )
     explicit = config.get("transformers_weights")
     name = explicit if explicit and explicit.endswith(".json") else INDEX
-    if (explicit is None or explicit == name) and (path := found(name)):
+    if (explicit is None or explicit == name) and (path := find_file(source, name, options)):
         _check_index(source, Path(path))
+
+
+def find_file(source: str, name: str, options: Mapping[str, Any]) -> str | None:
+    """Where a file of a model lies, be it a folder or a name on the hub; None if it has none."""
+    from transformers.utils import cached_file
+
+    missing = ("gated_repo", "missing_entries", "connection_errors")
+    quiet = {f"_raise_exceptions_for_{what}": False for what in missing}
+    path: str | None = cached_file(source, name, **quiet, **options)
+    return path
 
 
 def _check_index(source: str, file: Path) -> None:

@@ -14,16 +14,17 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from retouch.clip.compiled import length_for
-from retouch.clip.guard import NO_CODE, check_config, check_weights, no_code
+from retouch.clip.guard import NO_CODE, check_config, check_weights, find_file, no_code
 from retouch.clip.model import Clip, Tokens, warn_of_cut
 from retouch.clip.pixels import Pixels
 from retouch.clip.prompt_file import saving
 from retouch.clip.torchvision import mend_torchvision
-from retouch.errors import UserError
+from retouch.errors import UserError, said_of
 from retouch.files import NO_ROOM
 
 log = logging.getLogger("retouch")
 
+PREPROCESSOR = "preprocessor_config.json"
 CLASSES = {"clip": "CLIPModel", "vision-text-dual-encoder": "VisionTextDualEncoderModel"}
 
 
@@ -117,7 +118,7 @@ class HuggingFaceClip(Clip):
             self._hf.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
         settings = _processor_settings(self.pixels)
-        (Path(folder) / "preprocessor_config.json").write_text(json.dumps(settings, indent=1))
+        (Path(folder) / PREPROCESSOR).write_text(json.dumps(settings, indent=1))
 
 
 @contextmanager
@@ -158,7 +159,7 @@ def load_hf(source: str, *, random_weights: bool = False) -> HuggingFaceClip:
             check_weights(source, raw, options)
             model = _with_all_weights(kind, source, own)
         tokenizer = transformers.AutoTokenizer.from_pretrained(source, **own)
-        pixels = _read_pixels(source, config.vision_config.image_size, options)
+        pixels = _read_pixels(source, config.vision_config, options)
         return HuggingFaceClip(model, tokenizer, pixels, source)
 
 
@@ -217,19 +218,33 @@ def _check_activation(source: str, origin: str, config: Any) -> None:
         )
 
 
-def _read_pixels(source: str, image_size: int, options: dict[str, Any]) -> Pixels:
+def _read_pixels(source: str, vision: Any, options: dict[str, Any]) -> Pixels:
+    """How its pictures are prepared; CLIP's own way, with a warning, if no file says that."""
     from transformers import ImageProcessingMixin
 
+    files = [n for n in (PREPROCESSOR, "processor_config.json") if find_file(source, n, options)]
     try:
         settings, _ = ImageProcessingMixin.get_image_processor_dict(source, **options)
-    except OSError:
+        pixels = Pixels.from_processor(settings, vision.image_size)
+    except Exception as why:  # whatever stands in the file
+        if files:
+            raise UserError(
+                f"{source}: {files[0]} is broken ({said_of(why)}). Take another copy of it, or "
+                "delete it to have pictures prepared as CLIP does"
+            ) from why
         log.warning(
-            "%s has no preprocessor_config.json; pictures are prepared as CLIP does, at %d pixels",
+            "%s has no %s; pictures are prepared as CLIP does, at %d pixels",
             source,
-            image_size,
+            PREPROCESSOR,
+            vision.image_size,
         )
-        settings = {}
-    return Pixels.from_processor(settings, image_size)
+        return Pixels.from_processor({}, vision.image_size)
+    if vision.model_type.startswith("clip") and set(pixels.size) != {vision.image_size}:
+        raise UserError(
+            f"{source}: {PREPROCESSOR} gives pictures of {pixels.size[1]}×{pixels.size[0]}, and "
+            f"the model takes {vision.image_size}×{vision.image_size}; set crop_size to that"
+        )
+    return pixels
 
 
 def _processor_settings(pixels: Pixels) -> dict[str, Any]:
@@ -261,11 +276,11 @@ def _explained(source: str) -> Iterator[None]:
     except Exception as why:  # a damaged file can fail anywhere in the library
         if isinstance(why, OSError) and why.errno in NO_ROOM:
             raise
-        reason = " ".join(str(why).strip().partition("\n")[0].split())[:400]
+        reason = said_of(why)
         if "trust_remote_code" in str(why):
             reason = NO_CODE
         raise UserError(
-            f"{source} could not be loaded: {reason or type(why).__name__}. A folder needs "
+            f"{source} could not be loaded: {reason}. A folder needs "
             "config.json, model.safetensors (no .bin: those can run code), and its tokenizer's "
             "files, all of them whole"
         ) from why

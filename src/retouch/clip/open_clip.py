@@ -18,7 +18,7 @@ from retouch.clip.model import Clip, Tokens, warn_of_cut
 from retouch.clip.pixels import Pixels
 from retouch.clip.prompt_file import saving
 from retouch.clip.torchvision import mend_torchvision
-from retouch.errors import UserError
+from retouch.errors import UserError, said_of
 from retouch.files import NO_ROOM
 
 log = logging.getLogger("retouch")
@@ -189,7 +189,7 @@ def _explained(name: str, source: str, weights: Path | None) -> Iterator[None]:
             raise
         if "trust_remote_code" in str(why):
             raise UserError(f"{source} cannot be loaded: {NO_CODE}") from why
-        reason = " ".join(str(why).split())[:400] or type(why).__name__
+        reason = said_of(why)
         if not name.startswith("local-dir:"):
             raise UserError(
                 f"the weights in {weights} do not fit open_clip's {name}: {reason}. Nothing was "
@@ -207,13 +207,23 @@ def _check_file(library: Any, name: str, file: Path) -> Path:
     if not file.is_file():
         raise UserError(f"{file} does not exist; give the path of a safetensors file")
     _refuse_pickle(file)
-    beside = file.with_name("open_clip_config.json")
+    beside = file.with_name(CONFIG)
     if beside.is_file():
-        wants = bool(json.loads(beside.read_text())["model_cfg"].get("quick_gelu", False))
+        wants = _wants_quick_gelu(beside)
     else:
         wants = "openai" in file.name.lower() or _has_quick_gelu(library, name)
     _check_activation(library, name, wants, str(file))
     return file
+
+
+def _wants_quick_gelu(config: Path) -> bool:
+    try:
+        return bool(json.loads(config.read_text("utf-8"))["model_cfg"].get("quick_gelu", False))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as why:
+        raise UserError(
+            f"{config}, which lies beside the weights, is broken ({said_of(why)}); "
+            "take another copy of it, or move the weights to a folder of their own"
+        ) from None
 
 
 def _download(library: Any, name: str, tag: str) -> Path:
@@ -263,7 +273,7 @@ def _read_pixels(settings: dict[str, Any]) -> Pixels:
     size = settings["size"]
     height, width = (size, size) if isinstance(size, int) else size
     mode = settings.get("resize_mode", "shortest")
-    if mode == "longest" or (mode == "shortest" and height != width):
+    if mode not in ("shortest", "squash") or (mode == "shortest" and height != width):
         raise UserError(
             f"open_clip prepares this model's pictures with resize_mode={mode!r} to "
             f"{height}×{width}, which retouch does not do yet; take a model with square pictures"
