@@ -1,5 +1,12 @@
 """What a user can put right: every such error says the value, what is wrong and what to do."""
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
+
+_LONGEST = 400
+
 
 class UserError(ValueError):
     """A mistake in what was asked for. The command line prints it without a traceback."""
@@ -7,3 +14,26 @@ class UserError(ValueError):
 
 class Diverged(UserError):
     """Training ran into a loss that is not a number. What was learned before stays on disk."""
+
+
+def said_of(why: BaseException) -> str:
+    """Another library's error in one line, as part of a sentence.
+
+    Where the message alone says little, as that of a KeyError, the error's kind stands before it.
+    """
+    reason = " ".join(str(why).split()).rstrip(".")
+    if not reason or isinstance(why, LookupError | AttributeError | TypeError):
+        reason = f"{type(why).__name__}: {reason}".removesuffix(": ")
+    return reason if len(reason) <= _LONGEST else f"{reason[:_LONGEST]} …"
+
+
+def first_problem(why: "ValidationError") -> str:
+    """What pydantic found wrong first: the field, the value and what it should be."""
+    problem = why.errors(include_url=False)[0]
+    field, rule = ".".join(map(str, problem["loc"])), str(problem["msg"])
+    if problem["type"] == "extra_forbidden":
+        return f"{field or 'it'}: there is no such entry"
+    if problem["type"] in ("missing", "json_invalid") or not field:
+        return f"{field}: {rule}".removeprefix(": ")
+    rule = rule.removeprefix("Value error, ")
+    return f"{field}={problem['input']!r:.80}: {rule[:1].lower()}{rule[1:]}"

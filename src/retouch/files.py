@@ -1,5 +1,6 @@
 """Write files and folders whole or not at all."""
 
+import errno
 import os
 import shutil
 from collections.abc import Iterator
@@ -7,6 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from retouch.errors import UserError
+
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""A disk that is full, a quota that is spent, a file over the limit on its size."""
 
 
 def write_atomically(path: str | Path, content: bytes | str) -> None:

@@ -14,14 +14,17 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from retouch.clip.compiled import length_for
+from retouch.clip.guard import NO_CODE, check_config, check_weights, find_file, no_code
 from retouch.clip.model import Clip, Tokens
 from retouch.clip.pixels import Pixels
 from retouch.clip.prompt_file import saving
 from retouch.clip.torchvision import mend_torchvision
-from retouch.errors import UserError
+from retouch.errors import UserError, said_of
+from retouch.files import NO_ROOM
 
 log = logging.getLogger("retouch")
 
+PREPROCESSOR = "preprocessor_config.json"
 CLASSES = {"clip": "CLIPModel", "vision-text-dual-encoder": "VisionTextDualEncoderModel"}
 
 
@@ -115,7 +118,7 @@ class HuggingFaceClip(Clip):
             self._hf.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
         settings = _processor_settings(self.pixels)
-        (Path(folder) / "preprocessor_config.json").write_text(json.dumps(settings, indent=1))
+        (Path(folder) / PREPROCESSOR).write_text(json.dumps(settings, indent=1))
 
 
 @contextmanager
@@ -142,24 +145,22 @@ def load_hf(source: str, *, random_weights: bool = False) -> HuggingFaceClip:
     import transformers
 
     options = {} if Path(source).is_dir() else _hub_options(source)
-    with _quiet(transformers), _explained(source):
-        config = transformers.AutoConfig.from_pretrained(source, **options)
-        if config.model_type not in CLASSES:
-            raise UserError(
-                f"{source} is a model of type {config.model_type!r}; retouch loads "
-                f"{' and '.join(CLASSES)} from transformers. Wrap other encoders in retouch.Pair"
-            )
+    with _quiet(transformers), _explained(source), no_code(source):
         raw, _ = transformers.PretrainedConfig.get_config_dict(source, **options)
+        check_config(source, raw, CLASSES)
+        own = {**options, "trust_remote_code": False}
+        config = transformers.AutoConfig.from_pretrained(source, **own)
         _check_activation(source, raw.get("_name_or_path") or source, config)
         kind = getattr(transformers, CLASSES[config.model_type])
         if random_weights:
             log.warning("%s: random weights, as asked for; it knows nothing yet", source)
             model = kind(config)
         else:
-            model = _with_all_weights(kind, source, options)
-        tokenizer = transformers.AutoTokenizer.from_pretrained(source, **options)
-        pixels = _read_pixels(source, config.vision_config.image_size, options)
-    return HuggingFaceClip(model, tokenizer, pixels, source)
+            check_weights(source, raw, options)
+            model = _with_all_weights(kind, source, own)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(source, **own)
+        pixels = _read_pixels(source, config.vision_config, options)
+        return HuggingFaceClip(model, tokenizer, pixels, source)
 
 
 def _with_all_weights(kind: Any, source: str, options: dict[str, Any]) -> Any:
@@ -217,19 +218,33 @@ def _check_activation(source: str, origin: str, config: Any) -> None:
         )
 
 
-def _read_pixels(source: str, image_size: int, options: dict[str, Any]) -> Pixels:
+def _read_pixels(source: str, vision: Any, options: dict[str, Any]) -> Pixels:
+    """How its pictures are prepared; CLIP's own way, with a warning, if no file says that."""
     from transformers import ImageProcessingMixin
 
+    files = [n for n in (PREPROCESSOR, "processor_config.json") if find_file(source, n, options)]
     try:
         settings, _ = ImageProcessingMixin.get_image_processor_dict(source, **options)
-    except OSError:
+        pixels = Pixels.from_processor(settings, vision.image_size)
+    except Exception as why:  # whatever stands in the file
+        if files:
+            raise UserError(
+                f"{source}: {files[0]} is broken ({said_of(why)}). Take another copy of it, or "
+                "delete it to have pictures prepared as CLIP does"
+            ) from why
         log.warning(
-            "%s has no preprocessor_config.json; pictures are prepared as CLIP does, at %d pixels",
+            "%s has no %s; pictures are prepared as CLIP does, at %d pixels",
             source,
-            image_size,
+            PREPROCESSOR,
+            vision.image_size,
         )
-        settings = {}
-    return Pixels.from_processor(settings, image_size)
+        return Pixels.from_processor({}, vision.image_size)
+    if vision.model_type.startswith("clip") and set(pixels.size) != {vision.image_size}:
+        raise UserError(
+            f"{source}: {PREPROCESSOR} gives pictures of {pixels.size[1]}×{pixels.size[0]}, and "
+            f"the model takes {vision.image_size}×{vision.image_size}; set crop_size to that"
+        )
+    return pixels
 
 
 def _processor_settings(pixels: Pixels) -> dict[str, Any]:
@@ -258,11 +273,16 @@ def _explained(source: str) -> Iterator[None]:
         yield
     except UserError:
         raise
-    except (OSError, RuntimeError, ValueError, KeyError) as why:
-        reason = str(why).strip().partition("\n")[0]
+    except Exception as why:  # a damaged file can fail anywhere in the library
+        if isinstance(why, OSError) and why.errno in NO_ROOM:
+            raise
+        reason = said_of(why)
+        if "trust_remote_code" in str(why):
+            reason = NO_CODE
         raise UserError(
-            f"{source} could not be loaded: {reason}. A folder needs config.json, "
-            "model.safetensors (no .bin: those can run code), and its tokenizer's files"
+            f"{source} could not be loaded: {reason}. A folder needs "
+            "config.json, model.safetensors (no .bin: those can run code), and its tokenizer's "
+            "files, all of them whole"
         ) from why
 
 

@@ -2,7 +2,8 @@
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,13 @@ from torch.func import functional_call
 from torch.nn.functional import pad
 
 from retouch.clip.compiled import length_for
+from retouch.clip.guard import NO_CODE, no_code
 from retouch.clip.model import Clip, Tokens
 from retouch.clip.pixels import Pixels
 from retouch.clip.prompt_file import saving
 from retouch.clip.torchvision import mend_torchvision
-from retouch.errors import UserError
+from retouch.errors import UserError, said_of
+from retouch.files import NO_ROOM
 
 log = logging.getLogger("retouch")
 
@@ -148,9 +151,7 @@ def load_open_clip(spec: str, *, random_weights: bool = False) -> OpenClip:
             f"({', '.join(library.list_pretrained_tags_by_model(name)) or 'no tags known'}) or "
             f"open_clip:{name}@FILE.safetensors, or ask for random weights"
         )
-    return OpenClip(
-        _build(library, name, weights), library.get_tokenizer(name), f"open_clip:{spec}"
-    )
+    return _build(library, name, weights, f"open_clip:{spec}")
 
 
 def is_open_clip_folder(folder: Path) -> bool:
@@ -163,21 +164,41 @@ def load_open_clip_folder(folder: Path) -> OpenClip:
     library, weights = _library(), folder / WEIGHTS
     if not weights.is_file():
         raise UserError(f"{folder} has {CONFIG}, but no {WEIGHTS}; take a complete folder")
-    name = f"local-dir:{folder.resolve()}"
-    return OpenClip(_build(library, name, weights), library.get_tokenizer(name), str(folder))
+    return _build(library, f"local-dir:{folder.resolve()}", weights, str(folder))
 
 
-def _build(library: Any, name: str, weights: Path | None) -> Any:
+def _build(library: Any, name: str, weights: Path | None, source: str) -> OpenClip:
+    """The model with its tokenizer; without weights, all of it is random."""
+    own = name.startswith("local-dir:")  # which finds its weights by itself
+    file = str(weights) if weights and not own else None
+    with _explained(name, source, weights), no_code(source):
+        model = library.create_model(name, pretrained=file, pretrained_text=False)
+        return OpenClip(model, library.get_tokenizer(name), source)
+
+
+@contextmanager
+def _explained(name: str, source: str, weights: Path | None) -> Iterator[None]:
+    """The library's errors as ours; it warns on the root logger of what is raised here."""
     level = logging.root.level
-    logging.root.setLevel(logging.ERROR)  # the library warns on the root logger; we raise instead
+    logging.root.setLevel(logging.ERROR)
     try:
-        own = name.startswith("local-dir:")  # which names its weights by itself
-        return library.create_model(name, pretrained=str(weights) if weights and not own else None)
-    except (RuntimeError, KeyError, OSError, ValueError) as why:
-        reason = " ".join(str(why).split())[:400]
+        yield
+    except UserError:
+        raise
+    except Exception as why:  # a damaged file can fail anywhere in the library
+        if isinstance(why, OSError) and why.errno in NO_ROOM:
+            raise
+        if "trust_remote_code" in str(why):
+            raise UserError(f"{source} cannot be loaded: {NO_CODE}") from why
+        reason = said_of(why)
+        if not name.startswith("local-dir:"):
+            raise UserError(
+                f"the weights in {weights} do not fit open_clip's {name}: {reason}. Nothing was "
+                "filled in at random; take a checkpoint of this very model"
+            ) from why
         raise UserError(
-            f"the weights in {weights} do not fit open_clip's {name}: {reason}. Nothing was filled "
-            "in at random; take a checkpoint of this very model"
+            f"{source} could not be loaded: {reason}. {CONFIG}, {WEIGHTS} and the tokenizer's "
+            "files must be whole and belong together; nothing was filled in at random"
         ) from why
     finally:
         logging.root.setLevel(level)
@@ -187,13 +208,23 @@ def _check_file(library: Any, name: str, file: Path) -> Path:
     if not file.is_file():
         raise UserError(f"{file} does not exist; give the path of a safetensors file")
     _refuse_pickle(file)
-    beside = file.with_name("open_clip_config.json")
+    beside = file.with_name(CONFIG)
     if beside.is_file():
-        wants = bool(json.loads(beside.read_text())["model_cfg"].get("quick_gelu", False))
+        wants = _wants_quick_gelu(beside)
     else:
         wants = "openai" in file.name.lower() or _has_quick_gelu(library, name)
     _check_activation(library, name, wants, str(file))
     return file
+
+
+def _wants_quick_gelu(config: Path) -> bool:
+    try:
+        return bool(json.loads(config.read_text("utf-8"))["model_cfg"].get("quick_gelu", False))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as why:
+        raise UserError(
+            f"{config}, which lies beside the weights, is broken ({said_of(why)}); "
+            "take another copy of it, or move the weights to a folder of their own"
+        ) from None
 
 
 def _download(library: Any, name: str, tag: str) -> Path:
@@ -243,7 +274,7 @@ def _read_pixels(settings: dict[str, Any]) -> Pixels:
     size = settings["size"]
     height, width = (size, size) if isinstance(size, int) else size
     mode = settings.get("resize_mode", "shortest")
-    if mode == "longest" or (mode == "shortest" and height != width):
+    if mode not in ("shortest", "squash") or (mode == "shortest" and height != width):
         raise UserError(
             f"open_clip prepares this model's pictures with resize_mode={mode!r} to "
             f"{height}×{width}, which retouch does not do yet; take a model with square pictures"

@@ -7,6 +7,8 @@ Two steps, because the first is slow and done once, the second is quick and done
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
+from math import isfinite
+from numbers import Integral, Real
 from typing import Any, Literal
 
 import numpy as np
@@ -46,6 +48,19 @@ class Pixels:
     odd_pixel: Literal["floor", "round"] = "floor"
     """Of an odd number of pixels to crop, transformers floors the half, torchvision rounds it."""
 
+    def __post_init__(self) -> None:
+        for name, right, wanted in (
+            ("size", _are(_is_count, self.size, 2), "a height and a width in pixels"),
+            ("shortest", self.shortest is None or _is_count(self.shortest), "pixels, or None"),
+            ("mean", _are(_is_finite, self.mean, 3), "three numbers"),
+            ("std", _are(_is_finite, self.std, 3) and all(self.std), "three numbers other than 0"),
+            ("resample", isinstance(self.resample, Image.Resampling), "an Image.Resampling"),
+            ("odd_pixel", self.odd_pixel in ("floor", "round"), "'floor' or 'round'"),
+        ):
+            if not right:
+                value = getattr(self, name)
+                raise UserError(f"pixels with {name}={value!r} cannot be made; give {wanted}")
+
     @property
     def transform(self) -> str:
         """What `prepare` does, in a word that can be part of a file's name."""
@@ -84,6 +99,8 @@ class Pixels:
     @classmethod
     def from_processor(cls, settings: Mapping[str, Any], image_size: int) -> "Pixels":
         """Read the settings that transformers stores as preprocessor_config.json."""
+        if not isinstance(settings, Mapping):
+            raise UserError(f"preprocessor settings are names and values, not {settings!r:.60}")
         size = settings.get("size", image_size)
         size = {"shortest_edge": size} if isinstance(size, int) else size
         crop = settings.get("crop_size", image_size)
@@ -93,6 +110,11 @@ class Pixels:
             "std": tuple(settings.get("image_std", OPENAI_STD)),
             "resample": Image.Resampling(settings.get("resample", Image.Resampling.BICUBIC)),
         }
+        if not isinstance(size, Mapping) or not isinstance(crop, Mapping):
+            raise UserError(
+                f"size {size!r} and crop_size {crop!r} must each be a number of pixels, or numbers "
+                "by the names shortest_edge, height and width"
+            )
         if "shortest_edge" in size and settings.get("do_center_crop", True):
             target = (crop["height"], crop["width"])
             return cls(size=target, shortest=size["shortest_edge"], **common)
@@ -102,6 +124,18 @@ class Pixels:
             f"preprocessor settings with size {size} and no centre crop give pictures of varying "
             "size; set do_center_crop, or size to a height and a width"
         )
+
+
+def _are(right: Callable[[object], bool], values: object, count: int) -> bool:
+    return isinstance(values, tuple) and len(values) == count and all(map(right, values))
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool) and value > 0
+
+
+def _is_finite(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool) and isfinite(value)
 
 
 @cache

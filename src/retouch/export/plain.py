@@ -1,9 +1,6 @@
 """Plain folders of weights, for transformers and for open_clip, each loaded again to be sure."""
 
 import json
-import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,7 +9,7 @@ from safetensors.torch import save_file
 
 from retouch.clip import Clip
 from retouch.clip.hf import HuggingFaceClip, load_hf
-from retouch.clip.open_clip import OpenClip
+from retouch.clip.open_clip import OpenClip, load_open_clip_folder
 from retouch.clip.torchvision import mend_torchvision
 from retouch.errors import UserError
 from retouch.export import names
@@ -94,7 +91,7 @@ def write_open_clip(subject: Subject, folder: Path) -> Written:
         raise of_ones_own(clip)
     (folder / "open_clip_config.json").write_text(json.dumps(config, indent=1), "utf-8")
     save_file({k: t.contiguous() for k, t in state.items()}, folder / "open_clip_model.safetensors")
-    return _checked(subject, _read_again(library, folder), "open_clip", limits)
+    return _checked(subject, load_open_clip_folder(folder), "open_clip", limits)
 
 
 def _differences(clip: Clip, there: str, here: str) -> list[str]:
@@ -126,23 +123,6 @@ def _known_config(clip: OpenClip, library: Any) -> dict[str, Any]:
         )
     visual: Any = clip.model.get_submodule("visual")
     return {"model_cfg": model, "preprocess_cfg": dict(visual.preprocess_cfg)}
-
-
-def _read_again(library: Any, folder: Path) -> OpenClip:
-    with _hushed():
-        model = library.create_model(f"local-dir:{folder}", require_pretrained=True)
-        return OpenClip(model, library.get_tokenizer(f"local-dir:{folder}"))
-
-
-@contextmanager
-def _hushed() -> Iterator[None]:
-    """open_clip talks on the root logger, of things that are meant."""
-    level = logging.root.level
-    logging.root.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logging.root.setLevel(level)
 
 
 def _open_clip() -> Any:

@@ -29,7 +29,7 @@ def read_hub(name: str) -> Splits:
     """`hf:OWNER/NAME`, fetched from the hub or its cache."""
     try:
         found = _library().load_dataset(name.removeprefix(PREFIX))
-    except (OSError, ValueError) as why:
+    except (OSError, ValueError, RuntimeError) as why:  # RuntimeError: it brings a script
         raise UserError(f"{name} cannot be loaded: {why}") from None
     return _splits(found, name)
 
