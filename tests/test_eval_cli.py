@@ -79,11 +79,28 @@ def test_before_and_after_of_a_run(home: Path):
     assert (found["tasks"], found["data"]["images"], found["data"]["choices"]) == (3, 24, 6)
     assert len(found["classes"]) == 10
     assert found["notes"] == []
+    assert found["joint"]["before"] == results.rows[0].joint.model_dump()
+    assert found["joint"]["after"] == results.rows[-1].joint.model_dump()
+    marks = [(row["set"], row["learned"]) for row in found["classes"]]
+    # The four control classes have names that the run learned.
+    assert marks == [("data", True)] * 6 + [("control", True)] * 4
+    first = answer("eval", home / "run", "--control", home / "control", "--task", 1)
+    taught = set(results.tasks[0].classes)
+    assert {row["name"] for row in first["classes"] if row["learned"]} == taught & {
+        row["name"] for row in first["classes"]
+    }
+    assert first["joint"] is None
+    shown = retouch(
+        "eval", home / "run", "--data", home / "photos", "--control", home / "control"
+    ).stdout
+    for words in ("Control set ", "New classes, among all", "Both, among all"):
+        assert words in shown
     done = retouch("eval", home / "run", "--data", home / "photos")
     assert done.exit_code == 0, done.output
     for words in ("New classes", "before %", "now %", "change", "dark red", "bright blue"):
         assert words in done.stdout
-    assert "Could do before" not in done.stdout
+    assert "Control set" not in done.stdout
+    assert "among all" not in done.stdout
 
 
 def test_one_model_or_two(home: Path):
@@ -91,6 +108,7 @@ def test_one_model_or_two(home: Path):
     assert alone["tasks"] is None
     assert alone["data"]["before"] is None
     assert {row["before"] for row in alone["classes"]} == {None}
+    assert {row["learned"] for row in alone["classes"]} == {False}, "no run taught it anything"
     done = retouch("eval", home / "model", "--data", home / "photos")
     assert "right %" in done.stdout
     assert "before" not in done.stdout

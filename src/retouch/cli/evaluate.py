@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from retouch.data import Images
-    from retouch.learn.by_class import ByClass, ClassRow
+    from retouch.learn.by_class import ByClass, ClassRow, JointChange
     from retouch.learn.closely import Exam
+    from retouch.learn.results import Joint
 
 
 def evaluate(
@@ -54,7 +55,8 @@ def evaluate(
     """What does it recognise? By class, with what it mistakes for what.
 
     Of a run, the model before and the model now are shown side by side. Of DATA the test part
-    counts where there is one, else all of it.
+    counts where there is one, else all of it. With --control, "among all" is how many are right
+    where every image may be called any class of both sets.
 
     Example: `retouch eval runs/march --data photos --control imagenet`
     """
@@ -163,6 +165,11 @@ def _as_json(
             "before": before,
             "after": after,
         }
+    learned = _learned(subject)
+    rows = [
+        {**row.model_dump(), "set": _set(row), "learned": row.name in learned}
+        for row in found.classes
+    ]
     return {
         "model": subject.name,
         "against": against,
@@ -170,7 +177,20 @@ def _as_json(
         "notes": _notes(subject, exams),
         **totals,
         **found.model_dump(exclude={"examples"}),
+        "classes": rows,
     }
+
+
+def _learned(subject: Subject) -> set[str]:
+    """The names of the classes that the run has taught this model; none without a run."""
+    if subject.run is None:
+        return set()
+    tasks = subject.run.results.tasks[: subject.tasks]
+    return {name for task in tasks for name in task.classes}
+
+
+def _set(row: "ClassRow") -> str:
+    return "data" if row.learned else "control"
 
 
 def _notes(subject: Subject, exams: "Sequence[Exam]") -> list[str]:
@@ -185,7 +205,7 @@ def _show(subject: Subject, exams: "Sequence[Exam]", found: "ByClass", everythin
         plain(out, f"Note: {note}.")
     called = {_part(exam): _called(subject, exam) for exam in exams}
     parts = [(called[part], rows) for part, rows in _parts(found)]
-    out.print(_totals(parts, subject.headings))
+    out.print(_totals(parts, subject.headings, found.joint))
     for what, rows in parts:
         for shown in classes_tables(rows, subject.headings, what, everything):
             out.print(shown)
@@ -197,11 +217,15 @@ def _show(subject: Subject, exams: "Sequence[Exam]", found: "ByClass", everythin
 
 def _called(subject: Subject, exam: "Exam") -> str:
     if not exam.learned:
-        return "Could do before" if subject.run else "Control set"
+        return "Control set"
     return "New classes" if exam.choices else "All classes"
 
 
-def _totals(parts: "Sequence[tuple[str, list[ClassRow]]]", headings: tuple[str, str]) -> "Table":
+def _totals(
+    parts: "Sequence[tuple[str, list[ClassRow]]]",
+    headings: tuple[str, str],
+    joint: "JointChange | None",
+) -> "Table":
     from retouch.cli.tables import add, change, table
     from retouch.learn.by_class import accuracy
     from retouch.report.words import number
@@ -210,9 +234,26 @@ def _totals(parts: "Sequence[tuple[str, list[ClassRow]]]", headings: tuple[str, 
     single = numbers[0][0] is None
     columns = ["right %"] if single else [f"{headings[0]} %", f"{headings[1]} %", "change"]
     made = table("", "classes", "images", *columns)
-    for (what, rows), (before, after) in zip(parts, numbers, strict=True):
-        counts = [f"{len(rows):,}", f"{sum(row.images for row in rows):,}"]
+
+    def line(what: str, classes: int, images: int, before: float | None, after: float) -> None:
         values = [] if before is None else [number(before)]
         values += [number(after)] + ([] if before is None else [change(before, after)])
-        add(made, what, *counts, *values)
+        add(made, what, f"{classes:,}", f"{images:,}", *values)
+
+    images = [sum(row.images for row in rows) for _, rows in parts]
+    for (what, rows), count, (before, after) in zip(parts, images, numbers, strict=True):
+        line(what, len(rows), count, before, after)
+    if joint is None:
+        return made
+    made.add_section()
+    was, now = joint.before, joint.after
+    first = "New classes" if parts[0][0] == "New classes" else "Data"
+    names = [f"{first}, among all", "Control set, among all", "Both, among all"]
+    values = zip(names, [*images, sum(images)], _accuracies(was), _accuracies(now), strict=True)
+    for what, count, before, after in values:
+        line(what, now.classes, count, before, cast(float, after))
     return made
+
+
+def _accuracies(joint: "Joint | None") -> "list[float | None]":
+    return [None] * 3 if joint is None else [joint.new, joint.control, joint.overall]

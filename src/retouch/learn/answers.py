@@ -12,6 +12,7 @@ from retouch.data.cache import Progress, parts
 from retouch.data.images import TEMPLATE, Images
 from retouch.data.pictures import Bad, Indices, Pictures
 from retouch.learn.evaluate import image_features, nearest
+from retouch.learn.joint import Encoded
 
 
 @torch.no_grad()
@@ -28,10 +29,26 @@ def answers(
     """
     if not len(images):
         return np.empty(0, np.int64)
+    return predict(encode(clip, images, choices, progress))
+
+
+@torch.no_grad()
+def encode(
+    clip: Clip,
+    images: Images,
+    choices: Sequence[int] | None = None,
+    progress: Progress | None = None,
+) -> Encoded:
+    """Features of all images and of their classes' prompts."""
     texts = classifier(clip, images.classes, images.templates)
     features = image_features(clip, images, np.arange(len(images)), progress)
-    among = range(len(images.classes)) if choices is None else choices
-    return nearest(features @ texts.T, among)
+    return Encoded(features, texts, images.classes, images.labels, choices)
+
+
+def predict(part: Encoded) -> Indices:
+    """For each image the most similar class out of the set's own choices."""
+    among = range(len(part.names)) if part.choices is None else part.choices
+    return nearest(part.features @ part.texts.T, among)
 
 
 class Guess(NamedTuple):

@@ -4,7 +4,7 @@ Stored in the run's folder as `classes.json`, with a few example images in `exam
 page can be made again without the data.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,11 +15,16 @@ from retouch.data.images import Images
 from retouch.data.pictures import Indices
 from retouch.errors import UserError
 from retouch.files import write_atomically
+from retouch.learn.results import Joint
 
 FILE = "classes.json"
 EXAMPLES = "examples"
 MOST_CONFUSIONS = 200
 """So many pairs of classes are listed; with a thousand classes there may be ten thousand."""
+
+
+MOST_IN_MATRIX = 50
+"""A confusion matrix of more classes cannot be read."""
 
 
 class ClassRow(BaseModel):
@@ -63,6 +68,27 @@ class Example(BaseModel):
     learned: bool = True
 
 
+class ConfusionMatrix(BaseModel):
+    """How many images of each class are called what, now."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    classes: list[str]
+    counts: list[list[int]]
+    """A row per true class, a column per predicted class."""
+    learned: bool = True
+    """False for the control set."""
+
+
+class JointChange(BaseModel):
+    """Accuracy over the new classes and the control classes at once, before and now."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    before: Joint | None = None
+    after: Joint
+
+
 class ByClass(BaseModel):
     """All classes that were judged, the new ones and those of the control set."""
 
@@ -71,6 +97,10 @@ class ByClass(BaseModel):
     classes: list[ClassRow]
     confusions: list[Confusion] = []
     """The most frequent first."""
+    matrices: list[ConfusionMatrix] = []
+    """Of each set that has no more than `MOST_IN_MATRIX` classes to choose among."""
+    joint: JointChange | None = None
+    """Where both new classes and a control set were judged."""
     examples: list[Example] = []
 
     def write(self, folder: str | Path) -> None:
@@ -90,11 +120,16 @@ class ByClass(BaseModel):
 
 
 def by_class(
-    images: Images, before: Indices | None, after: Indices, learned: bool = True
+    images: Images,
+    before: Indices | None,
+    after: Indices,
+    learned: bool = True,
+    choices: Sequence[int] | None = None,
 ) -> ByClass:
     """What two models called each image, by class. An answer is an index into `images.classes`.
 
     Where a single model was judged, `before` is None. A class that has no image has no row.
+    `choices` are the classes that could be answered, if not all.
     """
     of = np.bincount(images.labels, minlength=len(images.classes))
     was = None if before is None else percent_by_class(images, before)
@@ -109,7 +144,31 @@ def by_class(
         )
         for label in np.flatnonzero(of)
     ]
-    return ByClass(classes=rows, confusions=_confusions(images, after, of))
+    among = list(range(len(images.classes)) if choices is None else choices)
+    matrix = confusion_matrix(images, after, among, learned)
+    return ByClass(
+        classes=rows,
+        confusions=_confusions(images, after, of),
+        matrices=[matrix] if matrix else [],
+    )
+
+
+def confusion_matrix(
+    images: Images, answers: Indices, choices: Sequence[int], learned: bool = True
+) -> ConfusionMatrix | None:
+    """Counts for each true and each predicted class; None where there are too many classes.
+
+    Classes without an image keep their row: something else may be taken for them.
+    """
+    labels = [*choices, *sorted(set(images.labels.tolist()) - set(choices))]
+    if not 1 < len(labels) <= MOST_IN_MATRIX:
+        return None
+    place = {label: i for i, label in enumerate(labels)}
+    counts = np.zeros((len(labels), len(labels)), np.int64)
+    for label, answer in zip(images.labels.tolist(), answers.tolist(), strict=True):
+        counts[place[label], place[answer]] += 1
+    names = [images.classes[label] for label in labels]
+    return ConfusionMatrix(classes=names, counts=counts.tolist(), learned=learned)
 
 
 def percent_by_class(images: Images, answers: Indices) -> NDArray[np.float64]:
@@ -142,6 +201,7 @@ def together(*parts: ByClass) -> ByClass:
     return ByClass(
         classes=[row for part in parts for row in part.classes],
         confusions=sorted(confusions, key=lambda each: -each.images),
+        matrices=[each for part in parts for each in part.matrices],
         examples=[each for part in parts for each in part.examples],
     )
 

@@ -3,16 +3,21 @@
 import shutil
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import numpy as np
 
 from retouch.clip import Clip
 from retouch.data.cache import Progress
 from retouch.data.images import Images
 from retouch.data.pictures import Indices
 from retouch.devices import ranks
-from retouch.learn.answers import answers
-from retouch.learn.by_class import EXAMPLES, FILE, ByClass, by_class, together
+from retouch.learn.answers import encode, predict
+from retouch.learn.by_class import EXAMPLES, FILE, ByClass, JointChange, by_class, together
 from retouch.learn.examples import write_examples
+from retouch.learn.joint import joint_accuracy
 from retouch.learn.reopen import Reopened
+from retouch.learn.results import Joint
 
 Moment = Callable[[], Clip]
 """Gives the model as it was then; what another moment gave before may be changed by that."""
@@ -69,22 +74,37 @@ def _among_theirs(images: Images, foreign: Sequence[str], learned: Sequence[str]
     )
 
 
+class Judged(NamedTuple):
+    """What one model called the images of each exam, and its accuracy over all exams at once."""
+
+    answers: list[Indices]
+    joint: Joint | None
+
+
 def judge(
     exams: Sequence[Exam], before: Moment | None, now: Moment, progress: Progress | None = None
-) -> list[tuple[Indices | None, Indices]]:
-    """What each image of each exam was called at both moments.
+) -> tuple[Judged | None, Judged]:
+    """Judge the model at both moments.
 
     A moment is gone to once, and all images are seen there: to walk through a run takes time. The
     present comes first: where a file of the run is damaged, that is known at once.
     """
-    is_now = _all(exams, now(), progress, "now" if before else "")
-    was = [None] * len(exams) if before is None else _all(exams, before(), progress, "before")
-    return list(zip(was, is_now, strict=True))
+    after = _judged(exams, now(), progress, "now" if before else "")
+    return (before and _judged(exams, before(), progress, "before")), after
 
 
-def _all(exams: Sequence[Exam], clip: Clip, progress: Progress | None, when: str) -> list[Indices]:
+def _judged(exams: Sequence[Exam], clip: Clip, progress: Progress | None, when: str) -> Judged:
     shown = progress and _saying(progress, when)
-    return [answers(clip, exam.images, exam.choices, shown) for exam in exams]
+    parts = [
+        encode(clip, exam.images, exam.choices, shown) if len(exam.images) else None
+        for exam in exams
+    ]
+    answers = [np.empty(0, np.int64) if part is None else predict(part) for part in parts]
+    new, control = (
+        next((p for p, e in zip(parts, exams, strict=True) if p and e.learned is learned), None)
+        for learned in (True, False)
+    )
+    return Judged(answers, joint_accuracy(new, control) if new and control else None)
 
 
 def _saying(progress: Progress, when: str) -> Progress:
@@ -100,12 +120,25 @@ def compare(
     exams: Sequence[Exam], before: Moment | None, now: Moment, progress: Progress | None = None
 ) -> ByClass:
     """Class by class, what a model could do before and what it can do now."""
-    return _by_class(exams, judge(exams, before, now, progress))
+    return _by_class(exams, *judge(exams, before, now, progress))
 
 
-def _by_class(exams: Sequence[Exam], said: Sequence[tuple[Indices | None, Indices]]) -> ByClass:
-    pairs = zip(exams, said, strict=True)
-    return together(*(by_class(e.images, was, now, e.learned) for e, (was, now) in pairs))
+def _by_class(exams: Sequence[Exam], before: Judged | None, after: Judged) -> ByClass:
+    parts = [
+        by_class(exam.images, was, now, exam.learned, exam.choices)
+        for exam, was, now in _answers(exams, before, after)
+    ]
+    found = together(*parts)
+    if after.joint is not None:
+        found.joint = JointChange(before=before and before.joint, after=after.joint)
+    return found
+
+
+def _answers(
+    exams: Sequence[Exam], before: Judged | None, after: Judged
+) -> list[tuple[Exam, Indices | None, Indices]]:
+    was: Sequence[Indices | None] = before.answers if before else [None] * len(exams)
+    return list(zip(exams, was, after.answers, strict=True))
 
 
 def look_closely(
@@ -125,16 +158,16 @@ def look_closely(
     run.clip.bf16 = run.config["settings"]["precision"] == "bf16"
     exams = [exam_of(run, test)]
     exams += [Exam(control, learned=False)] if control is not None else []
-    said = judge(exams, lambda: run.go_to(0), run.go_to, progress)
-    found = _by_class(exams, said)
+    before, after = judge(exams, lambda: run.go_to(0), run.go_to, progress)
+    found = _by_class(exams, before, after)
     run.go_to()
     if not ranks.is_first():
         return found
     # What names examples goes first, so that it never names those of another time.
     (run.folder / FILE).unlink(missing_ok=True)
     if examples:
-        pairs = zip(exams, said, strict=True)
-        groups = [(e.images, was, now, e.learned) for e, (was, now) in pairs if was is not None]
+        every = _answers(exams, before, after)
+        groups = [(e.images, was, now, e.learned) for e, was, now in every if was is not None]
         found.examples = write_examples(run.folder, groups)
     else:
         shutil.rmtree(run.folder / EXAMPLES, ignore_errors=True)

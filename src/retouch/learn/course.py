@@ -211,7 +211,7 @@ def _begin_with(results: Results, earlier: Earlier, control: Images | None) -> N
     results.rows = [row.model_copy(deep=True) for row in before.rows]
     if earlier.control != _size(control):
         for row in results.rows:
-            row.control = None
+            row.control = row.joint = None
 
 
 def _size(control: Images | None) -> dict[str, int] | None:

@@ -19,7 +19,8 @@ from retouch.data.pictures import Indices
 from retouch.data.stream import Stream
 from retouch.devices import ranks
 from retouch.learn.drift import drift_between, word_features
-from retouch.learn.results import Drift, Row
+from retouch.learn.joint import Encoded, joint_accuracy
+from retouch.learn.results import Drift, Joint, Row
 
 
 class Asked(NamedTuple):
@@ -84,6 +85,11 @@ def percent(found: Indices, labels: Indices) -> float | None:
     return 100 * float((found == labels).mean()) if len(labels) else None
 
 
+def _labels(asked: Asked) -> Indices:
+    found: Indices = asked.images.labels[asked.indices]
+    return found
+
+
 class Judge:
     """Judges after every task, always on the same images."""
 
@@ -100,12 +106,25 @@ class Judge:
     def __call__(self, clip: Clip, learned: int) -> Row:
         """Accuracies when so many tasks are learned; every image passes the visual tower once."""
         every = range(len(self._stream.tasks))
-        tests, control = self._similar(clip, self._tests(every), self._controls())
+        tests, control = self._encode(clip, self._tests(every), self._controls())
         return Row(
             tasks=self._right_by_task(tests, learned, every),
             control=self._right_of_control(control),
+            joint=self._joint(tests, control, learned),
             drift=self._drift(clip, learned),
         )
+
+    def _joint(self, tests: Encoded | None, control: Encoded | None, learned: int) -> Joint | None:
+        """Over the classes learned so far, or all of them before the first task, and control."""
+        if tests is None or control is None:
+            return None
+        known = self._seen(learned) if learned else self._stream.classes
+        tasks = self._stream.tasks[: learned or None]
+        images = sum(len(task.test) for task in tasks)  # tasks lie in the order of the stream
+        part = tests._replace(
+            features=tests.features[:images], labels=tests.labels[:images], choices=known
+        )
+        return joint_accuracy(part, control)
 
     def _drift(self, clip: Clip, learned: int) -> Drift | None:
         """When all is learned; in between it would cost more than it tells."""
@@ -115,13 +134,13 @@ class Judge:
 
     def tasks(self, clip: Clip, learned: int, which: Sequence[int]) -> list[float | None]:
         """The accuracy on some tasks when so many are learned; None where there are no images."""
-        (similarity,) = self._similar(clip, self._tests(which))
-        return self._right_by_task(similarity, learned, which)
+        (tests,) = self._encode(clip, self._tests(which))
+        return self._right_by_task(tests, learned, which)
 
     def control(self, clip: Clip) -> float | None:
         """Accuracy on what the model could do before, in percent."""
-        (similarity,) = self._similar(clip, self._controls())
-        return self._right_of_control(similarity)
+        (control,) = self._encode(clip, self._controls())
+        return self._right_of_control(control)
 
     def _tests(self, which: Sequence[int]) -> Asked | None:
         own = [self._stream.tasks[number].test for number in which]
@@ -132,24 +151,27 @@ class Judge:
         images = self._control
         return Asked(images, np.arange(len(images))) if images else None
 
-    def _similar(self, clip: Clip, *sets: Asked | None) -> list[Tensor | None]:
-        """How similar images are to all classes of their set.
+    def _encode(self, clip: Clip, *sets: Asked | None) -> list[Encoded | None]:
+        """Features of the images and of all classes of their set.
 
         While a GPU encodes the prompts, images are read; and nobody waits for it in between.
         """
-        found = encoded(clip, [asked for asked in sets if asked])
+        features = encoded(clip, [asked for asked in sets if asked])
         texts = [asked and self._texts(clip, asked.images) for asked in sets]
-        return [None if text is None else next(found) @ text.T for text in texts]
+        return [
+            asked and Encoded(next(features), text, asked.images.classes, _labels(asked))
+            for asked, text in zip(sets, texts, strict=True)
+        ]
 
     def _right_by_task(
-        self, similarity: Tensor | None, learned: int, which: Sequence[int]
+        self, tests: Encoded | None, learned: int, which: Sequence[int]
     ) -> list[float | None]:
         stream = self._stream
         tasks = [stream.tasks[number] for number in which]
-        if similarity is None:
+        if tests is None:
             return [None] * len(tasks)
-        seen = list(dict.fromkeys(c for task in stream.tasks[:learned] for c in task.classes))
-        choices = {True: seen, False: stream.classes}  # of a task that is learned, and of another
+        similarity = tests.features @ tests.texts.T
+        choices = {True: self._seen(learned), False: stream.classes}  # of a learned task, or not
         found = {
             known: nearest(similarity, choices[known]) for known in {n < learned for n in which}
         }
@@ -159,11 +181,16 @@ class Judge:
             for task, own in zip(tasks, rows, strict=True)
         ]
 
-    def _right_of_control(self, similarity: Tensor | None) -> float | None:
-        if similarity is None or self._control is None:
+    def _seen(self, learned: int) -> list[int]:
+        """The classes of the first so many tasks."""
+        tasks = self._stream.tasks[:learned]
+        return list(dict.fromkeys(label for task in tasks for label in task.classes))
+
+    def _right_of_control(self, control: Encoded | None) -> float | None:
+        if control is None:
             return None
-        every = range(len(self._control.classes))
-        return percent(nearest(similarity, every), self._control.labels)
+        similarity = control.features @ control.texts.T
+        return percent(nearest(similarity, range(len(control.names))), control.labels)
 
     def _texts(self, clip: Clip, images: Images) -> Tensor:
         """Features of the classes, whose prompts are cut into tokens once."""

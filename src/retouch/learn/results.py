@@ -28,6 +28,22 @@ class Drift(BaseModel):
     """Percent of the words that are still nearest to the same other word."""
 
 
+class Joint(BaseModel):
+    """Accuracy in percent where every image may be called any new class or any control class.
+
+    A class whose name is in both sets counts as one.
+    """
+
+    classes: int
+    """How many classes the model chooses among."""
+    new: float
+    """Of the new classes' test images."""
+    control: float
+    """Of the control set's images."""
+    overall: float
+    """Of all of them; every image weighs the same."""
+
+
 class Row(BaseModel):
     """Accuracy in percent at one moment."""
 
@@ -38,6 +54,8 @@ class Row(BaseModel):
     """
     control: float | None = None
     """On what the model could do before, which no task holds."""
+    joint: Joint | None = None
+    """On control and, at once, on the classes learned by then; before the first task, on all."""
     drift: Drift | None = None
 
 
@@ -131,6 +149,14 @@ class Results(BaseModel):
                 "control_before": before,
                 "control": after,
                 "control_drop": metrics.control_drop(before, after),
+            }
+        start, joint = self.rows[0].joint, self.rows[-1].joint
+        if start is not None and joint is not None:
+            found |= {
+                "joint_accuracy_before": start.overall,
+                "joint_accuracy": joint.overall,
+                "joint_new": joint.new,
+                "joint_control": joint.control,
             }
         if drift := self.rows[-1].drift:
             found |= {"drift": drift.moved, "drift_neighbours": drift.neighbours}
