@@ -16,6 +16,7 @@ ROOMS = [
     "version",
     "errors",
     "files",
+    "output",
     "devices",
     "sparse",
     "clip",

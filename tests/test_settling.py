@@ -229,7 +229,7 @@ def test_in_a_run_the_control_set_stays_within_the_bound(caplog: Any):
 
 def test_a_bound_needs_a_control_set_and_says_so_before_training():
     heard = Listener()
-    with pytest.raises(UserError, match=r"max_drop=1\.0 bounds.*with --control"):
+    with pytest.raises(UserError, match=r"bounds how far a control set may fall.*with --control"):
         teach(method(Bounded()), control=None, watch=heard)
     assert heard.losses == []
 

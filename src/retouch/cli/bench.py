@@ -19,6 +19,7 @@ from retouch.cli.options import (
 )
 from retouch.cli.say import out, plainly, progress, together
 from retouch.errors import UserError
+from retouch.output import check_folder
 
 if TYPE_CHECKING:
     from retouch.bench import Bench, Done, Engine
@@ -37,7 +38,7 @@ def bench(
     ],
     model: Model = "openai/clip-vit-base-patch16",
     folder: Annotated[
-        Path | None, typer.Option("--out", help="Where results go. [default: runs/SUITE]")
+        Path | None, typer.Option("--out", "-o", help="Where results go. [default: runs/SUITE]")
     ] = None,
     methods: Names = None,
     datasets: Names = None,
@@ -102,6 +103,7 @@ def bench(
         from retouch.bench.suite import ground, load_suite
         from retouch.bench.worker import suits
 
+        check_folder(place)
         if not resume and (place / "cells").exists():
             raise UserError(f"{place} holds cells already; choose another --out, or --resume")
         chosen = load_suite(suite).only(_split(methods))

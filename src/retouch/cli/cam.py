@@ -12,6 +12,7 @@ from retouch.cli.options import Device, Json, Precision, Seed, analysis_folder
 from retouch.cli.say import bar, err, out, plainly, say_json
 from retouch.cli.subject import AtTask, Base, Subject, Where, open_subject
 from retouch.errors import UserError
+from retouch.output import check_folder
 
 if TYPE_CHECKING:
     from retouch.analysis.cam import Told
@@ -99,6 +100,8 @@ def cam(
         from retouch.report.cam import write_cam
         from retouch.report.inside import analysis_folder
 
+        if folder:
+            check_folder(folder)
         found = _items(images)
         items = _spread(found, most)
         subject = open_subject(where, model=model, task=task, device=device, precision=precision)

@@ -8,6 +8,7 @@ import typer
 
 from retouch.cli.options import Json
 from retouch.cli.say import out, plainly, say_json
+from retouch.output import check_new
 
 if TYPE_CHECKING:
     from retouch.clip import Clip
@@ -71,11 +72,10 @@ def apply(
     `retouch delta apply openai/clip-vit-base-patch16 runs/march -o march`
     """
     with plainly():
-        from retouch.files import refuse_full
         from retouch.learn.deltas import headers_in, model_at
         from retouch.sparse import Delta, in_order
 
-        refuse_full(folder)
+        check_new(folder)
         steps = in_order(headers_in(files))
         clip = model_at(base, steps[0].before)
         for step in steps:
@@ -99,11 +99,10 @@ def undo(
     `retouch delta undo march runs/march/deltas/task-02.safetensors -o after-one`
     """
     with plainly():
-        from retouch.files import refuse_full
         from retouch.learn.deltas import headers_in, model_at
         from retouch.sparse import Delta, in_order
 
-        refuse_full(folder)
+        check_new(folder)
         steps = in_order(headers_in(files))
         clip = model_at(model, steps[-1].after)
         for step in reversed(steps):
@@ -139,10 +138,9 @@ def merge(
     `retouch delta merge runs/anna runs/ben --how mean -o both.safetensors`
     """
     with plainly():
-        from retouch.files import refuse_full
         from retouch.learn.deltas import merge_files
 
-        refuse_full(file)
+        check_new(file)
         merged = merge_files(files, how, base)
         _save(merged.delta, file)
         if json:
@@ -174,11 +172,10 @@ def diff(
     `retouch delta diff openai/clip-vit-base-patch16 ./fine-tuned -o change.safetensors`
     """
     with plainly():
-        from retouch.files import refuse_full
         from retouch.learn.deltas import model_at
         from retouch.sparse import difference
 
-        refuse_full(file)
+        check_new(file)
         a, b = model_at(model_a), model_at(model_b)
         found = difference(a.model, b.model, {"model": a.name, "leads to": b.name})
         if found.changes:

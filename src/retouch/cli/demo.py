@@ -7,10 +7,13 @@ import typer
 
 from retouch.cli.options import Quiet, Seed
 from retouch.cli.say import out, plainly
+from retouch.output import check_folder
 
 
 def demo(
-    folder: Annotated[Path, typer.Option("--out", help="Where results go.")] = Path("runs/demo"),
+    folder: Annotated[Path, typer.Option("--out", "-o", help="Where results go.")] = Path(
+        "runs/demo"
+    ),
     methods: Annotated[str, typer.Option(help="Which ones, with commas.")] = "frozen,flyp,er,spu",
     quick: Annotated[
         bool, typer.Option("--quick", help="Seconds instead of minutes; little to see.")
@@ -24,6 +27,7 @@ def demo(
     what it forgot. Takes about two minutes on two processor cores.
     """
     with plainly(folder):
+        check_folder(folder)
         from retouch.builtin.demo import run_demo
         from retouch.report import comparison, write_report
 

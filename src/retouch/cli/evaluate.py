@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from retouch.cli.images import find_control, find_images, ready
-from retouch.cli.options import Cache, Device, Json, NoCache, Precision, Root, SkipBad
+from retouch.cli.options import NAMES_HELP, Cache, Device, Json, NoCache, Precision, Root, SkipBad
 from retouch.cli.say import out, plainly, progress, say_json, together
 from retouch.cli.subject import AtTask, Base, Subject, Where, compared, open_subject
 from retouch.errors import UserError
@@ -35,7 +35,7 @@ def evaluate(
     ] = None,
     names: Annotated[
         Path | None,
-        typer.Option(help="A CSV of FOLDER,NAME: what the classes are called.", metavar="CSV"),
+        typer.Option(help=NAMES_HELP, metavar="FILE"),
     ] = None,
     against: Annotated[
         str | None,

@@ -8,6 +8,7 @@ import typer
 
 from retouch.cli.options import Json
 from retouch.cli.say import out, plainly, say_json
+from retouch.output import check_new
 
 if TYPE_CHECKING:
     from retouch.export import Exported, Subject
@@ -46,10 +47,9 @@ def export(
     and compared with the run's own model before the folder appears.
     """
     with plainly():
+        check_new(folder)
         from retouch.export import export as write
-        from retouch.files import refuse_full
 
-        refuse_full(folder)
         subject = _subject(run, model, task)
         done = write(subject, to.value, folder)
         if json:

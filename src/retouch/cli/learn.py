@@ -5,8 +5,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from retouch.cli.images import find_control, find_images, find_pairs, ready
+from retouch.cli.checks import (
+    check_machine,
+    check_out,
+    check_room,
+    check_stream,
+    check_templates,
+    find_everything,
+    find_finished,
+)
+from retouch.cli.images import ready
 from retouch.cli.options import (
+    MODEL_HELP,
+    NAMES_HELP,
     Cache,
     Compile,
     Device,
@@ -22,19 +33,20 @@ from retouch.cli.options import (
 )
 from retouch.cli.plan import show_classes, show_cost, show_settings
 from retouch.cli.prepare import (
+    called,
     choose_method,
     cost_of,
-    find_model,
-    find_run,
     given,
     how_to_compute,
     inherited,
     make_stream,
+    open_run,
     read_changes,
     read_order,
-    renamed,
 )
 from retouch.cli.say import err, out, plainly, say_json, together
+from retouch.errors import UserError
+from retouch.output import check_folder
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -57,11 +69,8 @@ def learn(
             "see `retouch datasets`."
         ),
     ],
-    folder: Annotated[Path, typer.Option("--out", help="Where the run is kept.")],
-    model: Annotated[
-        str | None,
-        typer.Option(help="A folder, a hub id, open_clip:NAME/TAG or 'builtin'."),
-    ] = None,
+    folder: Annotated[Path, typer.Option("--out", "-o", help="Where the run is kept.")],
+    model: Annotated[str | None, typer.Option(help=MODEL_HELP)] = None,
     goes_on_from: Annotated[
         Path | None,
         typer.Option("--from", help="A finished run to go on from.", metavar="RUN"),
@@ -80,7 +89,15 @@ def learn(
     ] = None,
     names: Annotated[
         Path | None,
-        typer.Option(help="A CSV of FOLDER,NAME: what the classes are called.", metavar="CSV"),
+        typer.Option(help=NAMES_HELP, metavar="FILE"),
+    ] = None,
+    template: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="How a class becomes a prompt, such as 'a photo of a {}, a kind of flower.' "
+            "Repeatable: the first trains, the mean of all judges.",
+            show_default="a photo of {}",
+        ),
     ] = None,
     holdout: Annotated[
         float, typer.Option(help="Share of the images to judge by, where DATA has no test part.")
@@ -144,6 +161,9 @@ def learn(
     tensorboard: Annotated[
         Path | None, typer.Option(help="Also write curves for TensorBoard into this folder.")
     ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the run that --out holds already.")
+    ] = False,
     dry_run: Annotated[
         bool,
         typer.Option("--dry-run", help="Show what would change and what it would cost, and stop."),
@@ -164,55 +184,74 @@ def learn(
     have cost more than --max-drop, 130 stopped.
     """
     with plainly(folder), together(device) as device:
+        from retouch.clip import load
         from retouch.data.decode import set_workers
+        from retouch.data.rename import read_names
         from retouch.devices import ranks
         from retouch.learn import is_run, teach
         from retouch.learn.hardware import check_shard
         from retouch.learn.suit import suit
         from retouch.methods import Settings
 
-        talk = err if as_json else out
-        if workers:
-            set_workers(workers)
-        begun = ranks.from_first(lambda: "begun" if is_run(folder) else "")
-        run = find_run(goes_on_from, folder, model, device)
-        clip = run.clip if run else find_model(model, device, random_weights)
-        chosen = choose_method(method, read_changes(change or []), replay, max_drop, run)
+        # What is cheap to check comes first: see `cli.checks`.
+        sources = {"DATA": data, "--control": control, "--model": model, "--from": goes_on_from}
+        check_out(folder, overwrite, {**sources, "--reference": reference})
+        if tensorboard:
+            check_folder(tensorboard, "--tensorboard")
+        if model is None and goes_on_from is None:
+            raise UserError("which model shall learn? Name one with --model, or a run with --from")
+        check_machine(model, device, precision)
+        asked = given(epochs=epochs, batch=batch, lr=lr, weight_decay=weight_decay)
+        asked |= given(micro_batch=micro_batch) | {"seed": seed}
+        Settings.model_validate(asked)
+        classes, wanted = read_names(names) if names else {}, read_order(order)
+        before = find_finished(goes_on_from, folder, overwrite)
+        check_templates(template or [], before)
+        chosen = choose_method(method, read_changes(change or []), replay, max_drop, before)
         if shard:
             check_shard(chosen, Settings(shard=True, compile=bool(compiled)))
             compiled = False
-        found = find_images(data, data_root).each(lambda images: renamed(images, names))
+        there = find_everything(chosen, data, control, reference, data_root)
+        found = there.data.each(lambda images: called(images, classes, template or []))
+        check_stream(found, holdout, tasks, wanted)
+
+        talk = err if as_json else out
+        if workers:
+            set_workers(workers)
+        begun = not overwrite and ranks.from_first(lambda: "begun" if is_run(folder) else "")
+        run = open_run(before, model, device)
+        clip = run.clip if run else load(model or "", device=device, random_weights=random_weights)
 
         def decoded(images: "Images") -> "Images":
             here = {"no_cache": no_cache or dry_run, "skip_bad": skip_bad}
             return ready(images, clip.pixels, cache=cache, **here)
 
         train, test = found.each(decoded).to_learn(holdout)
-        stream, earlier = make_stream(run, train, test, tasks, read_order(order))
+        stream, earlier = make_stream(run, train, test, tasks, wanted)
         done = run.results.done if run else 0
         suited = suit(
             clip,
             chosen,
             {
                 **inherited(run),
-                **given(epochs=epochs, batch=batch, lr=lr, weight_decay=weight_decay),
-                **given(micro_batch=micro_batch),
-                "seed": seed,
-                **how_to_compute(talk, folder, clip, precision, compiled, not no_cache),
+                **asked,
+                **how_to_compute(
+                    talk, folder if begun else None, clip, precision, compiled, not no_cache
+                ),
                 "shard": shard,
             },
             [len(task.train) for task in stream.tasks[done:]],
             len(stream.classes),
             stream.gone,
         )
-        judged = control and find_control(control, data_root)
-        what = decoded(judged) if judged else None
-        pairs = find_pairs(reference)
+        what, pairs = there.control and decoded(there.control), there.reference
         stores = replay != "none"
         if not begun:
             show_classes(talk, stream, done)
             show_settings(talk, [*suited.said, *([_parts(clip, chosen)] if shard else [])])
-            show_cost(talk, cost_of(clip, stream, suited, run, what, pairs, stores), clip)
+            cost = cost_of(clip, stream, suited, run, what, pairs, stores)
+            show_cost(talk, cost, clip)
+            check_room(folder, cost)
         if dry_run:
             return
         results = teach(
@@ -225,6 +264,7 @@ def learn(
             out=folder,
             watch=_watch(suited, stream, quiet, as_json, tensorboard),
             earlier=earlier,
+            overwrite=overwrite,
         )
         page = _finish(folder, stream, results, clip, what, stores)
         _answer(talk, folder, results, page, as_json)

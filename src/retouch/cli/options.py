@@ -5,7 +5,12 @@ from typing import Annotated, Any
 
 import typer
 
-Model = Annotated[str, typer.Option(help="A folder, a hub id, open_clip:NAME/TAG or 'builtin'.")]
+MODEL_HELP = (
+    "A folder, a hub id, open_clip:NAME/TAG, 'builtin', or FILE.py:FUNCTION that returns one."
+)
+NAMES_HELP = "What the classes are called: a CSV of FOLDER,NAME, or a JSON object."
+
+Model = Annotated[str, typer.Option(help=MODEL_HELP)]
 Root = Annotated[
     Path | None,
     typer.Option("--data-root", help="Where benchmarks lie; or set RETOUCH_DATA.", metavar="DIR"),

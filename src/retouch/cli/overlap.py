@@ -10,6 +10,7 @@ import typer
 from retouch.cli.options import Json
 from retouch.cli.say import out, plainly, say_json
 from retouch.errors import UserError
+from retouch.output import check_folder
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -57,6 +58,8 @@ def overlap(
         from retouch.report.inside import analysis_folder
         from retouch.report.shared import NAME, pick, summary, write_overlap
 
+        if folder:
+            check_folder(folder)
         wanted = _numbers(layers)
         found = read_overlap(run)
         found = (

@@ -1,5 +1,7 @@
 """From the options of `retouch learn` to what the library needs."""
 
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +12,7 @@ from retouch.errors import UserError
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from retouch.cli.checks import Finished
     from retouch.clip import Clip
     from retouch.data import Images, Pairs, Stream
     from retouch.learn import Reopened
@@ -19,27 +22,11 @@ if TYPE_CHECKING:
     from retouch.methods import Method
 
 
-def find_run(
-    goes_on_from: Path | None, folder: Path, model: str | None, device: str
-) -> "Reopened | None":
-    """The run to go on from: it, or the copy of it that an interrupted run keeps."""
-    from retouch.learn import is_run, reopen
-    from retouch.learn.onward import COPY
+def open_run(found: "Finished | None", model: str | None, device: str) -> "Reopened | None":
+    """The run to go on from, with its model."""
+    from retouch.learn import reopen
 
-    if goes_on_from is None:
-        return None
-    if goes_on_from.resolve() == folder.resolve():
-        raise UserError(f"--from {goes_on_from} and --out are the same; a run goes on in a new one")
-    copy = folder / COPY
-    return reopen(copy if is_run(copy) else goes_on_from, model=model, device=device)
-
-
-def find_model(model: str | None, device: str, random_weights: bool) -> "Clip":
-    from retouch.clip import load
-
-    if model is None:
-        raise UserError("which model shall learn? Name one with --model, or a run with --from")
-    return load(model, device=device, random_weights=random_weights)
+    return reopen(found.folder, model=model, device=device) if found else None
 
 
 def choose_method(
@@ -47,7 +34,7 @@ def choose_method(
     changes: dict[str, Any],
     replay: str | None,
     max_drop: float | None,
-    run: "Reopened | None",
+    run: "Finished | None",
 ) -> "Method":
     """The method that was asked for, or that of the run to go on from."""
     from retouch.learn.reopen import method_of
@@ -80,18 +67,22 @@ def inherited(run: "Reopened | None") -> dict[str, Any]:
 
 
 def how_to_compute(
-    talk: "Console", folder: Path, clip: "Clip", precision: str, compiled: bool | None, once: bool
+    talk: "Console",
+    begun: Path | None,
+    clip: "Clip",
+    precision: str,
+    compiled: bool | None,
+    once: bool,
 ) -> dict[str, Any]:
     """As was asked, as a run that goes on began, or as suits the machine; said in a line."""
     from retouch.data.decode import workers
-    from retouch.learn import is_run
     from retouch.learn.hardware import hardware
     from retouch.learn.reopen import read_config
 
-    if is_run(folder):
-        begun = read_config(folder)["settings"]
-        precision = begun["precision"] if precision == "auto" else precision
-        compiled = begun["compile"] if compiled is None else compiled
+    if begun:
+        settings = read_config(begun)["settings"]
+        precision = settings["precision"] if precision == "auto" else precision
+        compiled = settings["compile"] if compiled is None else compiled
     found = hardware(clip.device, clip.size, precision, compiled)
     often = "once" if once else "every time"
     decodes = f"images are decoded {often}, by {workers()} threads"
@@ -103,10 +94,17 @@ def given(**options: Any) -> dict[str, Any]:
     return {key: value for key, value in options.items() if value is not None}
 
 
-def renamed(images: "Images", names: Path | None) -> "Images":
-    from retouch.data.rename import read_names, rename
+def called(images: "Images", names: Mapping[str, str], templates: Sequence[str]) -> "Images":
+    """The images with the names and the templates that were asked for, if any.
 
-    return rename(images, read_names(names)) if names else images
+    The first template trains; judging averages over all of them.
+    """
+    from retouch.data.rename import rename
+
+    images = rename(images, names) if names else images
+    if not templates:
+        return images
+    return replace(images, prompt=templates[0], templates=tuple(templates))
 
 
 def make_stream(

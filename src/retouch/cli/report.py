@@ -7,6 +7,7 @@ import typer
 
 from retouch.cli.options import Json
 from retouch.cli.say import out, plainly, say_json
+from retouch.output import check_folder
 
 if TYPE_CHECKING:
     from retouch.report import Story
@@ -36,6 +37,8 @@ def report(
     with plainly():
         from retouch.report import comparison, named_results, place_for, read_story, write_report
 
+        if folder:
+            check_folder(folder)
         told = [read_story(run) for run in {run.resolve(): run for run in runs}.values()]
         page = write_report(place_for(told, folder), told)
         if json:

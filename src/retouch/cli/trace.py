@@ -12,6 +12,7 @@ from retouch.cli.options import Device, Json, Seed, analysis_folder
 from retouch.cli.say import bar, out, plainly, say_json
 from retouch.cli.subject import AtTask, Base, Where, open_subject
 from retouch.errors import UserError
+from retouch.output import check_folder
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -85,6 +86,7 @@ def trace(
         from retouch.analysis.trace import trace as run
         from retouch.report.trace import write_trace
 
+        check_folder(place)
         settings = _settings(tower, noise, draws, tokens, seed)
         subject = open_subject(where, model=model, task=task, device=device, precision=precision)
         base = subject.run.config["places"]["model"] if subject.run else where

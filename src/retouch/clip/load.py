@@ -24,6 +24,7 @@ def load(name: str, *, device: str = "cpu", random_weights: bool = False) -> Cli
     comes with the package. Weights that are missing are an error; `random_weights` asks for them.
     """
     target = find_device(device)
+    check_name(name)
     clip: Clip
     if name == "builtin":
         clip = load_hf(str(files("retouch") / "builtin" / "model"), random_weights=random_weights)
@@ -32,13 +33,18 @@ def load(name: str, *, device: str = "cpu", random_weights: bool = False) -> Cli
         clip = load_open_clip(name.removeprefix("open_clip:"), random_weights=random_weights)
     elif is_open_clip_folder(Path(name)) and not random_weights:
         clip = load_open_clip_folder(Path(name))
-    elif Path(name).is_dir() or not _looks_like_path(name):
-        clip = load_hf(name, random_weights=random_weights)
     else:
-        raise UserError(f"there is no folder {name}; give a model's folder, a hub id or 'builtin'")
+        clip = load_hf(name, random_weights=random_weights)
     if not random_weights:
         load_prompts(clip, _folder(name))
     return clip.to(target)
+
+
+def check_name(name: str) -> None:
+    """Refuse what cannot be a model, before anything is loaded."""
+    if name.startswith("open_clip:") or Path(name).is_dir() or not _looks_like_path(name):
+        return
+    raise UserError(f"there is no folder {name}; give a model's folder, a hub id or 'builtin'")
 
 
 def _folder(name: str) -> Path:

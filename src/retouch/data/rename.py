@@ -1,6 +1,7 @@
 """Call classes by other names than those of their folders."""
 
 import csv
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -15,7 +16,12 @@ _CODE = re.compile(r"n\d{8}|[\W\d_]+|[0-9a-f]{16,}")
 
 
 def read_names(file: Path) -> dict[str, str]:
-    """A CSV of two columns: what a class is called in the data, and what it shall be called."""
+    """What a class is called in the data, and what it shall be called.
+
+    A CSV of two columns, or a JSON object (`*.json`).
+    """
+    if file.suffix.lower() == ".json":
+        return _read_json(file)
     try:
         with file.open(encoding="utf-8-sig", newline="") as text:
             rows = [[cell.strip() for cell in row] for row in csv.reader(text) if any(row)]
@@ -32,6 +38,28 @@ def read_names(file: Path) -> dict[str, str]:
             "such as n02099601,golden retriever"
         )
     return dict(rows)
+
+
+def _read_json(file: Path) -> dict[str, str]:
+    try:
+        pairs = json.loads(file.read_text("utf-8-sig"), object_pairs_hook=list)
+    except OSError as why:
+        raise UserError(f"--names {file}: {why.strerror}") from None
+    except (ValueError, RecursionError) as why:
+        raise UserError(f"--names {file} is no JSON in UTF-8 ({why})") from None
+    example = '{"n02099601": "golden retriever"}'
+    if not isinstance(pairs, list) or not all(isinstance(pair, tuple) for pair in pairs):
+        raise UserError(f"--names {file} is no object of FOLDER and NAME; write {example}")
+    if not pairs:
+        raise UserError(f"--names {file} is empty; write {example}")
+    names: dict[str, str] = {}
+    for folder, name in pairs:
+        if not isinstance(name, str) or not name.strip() or not folder.strip():
+            raise UserError(f"--names {file}: {folder!r} is called {name!r}; write {example}")
+        if folder.strip() in names:
+            raise UserError(f"--names {file}: {folder!r} stands there twice; leave one out")
+        names[folder.strip()] = name.strip()
+    return names
 
 
 def rename(images: Images, names: Mapping[str, str]) -> Images:

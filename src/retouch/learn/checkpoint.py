@@ -40,6 +40,8 @@ from retouch.sparse.change import Digests, digest
 
 log = logging.getLogger("retouch")
 
+CHECKPOINT = "checkpoint.safetensors"
+
 
 def works_ahead(device: torch.device) -> bool:
     """Whether a step is only begun when all its work is handed over."""
@@ -297,7 +299,7 @@ class Run(Record):
 
     @property
     def _checkpoint(self) -> Path:
-        return self.folder / "checkpoint.safetensors"
+        return self.folder / CHECKPOINT
 
     def _save_results(self) -> None:
         write_atomically(self.folder / stored.FILE, self.results.to_json())

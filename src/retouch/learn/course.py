@@ -4,7 +4,7 @@ import logging
 import os
 import platform
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -28,6 +28,7 @@ from retouch.learn.evaluate import Judge
 from retouch.learn.hardware import check_shard
 from retouch.learn.onward import Earlier
 from retouch.learn.reopen import CONFIG, read_config
+from retouch.learn.replace import forget, learned_nothing, restore, set_aside
 from retouch.learn.results import Results, TaskInfo
 from retouch.learn.stopping import stopping_cleanly
 from retouch.learn.train import lesson_for, train
@@ -59,6 +60,7 @@ def teach(
     watch: Watch | None = None,
     checkpoint_seconds: float = 60.0,
     earlier: Earlier | None = None,
+    overwrite: bool = False,
 ) -> Results:
     """Learn the stream's tasks in order, and judge after each what was learned and what was lost.
 
@@ -67,12 +69,17 @@ def teach(
     knowledge by such. With `out`, a folder is written: settings, results, losses and a delta a
     task; where it holds the same run unfinished, that run goes on. The model is changed in place.
     A run that is built upon an `earlier` one (see `learn.onward`) begins with the same model, and
-    gets a folder that needs the other no more. Of several processes (see `devices.meeting`) all
-    call this alike, and the first writes.
+    gets a folder that needs the other no more. Another run in `out` is refused, unless it has
+    learned nothing yet or `overwrite` is set; what is replaced is deleted when the new run has
+    learned something, and comes back if it cannot start. Of several processes (see
+    `devices.meeting`) all call this alike, and the first writes.
     """
     settings = settings or Settings()
     chosen = recipe(method) if isinstance(method, str) else method
     check_shard(chosen, settings)
+    chosen.check_needs(control is not None, reference is not None)
+    buffer = chosen.replays.buffer(len(stream.train) + stream.gone, settings.seed)
+    buffer.check(len(stream.tasks), len(stream.classes))
     ranks.copy_first(clip.model.state_dict().values())
     clip.model.eval()  # no dropout, and no batch norm that drifts: only what trains may change
     clip.bf16 = settings.precision == "bf16"
@@ -91,7 +98,7 @@ def teach(
             config["reference"] = {"name": reference.name, "pairs": len(reference)}
         if earlier is not None:
             config["learned before"] = earlier.results.done
-        opened = partial(_open_folder, Path(out), config, results, earlier)
+        opened = partial(_open_folder, Path(out), config, results, earlier, overwrite)
         results = Results.model_validate_json(ranks.from_first(lambda: opened().to_json()))
     record = Record(clip, results, seen, chosen)
     if out is not None and ranks.is_first():
@@ -107,8 +114,17 @@ def teach(
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder() / "compiled"))
     fast = clip.fast(COMPILER if settings.compile else None)
     stopping = stopping_cleanly(record, out is not None)
-    noting, cutting = _noting(results), clip.cut_prompts.collecting()
-    with noting, cutting, repeatable(clip.device), stopping, record.watch, fast as took:
+    starting = _starting(Path(out)) if out is not None and ranks.is_first() else nullcontext()
+    noting, truncated = _noting(results), clip.cut_prompts.collecting()
+    with (
+        starting,
+        noting,
+        truncated,
+        repeatable(clip.device),
+        stopping,
+        record.watch,
+        fast as took,
+    ):
         train(clip, stream, chosen, settings, Judge(stream, control), record)
         if took.seconds >= 1:
             record.tell({"compiling": f"{took.seconds:.0f} s"})
@@ -221,28 +237,62 @@ def _size(control: Images | None) -> dict[str, int] | None:
 
 
 def _open_folder(
-    folder: Path, config: dict[str, Any], fresh: Results, earlier: Earlier | None
+    folder: Path,
+    config: dict[str, Any],
+    fresh: Results,
+    earlier: Earlier | None,
+    overwrite: bool = False,
 ) -> Results:
-    """Begin a run in a new or empty folder, or go on with the one that is there."""
+    """Begin a run in a new or empty folder, or go on with the one that is there.
+
+    A run with other settings gives way if it has learned nothing, or to `overwrite`.
+    """
     for left in [path for half in HALVES for path in folder.glob(half)]:
         left.unlink()
     if (folder / CONFIG).exists():
         there = read_config(folder)
-        if {**there, "places": None} != {**config, "places": None}:  # a run may be moved
+        same = {**there, "places": None} == {**config, "places": None}  # a run may be moved
+        if same and not overwrite:
+            return Results.read(folder) if (folder / stored.FILE).exists() else fresh
+        if not overwrite and not learned_nothing(folder):
             raise UserError(
-                f"{folder} holds a run with other settings ({_difference(there, config)}); "
-                "choose another folder, or delete this one"
+                f"{folder} holds a run with other settings ({_difference(there, config)}); choose "
+                "another folder, or replace that run with --overwrite"
             )
-        return Results.read(folder) if (folder / stored.FILE).exists() else fresh
+        set_aside(folder)
     if folder.is_dir() and any(folder.iterdir()):
         raise UserError(f"{folder} is not empty and holds no run; choose another folder")
+    try:
+        _make_folder(folder, config, fresh, earlier)
+    except BaseException:
+        restore(folder)
+        raise
+    return fresh
+
+
+def _make_folder(
+    folder: Path, config: dict[str, Any], fresh: Results, earlier: Earlier | None
+) -> None:
     with whole_folder(folder) as part:
         (part / "deltas").mkdir()
         if earlier is not None:
             earlier.copy_to(part)
             write_atomically(part / stored.FILE, fresh.to_json())
         write_atomically(part / CONFIG, yaml.safe_dump(config, sort_keys=False, allow_unicode=True))
-    return fresh
+
+
+@contextmanager
+def _starting(folder: Path) -> Iterator[None]:
+    """A run that is refused before it has learned anything leaves its place as it found it."""
+    try:
+        yield
+    except UserError:
+        if learned_nothing(folder):
+            restore(folder)
+        raise
+    finally:
+        if folder.exists() and not learned_nothing(folder):
+            forget(folder)
 
 
 def _difference(a: Any, b: Any, path: str = "") -> str:

@@ -34,12 +34,16 @@ def hardware(
     On a GPU, bfloat16 and compiled towers; on a processor bfloat16 where it has units for that and
     the model is large enough to gain by it. What is compiled must be worth the minute it takes.
     """
-    if precision not in PRECISIONS:
-        raise UserError(f"--precision {precision}: say one of {', '.join(PRECISIONS)}")
+    check_precision(precision)
     cuda, large = device.type == "cuda", size >= SMALL_MODEL
     half = (cuda and torch.cuda.is_bf16_supported()) or (large and _has_bf16_units(device))
     chosen = ("bf16" if half else "fp32") if precision == "auto" else precision
     return Hardware(device, chosen, cuda and large if compiled is None else compiled)
+
+
+def check_precision(precision: str) -> None:
+    if precision not in PRECISIONS:
+        raise UserError(f"--precision {precision}: say one of {', '.join(PRECISIONS)}")
 
 
 def check_shard(method: Method, settings: Settings) -> None:

@@ -57,6 +57,15 @@ def drop_copy(folder: Path) -> None:
     shutil.rmtree(gone, ignore_errors=True)
 
 
+def refuse_unfinished(folder: Path, results: Results) -> None:
+    """Only a finished run can be gone on from."""
+    if not results.finished:
+        raise UserError(
+            f"{folder} is not finished ({results.done} of {len(results.tasks)} tasks); run its own "
+            "command to the end first"
+        )
+
+
 def go_on(
     run: Reopened,
     kept: Kept | None,
@@ -71,11 +80,7 @@ def go_on(
     Of the earlier tasks there are the images that the run kept: those of its replay buffer to learn
     from, and some to judge by. Without `kept` there are none, and the earlier tasks are not judged.
     """
-    if not run.results.finished:
-        raise UserError(
-            f"{run.folder} is not finished ({run.results.done} of {len(run.results.tasks)} tasks); "
-            "run its own command to the end first"
-        )
+    refuse_unfinished(run.folder, run.results)
     new = Stream.split(train, test, tasks, order)
     old = kept or _nothing(run)
     classes = _numbered(run, train)

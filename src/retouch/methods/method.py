@@ -41,6 +41,8 @@ class Part(BaseModel):
     """Extra copies of the model's weights that it holds while training."""
     needs_reference: ClassVar[bool] = False
     """Whether it wants images with captions of what the model knew before."""
+    needs_control: ClassVar[bool] = False
+    """Whether it looks at the control set while it learns."""
 
     def start(self, clip: Clip, settings: Settings, reference: Pairs | None) -> None:
         """Look at the model before the first task, as it was pre-trained."""
@@ -287,15 +289,24 @@ class Method(BaseModel):
 
     def start(self, clip: Clip, settings: Settings, reference: Pairs | None = None) -> "Method":
         """A copy for one run, that has looked at the model."""
-        if self.needs_reference and reference is None:
-            raise UserError(
-                f"{self.name} holds on to what the model knew by images with captions that are "
-                "like those it was pre-trained on; name some with --reference"
-            )
+        self.check_needs(True, reference is not None)
         own = self.model_copy(deep=True)
         for part in own.parts.values():
             part.start(clip, settings, reference)
         return own
+
+    def check_needs(self, control: bool, reference: bool) -> None:
+        """Refuse to begin without a control set, or reference pairs, if it needs them."""
+        if self.needs_reference and not reference:
+            raise UserError(
+                f"{self.name} holds on to what the model knew by images with captions that are "
+                "like those it was pre-trained on; name some with --reference"
+            )
+        if any(part.needs_control for part in self.parts.values()) and not control:
+            raise UserError(
+                f"{self.name} bounds how far a control set may fall (max_drop), and there is none; "
+                "name one with --control"
+            )
 
     def state(self) -> dict[str, Tensor]:
         """What the parts must not forget."""

@@ -17,7 +17,6 @@ from torch import Tensor
 
 from retouch.clip import Clip
 from retouch.data.pairs import Pairs
-from retouch.errors import UserError
 from retouch.methods.lesson import Lesson
 from retouch.methods.method import Method, Settles, Update
 from retouch.methods.settings import Settings
@@ -130,6 +129,8 @@ class Bounded(Settles):
     Any method can be bounded: what settled its tasks before comes first.
     """
 
+    needs_control: ClassVar[bool] = True
+
     max_drop: Annotated[float, Field(ge=0)] = 1.0
     """Points that the control set may fall in all, since before the first task."""
     tries: Annotated[int, Field(gt=0)] = 6
@@ -147,11 +148,7 @@ class Bounded(Settles):
         self.after.start(clip, settings, reference)
 
     def begin(self, lesson: Lesson, update: Update) -> None:
-        if lesson.control_drop is None:
-            raise UserError(
-                f"max_drop={self.max_drop} bounds the fall of a control set, and there is none; "
-                "name one with --control"
-            )
+        assert lesson.control_drop is not None
         self._start = update.take()
         self.after.begin(lesson, update)
 
