@@ -2,10 +2,13 @@
 
 import errno
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from safetensors import SafetensorError
 
 from retouch.errors import UserError
 
@@ -18,7 +21,7 @@ def write_atomically(path: str | Path, content: bytes | str) -> None:
     path = Path(path)
     part = path.with_name(f".{path.name}.part")
     try:
-        with part.open("wb") as file:
+        with _named(part, path), part.open("wb") as file:
             file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
@@ -34,14 +37,35 @@ def whole_folder(folder: Path) -> Iterator[Path]:
     refuse_full(folder)
     part = folder.with_name(f".{folder.name}.part")
     shutil.rmtree(part, ignore_errors=True)  # of one that was killed
-    part.mkdir(parents=True)
     try:
-        yield part
-        _settle(part)
-        part.replace(folder)
+        with _named(part, folder):
+            part.mkdir(parents=True)
+            yield part
+            _settle(part)
+            part.replace(folder)
     except BaseException:
         shutil.rmtree(part, ignore_errors=True)
         raise
+
+
+@contextmanager
+def _named(part: Path, path: Path) -> Iterator[None]:
+    """What the system refuses is told of the file or folder itself, not of its unfinished copy.
+
+    safetensors has an error of its own for that, which becomes an OSError as any other.
+    """
+    try:
+        yield
+    except OSError as why:
+        if why.filename is not None:
+            why.filename = os.fspath(why.filename).replace(str(part), str(path))
+        raise
+    except SafetensorError as why:
+        code = re.search(r"\(os error (\d+)\)", str(why))
+        if code is None:
+            raise
+        number = int(code[1])
+        raise OSError(number, os.strerror(number), str(path)) from None
 
 
 def refuse_full(path: Path) -> None:

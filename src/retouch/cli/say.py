@@ -12,17 +12,44 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 from pydantic import ValidationError
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
+from rich.segment import Segment
+from rich.text import Text
 
 from retouch.devices import started
-from retouch.errors import UserError
+from retouch.errors import UserError, first_problem, said_of
+from retouch.text import printable, printable_json
 
 if TYPE_CHECKING:
     from retouch.data.pictures import Indices
 
-out = Console()
-err = Console(stderr=True)
+
+class PlainConsole(Console):
+    """Prints text as text: no markup, no emoji codes, no control characters of names in it."""
+
+    def __init__(self, *, stderr: bool = False) -> None:
+        super().__init__(stderr=stderr, markup=False, emoji=False)
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        return super().render_str(printable(text), **options)
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterator[Segment]:
+        """What is drawn; a `Text` gets here as it was made."""
+        for segment in super().render(renderable, options):
+            shown = segment.text if segment.control else printable(segment.text)
+            yield segment if shown == segment.text else Segment(shown, segment.style)
+
+
+out = PlainConsole()
+err = PlainConsole(stderr=True)
+_REFUSED = {
+    errno.ENOSPC: "the disk is full",
+    errno.EDQUOT: "your disk quota is used up",
+    errno.EFBIG: "a file would be larger than the limit that is set here (ulimit -f) allows",
+}
 
 
 @contextmanager
@@ -33,21 +60,25 @@ def plainly(folder: Path | None = None) -> Iterator[None]:
     except UserError as why:
         _fail(str(why), 1)
     except ValidationError as why:
-        first = why.errors()[0]
-        _fail(f"{'.'.join(map(str, first['loc']))}={first['input']}: {first['msg']}", 1)
+        _fail(first_problem(why), 1)
     except KeyboardInterrupt:
         kept = (
             f" What is done is kept in {folder}; the same command goes on there." if folder else ""
         )
         _fail(f"stopped.{kept}", 130)
     except OSError as why:
-        if why.errno == errno.ENOSPC:
-            _fail(
-                "the disk is full. What was written before is whole; free some space and go on", 1
-            )
-        if why.filename is None:
-            raise
-        _fail(f"{why.filename}: {why.strerror}", 1)
+        _fail(_refused(why), 1)
+
+
+def _refused(why: OSError) -> str:
+    """What the system refused, in a sentence."""
+    place = f"{why.filename}: " if why.filename else ""
+    if why.errno in _REFUSED:
+        return (
+            f"{place}{_REFUSED[why.errno]}. What was written before is whole; make room and give "
+            "the same command again"
+        )
+    return f"{place}{why.strerror or said_of(why)}"
 
 
 @contextmanager
@@ -88,11 +119,12 @@ def say_json(value: Any) -> None:
     """The whole answer as one JSON object, for scripts."""
     if out.quiet:  # another process says it
         return
-    sys.stdout.write(json.dumps(value, indent=1, ensure_ascii=False) + "\n")
+    text = json.dumps(value, indent=1, ensure_ascii=False)
+    sys.stdout.write(printable_json(text) + "\n")
 
 
 def _fail(message: str, code: int) -> None:
-    err.print("[bold red]error:[/]", end=" ", highlight=False)
+    err.print("error:", end=" ", highlight=False, style="bold red")
     err.print(message, highlight=False, soft_wrap=True, markup=False)
     raise typer.Exit(code)
 

@@ -1,13 +1,10 @@
 """Export: write a plain model with its card, check it, and only then put it in its place."""
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
-
-from safetensors import SafetensorError
 
 from retouch.clip import Clip
 from retouch.clip.prompting import prompts_of
@@ -54,7 +51,7 @@ def export(subject: Subject, to: Format, folder: str | Path) -> Exported:
         raise UserError(f"{to!r} is no format; choose one of {', '.join(FORMATS)}")
     refuse_full(folder)
     _refuse_prompts(subject.clip)
-    with whole_folder(folder) as part, quietly(), _explained(folder):
+    with whole_folder(folder) as part, quietly():
         found = _WRITERS[to](subject, part)
         if subject.classes:
             known = {"classes": subject.classes, "templates": subject.templates}
@@ -69,15 +66,6 @@ def export(subject: Subject, to: Format, folder: str | Path) -> Exported:
         found.difference,
         found.tolerance,
     )
-
-
-@contextmanager
-def _explained(folder: Path) -> Iterator[None]:
-    """safetensors has an error of its own for a disk that is full or cannot be written."""
-    try:
-        yield
-    except SafetensorError as why:
-        raise UserError(f"{folder} could not be written: {why}") from None
 
 
 def _refuse_prompts(clip: Clip) -> None:
