@@ -215,7 +215,7 @@ def test_the_fisher_diagonal_by_hand():
     again = fisher(clip, {name: weight}, pairs, order, parts)[name]
     torch.testing.assert_close(again, found, rtol=1e-3, atol=1e-9)
     twos = fisher(clip, {name: weight}, pairs, order, Settings(batch=2))[name]
-    assert torch.equal(twos, found), "the fifth pair joins the third and fourth: alone it has no loss"
+    assert torch.equal(twos, found), "a pair that is left over joins two others"
     assert weight.grad is None
 
 

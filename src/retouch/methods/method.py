@@ -98,10 +98,18 @@ class Update:
         """A copy of the selected entries as they are now."""
         return {name: chosen.take(self.tensors[name]) for name, chosen in self.selection.items()}
 
+    def take_floats(self) -> dict[str, Tensor]:
+        """The same of floating-point tensors alone: whole numbers cannot be averaged."""
+        return {
+            name: chosen.take(self.tensors[name])
+            for name, chosen in self.selection.items()
+            if self.tensors[name].is_floating_point()
+        }
+
     def put(self, entries: Mapping[str, Tensor]) -> None:
-        """Write such entries back."""
-        for name, chosen in self.selection.items():
-            chosen.put(self.tensors[name], entries[name])
+        """Write such entries back, of all selected tensors or of some."""
+        for name, each in entries.items():
+            self.selection[name].put(self.tensors[name], each)
 
     def end(self) -> None:
         """The last step is done."""
