@@ -18,6 +18,7 @@ from retouch.data.images import Images
 from retouch.data.pictures import Indices
 from retouch.data.stream import Stream
 from retouch.devices import ranks
+from retouch.errors import NotFinite
 from retouch.learn.drift import drift_between, word_features
 from retouch.learn.results import Drift, Row
 
@@ -77,6 +78,14 @@ def nearest(similarity: Tensor, choices: Sequence[int]) -> Indices:
     best = similarity[:, columns.to(similarity.device)].argmax(dim=1)
     found: Indices = columns[best.cpu()].numpy()
     return found
+
+
+def _refuse_nan(similarities: Sequence[Tensor]) -> None:
+    """The nearest class of an image without a finite similarity would be the first, by accident."""
+    good = [similarity.isfinite().all(dim=1) for similarity in similarities]
+    if good and not (whole := torch.cat(good)).all():
+        bad = int((~whole).sum())
+        raise NotFinite(f"features that are infinite or NaN, of {bad:,} of {len(whole):,} images")
 
 
 def percent(found: Indices, labels: Indices) -> float | None:
@@ -139,7 +148,9 @@ class Judge:
         """
         found = encoded(clip, [asked for asked in sets if asked])
         texts = [asked and self._texts(clip, asked.images) for asked in sets]
-        return [None if text is None else next(found) @ text.T for text in texts]
+        similar = [None if text is None else next(found) @ text.T for text in texts]
+        _refuse_nan([each for each in similar if each is not None])
+        return similar
 
     def _right_by_task(
         self, similarity: Tensor | None, learned: int, which: Sequence[int]

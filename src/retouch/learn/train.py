@@ -1,7 +1,8 @@
 """The loop over a stream of tasks. It reads like the paper and never asks which method it runs."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 
 from torch import Tensor
@@ -11,10 +12,11 @@ from retouch.clip.contrast import go_back, pair_loss
 from retouch.data.ahead import fetch
 from retouch.data.stream import Stream, Task
 from retouch.devices import ranks
-from retouch.errors import Diverged
+from retouch.errors import Diverged, NotFinite, UserError
 from retouch.learn.checkpoint import Record
 from retouch.learn.evaluate import Judge
-from retouch.methods import Keeps, Lesson, Method, Settings
+from retouch.methods import Keeps, Lesson, Method, Settings, Update
+from retouch.sparse.finite import not_finite
 
 
 def train(
@@ -29,7 +31,8 @@ def train(
     buffer = method.replays.buffer(len(stream.train) + stream.gone, settings.seed)
     buffer.check(len(stream.tasks), len(stream.classes))
     judge.begin(clip)
-    record.begin(buffer, lambda learned: judge(clip, learned))
+    with _finite(f"{clip.name} gives", "take another copy of its weights", UserError):
+        record.begin(buffer, lambda learned: judge(clip, learned))
     for task in stream.tasks[record.done :]:
         lesson = lesson_for(clip, stream, task, method, settings)
         lesson.control_drop = record.control_drop(lambda: judge.control(clip))
@@ -49,13 +52,16 @@ def train(
                 loss = partial(_loss, fetch(found), settings, task.number, step)
                 record.stepped(step, step // lesson.per_epoch, loss, settings.lr * factor)
             record.tell_last()
-            update.end()
-            method.settles.end(lesson, update)
-            method.keeps.end(lesson)
-            update.agree()
-            buffer.add(task.number, task.train, stream.train.labels[task.train])
-            judged = partial(judge, clip, task.number + 1)
-            record.end_task(update, judged, method.settles.kept)
+            with _finite(f"task {task.number + 1} left", _advice(settings), Diverged):
+                update.end()
+                _check(update)
+                method.settles.end(lesson, update)
+                method.keeps.end(lesson)
+                update.agree()
+                _check(update, method)
+                buffer.add(task.number, task.train, stream.train.labels[task.train])
+                judged = partial(judge, clip, task.number + 1)
+                record.end_task(update, judged, method.settles.kept)
 
 
 def backward(lesson: Lesson, batch: Batch, keeps: Keeps) -> Tensor:
@@ -76,12 +82,43 @@ def lesson_for(
     return Lesson(clip, stream, task, settings, loss, method.drop_last)
 
 
+def _check(update: Update, method: Method | None = None) -> None:
+    """Refuse weights, and what a method remembers, that are infinite or NaN."""
+    weights = {name: update.tensors[name] for name in update.selection}
+    if found := not_finite(weights):
+        total = sum(tensor.numel() for tensor in weights.values())
+        raise NotFinite(
+            f"{sum(found.values()):,} of {total:,} weights infinite or NaN, the first in "
+            f"{next(iter(found))}"
+        )
+    if method and (found := not_finite(method.state())):
+        raise NotFinite(
+            f"{sum(found.values()):,} infinite or NaN values in what {method.name} remembers, the "
+            f"first in {next(iter(found))}"
+        )
+
+
+@contextmanager
+def _finite(who: str, advice: str, error: type[UserError]) -> Iterator[None]:
+    """Say whose the values are that are not finite, and what to do."""
+    try:
+        yield
+    except NotFinite as why:
+        raise error(f"{who} {why}; {advice}") from None
+
+
+def _advice(settings: Settings) -> str:
+    return (
+        "nothing of this task counts, and a run's folder keeps the tasks before it. Start again in "
+        f"another folder with a learning rate below {settings.lr:g}"
+    )
+
+
 def _loss(own: Callable[[], float], settings: Settings, task: int, step: int) -> float:
     """Of all processes together, once it is there."""
     loss = ranks.total(own())
     if not math.isfinite(loss):
         raise Diverged(
-            f"the loss became {loss} in task {task + 1}, step {step + 1}; what was learned before "
-            f"this task is kept. Try a learning rate below {settings.lr:g}"
+            f"the loss became {loss} in task {task + 1}, step {step + 1}; {_advice(settings)}"
         )
     return loss

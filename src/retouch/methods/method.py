@@ -25,6 +25,7 @@ from retouch.errors import UserError
 from retouch.methods.lesson import REPLAY, Lesson
 from retouch.methods.settings import Settings
 from retouch.sparse import Selection, only
+from retouch.sparse.finite import not_finite
 
 
 class Part(BaseModel):
@@ -300,10 +301,28 @@ class Method(BaseModel):
                 f"{self.name} holds on to what the model knew by images with captions that are "
                 "like those it was pre-trained on; name some with --reference"
             )
+        self._check(clip)
         own = self.model_copy(deep=True)
         for part in own.parts.values():
             part.start(clip, settings, reference)
         return own
+
+    def _check(self, clip: Clip) -> None:
+        """Refuse weights that cannot be trained, or built upon."""
+        weights = dict(clip.model.named_parameters())
+        if found := not_finite(weights):
+            raise UserError(
+                f"{clip.name} has {sum(found.values()):,} of {clip.size:,} weights infinite or "
+                f"NaN, the first in {next(iter(found))}; take another copy of its weights"
+            )
+        short = {n: p.dtype for n, p in weights.items() if p.element_size() < 4}
+        if short and type(self.trains) is not Trains:
+            name, kind = next(iter(short.items()))
+            raise UserError(
+                f"{name} of {clip.name} is {str(kind).removeprefix('torch.')}, in which steps as "
+                "small as those of training are rounded away; call model.float() first. To compute "
+                "in 16 bits, set precision to bf16"
+            )
 
     def state(self) -> dict[str, Tensor]:
         """What the parts must not forget."""
