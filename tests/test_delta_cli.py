@@ -113,12 +113,28 @@ def test_apply_and_undo_are_exact_through_folders(model: Path, march: Path, tmp_
 
 def test_a_run_stands_for_its_model(model: Path, march: Path, tmp_path: Path):
     assert run("apply", march, march, "-o", tmp_path / "all")[0] == 0
-    assert run("apply", march, task(march, 3), "-o", tmp_path / "last")[0] == 0
+    code, text = run("apply", march, task(march, 3), "-o", tmp_path / "last")
+    assert code == 0
+    assert f"Applied 1 delta to {march} after its first 2 tasks;" in text
     assert weights(tmp_path / "all") == weights(tmp_path / "last")
+    assert answer("apply", march, task(march, 1), "-o", tmp_path / "1")["tasks_before"] == 0
     assert run("undo", march, march, "-o", tmp_path / "none")[0] == 0
     assert weights(tmp_path / "none") == weights(model)
-    run("undo", march, task(march, 2), "-o", tmp_path / "one")
+    run("undo", march, task(march, 3), task(march, 2), "-o", tmp_path / "one")
     assert weights(tmp_path / "one") == read_header(task(march, 1)).after
+
+
+def test_an_earlier_task_is_not_undone_without_the_later_ones(march: Path, tmp_path: Path):
+    for files, missing in (
+        ([1], "task-02.safetensors, task-03.safetensors"),
+        ([2], "task-03.safetensors"),
+        ([2, 1], "task-03.safetensors"),
+    ):
+        told = [task(march, n) for n in files]
+        code, text = run("undo", march, *told, "-o", tmp_path / "new")
+        assert code == 1
+        assert f"learned more after {told[0]}: undo {missing} as well" in text.replace("\n", " ")
+        assert not (tmp_path / "new").exists()
 
 
 def test_prompts_travel_with_the_model(model: Path, tmp_path: Path):

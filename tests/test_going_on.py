@@ -72,6 +72,24 @@ def april(model: Path, before: Path, out: Path, name: str = "spu", **more: Any) 
     return results, run.clip, stream
 
 
+def test_tensorboard_watches_a_run_that_goes_on_without_stored_images(model: Path, tmp_path: Path):
+    """Before the first new task there is no image left to judge the earlier ones by."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    from retouch.learn.tensorboard import TensorBoard
+
+    march(model, tmp_path / "march")
+    run, board = reopen(tmp_path / "march", model=str(model)), tmp_path / "board"
+    stream, earlier = go_on(run, None, *halves()[1])
+    options = {**GIVEN, "out": tmp_path / "april", "earlier": earlier, "watch": TensorBoard(board)}
+    results = retouch.teach(run.clip, stream, quick("spu"), **options)
+    events = EventAccumulator(str(board)).Reload()
+    found = [(event.step, event.value) for event in events.Scalars("accuracy/new classes")]
+    assert found == [(2, pytest.approx(results.metrics()["accuracy"]))]
+    control = [event.step for event in events.Scalars("accuracy/could do before")]
+    assert control == [1, 2]
+
+
 def test_going_on_is_as_one_long_run(model: Path, tmp_path: Path):
     """Replay comes from the stored images alone: the earlier data is not read again."""
     march(model, tmp_path / "march")

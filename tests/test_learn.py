@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -457,6 +458,23 @@ def test_tensorboard_gets_the_losses_and_the_accuracies(tmp_path: Path):
     assert second == pytest.approx(heard.found[9:18])
     control = [event.value for event in events.Scalars("accuracy/could do before")]
     assert control == pytest.approx([row.control for row in results.rows])
+
+
+def test_a_run_without_test_images_can_be_watched(tmp_path: Path, capsys: Any):
+    from retouch.learn.tensorboard import TensorBoard
+    from retouch.learn.watch import Lines, Several
+
+    stream = Stream.split(images("train", 4, 4), images("test", 4, 1), tasks=2)
+    nothing = np.empty(0, np.int64)
+    tasks = tuple(replace(task, test=nothing) for task in stream.tasks)
+    watch = Several(Lines("spu"), TensorBoard(tmp_path))
+    options = {"settings": QUICK, "watch": watch, "control": images("control", 4, 2)}
+    results = retouch.teach(tiny_clip(), replace(stream, tasks=tasks), method(), **options)
+    assert results.finished
+    assert results.metrics() == {}
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("spu      before      new classes     –     could do before ")
+    assert lines[2].startswith("spu      task  2/2  new classes     –     could do before ")
 
 
 def test_tensorboard_that_is_not_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):

@@ -9,21 +9,23 @@ import numpy as np
 import pytest
 import torch
 from test_learn import Stop, content
-from test_methods import Listener
+from test_methods import Listener, learn, quick
 from tiny import images, tiny_clip
 from torch import Tensor
 
 import retouch
+from retouch.clip.prompting import prompts_of
 from retouch.clip.prompts import classifier
 from retouch.data import Images, Stream
 from retouch.errors import UserError
 from retouch.learn import Watch
 from retouch.learn.evaluate import image_features
-from retouch.methods import Lesson, Method, Settings, Update
+from retouch.methods import RECIPES, Lesson, Method, Settings, Update
 from retouch.methods.everything import Everything
 from retouch.methods.method import Balanced
 from retouch.methods.selected import Selected
-from retouch.methods.settling import Bounded, Interpolate, MagMax
+from retouch.methods.settling import Bounded, Interpolate, MagMax, bounded
+from retouch.methods.zscl import Ensemble
 from retouch.sparse import Delta, fingerprint
 
 QUICK = Settings(epochs=2, batch=8, lr=5e-3, weight_decay=0.1)
@@ -225,6 +227,32 @@ def test_in_a_run_the_control_set_stays_within_the_bound(caplog: Any):
     assert drops[0] > 5
     assert 0 <= drops[1] <= 5
     assert "changed was kept" in caplog.text
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_method_can_be_bounded(name: str):
+    """Also those that add whole numbers to the model, such as how many prompts are learned."""
+    stream = Stream.split(images("train", 4, 6), images("test", 4, 2), tasks=2)
+    control = known(tiny_clip())
+    results = learn(
+        clip := tiny_clip(), stream, bounded(quick(name), 0.0), control=control, settings=QUICK
+    )
+    assert results.rows[-1].control == 100
+    assert name == "frozen" or min(results.kept) < 1, "something was scaled back"
+    prompts = prompts_of(clip.model)
+    if prompts is not None:
+        assert int(prompts.learned) == max([n + 1 for n, k in enumerate(results.kept) if k] or [0])
+
+
+@pytest.mark.parametrize("settles", [Interpolate(alpha=0.25), MagMax(), Ensemble(every=2)])
+def test_whole_numbers_are_not_mixed(settles: Any):
+    """A quarter of the way from no task learned to one is still one, with its prompts in use."""
+    stream = Stream.split(images("train", 4, 6), images("test", 4, 2), tasks=2)
+    mixed = quick("l2p").model_copy(update={"settles": settles})
+    learn(clip := tiny_clip(), stream, mixed, settings=QUICK)
+    prompts = prompts_of(clip.model)
+    assert prompts is not None
+    assert int(prompts.learned) == 2
 
 
 def test_a_bound_needs_a_control_set_and_says_so_before_training():

@@ -12,8 +12,15 @@ class UserError(ValueError):
     """A mistake in what was asked for. The command line prints it without a traceback."""
 
 
+class NotFinite(UserError):
+    """Weights or features are infinite or NaN; its text says which, as the end of a sentence."""
+
+
 class Diverged(UserError):
-    """Training ran into a loss that is not a number. What was learned before stays on disk."""
+    """Training ran into a loss, weights or features that are infinite or NaN.
+
+    What was learned before stays on disk.
+    """
 
 
 def said_of(why: BaseException) -> str:

@@ -72,15 +72,15 @@ def apply(
     `retouch delta apply openai/clip-vit-base-patch16 runs/march -o march`
     """
     with plainly():
-        from retouch.learn.deltas import headers_in, model_at
+        from retouch.learn.deltas import headers_in, model_and_tasks
         from retouch.sparse import Delta, in_order
 
         check_new(folder)
         steps = in_order(headers_in(files))
-        clip = model_at(base, steps[0].before)
+        clip, tasks = model_and_tasks(base, steps[0].before)
         for step in steps:
             Delta.load(step.name).apply(clip.model)
-        _write(clip, folder, steps, "Applied", json)
+        _write(clip, folder, steps, "Applied", json, base, tasks)
 
 
 @delta.command()
@@ -94,17 +94,18 @@ def undo(
 ) -> None:
     """Write the model as it was before deltas were applied, to the bit.
 
-    The files find their order by themselves.
+    The files find their order by themselves. Of a run, what was learned last is undone first: an
+    earlier task cannot be undone without all later ones.
 
     `retouch delta undo march runs/march/deltas/task-02.safetensors -o after-one`
     """
     with plainly():
-        from retouch.learn.deltas import headers_in, model_at
+        from retouch.learn.deltas import headers_in, model_to_undo
         from retouch.sparse import Delta, in_order
 
         check_new(folder)
         steps = in_order(headers_in(files))
-        clip = model_at(model, steps[-1].after)
+        clip = model_to_undo(model, steps[-1])
         for step in reversed(steps):
             Delta.load(step.name).undo(clip.model)
         _write(clip, folder, steps, "Undid", json)
@@ -189,8 +190,19 @@ def diff(
             _say(f"Nothing differs: {model_a} and {model_b} have the same weights, to the bit.")
 
 
-def _write(clip: "Clip", folder: Path, steps: "Sequence[Header]", verb: str, as_json: bool) -> None:
-    """Save a model that deltas were applied to or taken from, and say so."""
+def _write(
+    clip: "Clip",
+    folder: Path,
+    steps: "Sequence[Header]",
+    verb: str,
+    as_json: bool,
+    base: str = "",
+    tasks: int = 0,
+) -> None:
+    """Save a model that deltas were applied to or taken from, and say so.
+
+    `tasks` is how many tasks of the run `base` the model had learned before.
+    """
     from retouch.learn.deltas import save_whole
     from retouch.report.words import file_size
     from retouch.sparse import fingerprint
@@ -200,10 +212,13 @@ def _write(clip: "Clip", folder: Path, steps: "Sequence[Header]", verb: str, as_
     name = _loads_as(clip, folder)
     if as_json:
         told = {"written": str(folder), "model": name, "bytes": size}
+        told |= {"tasks_before": tasks} if base else {}
         names = [step.name for step in steps]
         say_json({**told, "weights": fingerprint(clip.model), "deltas": names})
         return
     which = "1 delta" if len(steps) == 1 else f"{len(steps)} deltas"
+    if tasks:
+        which += f" to {base} after its first {'task' if tasks == 1 else f'{tasks} tasks'}"
     _say(f"{verb} {which}; the weights are {fingerprint(clip.model)[:12]} now.")
     _say(f"Written to {folder} ({file_size(size)}). To use it: --model {name}")
 

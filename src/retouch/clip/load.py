@@ -22,6 +22,8 @@ def load(name: str, *, device: str = "cpu", random_weights: bool = False) -> Cli
     `name` is a folder of either library, a hub id of transformers (`openai/clip-vit-base-patch16`),
     `open_clip:NAME/TAG`, `open_clip:NAME@FILE.safetensors`, or `builtin`, the small model that
     comes with the package. Weights that are missing are an error; `random_weights` asks for them.
+    Weights stored in 16 bits are loaded as float32, because training moves them by less than 16
+    bits can tell apart.
     """
     target = find_device(device)
     check_name(name)

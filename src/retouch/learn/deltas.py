@@ -7,7 +7,7 @@ from pathlib import Path
 from retouch.clip import Clip, load
 from retouch.errors import UserError
 from retouch.files import whole_folder
-from retouch.learn.reopen import delta_file, is_run, reopen
+from retouch.learn.reopen import Reopened, delta_file, is_run, reopen
 from retouch.learn.results import Results
 from retouch.sparse import Delta, Header, in_order, join, merge, read_header
 from retouch.sparse.merge import How, side_by_side
@@ -20,13 +20,42 @@ def headers_in(paths: Sequence[str | Path]) -> list[Header]:
 
 def model_at(name: str, weights: str | None = None) -> Clip:
     """The model of this name; of a run, the moment with these weights, else after its last task."""
+    return model_and_tasks(name, weights)[0]
+
+
+def model_and_tasks(name: str, weights: str | None = None) -> tuple[Clip, int]:
+    """The same, and how many tasks of the run it has learned by then: 0 where it is no run."""
+    if not is_run(name):
+        return load(name), 0
+    run = reopen(name)
+    moments = _moments(run)
+    known = weights is not None and weights in moments
+    return run.go_to(moments.index(weights) if known else None), run.at
+
+
+def model_to_undo(name: str, last: Header) -> Clip:
+    """The model of this name, or a run's after its last task, to undo a chain of deltas from.
+
+    Refused where the run has learned more since: that must be undone first.
+    """
     if not is_run(name):
         return load(name)
     run = reopen(name)
-    moments = [run.config["weights"]]
-    moments += [read_header(delta_file(run.folder, n)).after for n in range(run.results.done)]
-    known = weights is not None and weights in moments
-    return run.go_to(moments.index(weights) if known else None)
+    moments = _moments(run)
+    if last.after in moments and last.after != moments[-1]:
+        since = moments.index(last.after)
+        later = [delta_file(run.folder, n).name for n in range(since, run.results.done)]
+        raise UserError(
+            f"{name} learned more after {last.name}: undo {', '.join(later)} as well, by naming "
+            "all of them; or give a model in which that delta is the last"
+        )
+    return run.go_to()
+
+
+def _moments(run: Reopened) -> list[str]:
+    """Fingerprints of a run's weights: before the first task, and after each."""
+    done = range(run.results.done)
+    return [run.config["weights"], *(read_header(delta_file(run.folder, n)).after for n in done)]
 
 
 def save_whole(clip: Clip, folder: Path) -> None:

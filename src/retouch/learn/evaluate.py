@@ -18,6 +18,7 @@ from retouch.data.images import Images
 from retouch.data.pictures import Indices
 from retouch.data.stream import Stream
 from retouch.devices import ranks
+from retouch.errors import NotFinite
 from retouch.learn.drift import drift_between, word_features
 from retouch.learn.joint import Encoded, joint_accuracy
 from retouch.learn.results import Drift, Joint, Row
@@ -78,6 +79,14 @@ def nearest(similarity: Tensor, choices: Sequence[int]) -> Indices:
     best = similarity[:, columns.to(similarity.device)].argmax(dim=1)
     found: Indices = columns[best.cpu()].numpy()
     return found
+
+
+def _refuse_nan(parts: Sequence[Encoded]) -> None:
+    """The nearest class of an image without finite features would be the first, by accident."""
+    good = [part.features.isfinite().all(dim=1) & part.texts.isfinite().all() for part in parts]
+    if good and not (whole := torch.cat(good)).all():
+        bad = int((~whole).sum())
+        raise NotFinite(f"features that are infinite or NaN, of {bad:,} of {len(whole):,} images")
 
 
 def percent(found: Indices, labels: Indices) -> float | None:
@@ -158,10 +167,12 @@ class Judge:
         """
         features = encoded(clip, [asked for asked in sets if asked])
         texts = [asked and self._texts(clip, asked.images) for asked in sets]
-        return [
+        parts = [
             asked and Encoded(next(features), text, asked.images.classes, _labels(asked))
             for asked, text in zip(sets, texts, strict=True)
         ]
+        _refuse_nan([part for part in parts if part])
+        return parts
 
     def _right_by_task(
         self, tests: Encoded | None, learned: int, which: Sequence[int]

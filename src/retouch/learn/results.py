@@ -118,6 +118,16 @@ class Results(BaseModel):
         found = [(value, images) for value, images in values if value is not None]
         return metrics.average_accuracy([[v for v, _ in found]], [images for _, images in found])
 
+    @property
+    def accuracy(self) -> float | None:
+        """On the new classes as the model is now; None where there are no images to judge by.
+
+        Over the classes learned so far or, before the first task, over all of the stream.
+        """
+        if self.done:
+            return self.metrics().get("accuracy")
+        return self.frozen_accuracy if self.judged else None
+
     def begin(self, first: Row, now: Row | None = None) -> None:
         """The model was judged before the first task, and as it is now if it has learned some.
 

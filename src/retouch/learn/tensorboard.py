@@ -30,7 +30,7 @@ class TensorBoard(Watch):
 
     def judged(self, results: Results) -> None:
         row, done = results.rows[-1], results.done
-        new = results.metrics()["accuracy"] if done else results.frozen_accuracy
-        self._writer.add_scalar("accuracy/new classes", new, done)
+        if results.accuracy is not None:
+            self._writer.add_scalar("accuracy/new classes", results.accuracy, done)
         if row.control is not None:
             self._writer.add_scalar("accuracy/could do before", row.control, done)

@@ -1,7 +1,5 @@
 """The loop over a stream of tasks. It reads like the paper and never asks which method it runs."""
 
-import math
-from collections.abc import Callable
 from functools import partial
 
 from torch import Tensor
@@ -10,9 +8,13 @@ from retouch.clip import Batch, Clip, Features
 from retouch.clip.contrast import go_back, pair_loss
 from retouch.data.ahead import fetch
 from retouch.data.stream import Stream, Task
-from retouch.devices import ranks
-from retouch.errors import Diverged
 from retouch.learn.checkpoint import Record
+from retouch.learn.divergence import (
+    check_finite,
+    diverged_if_not_finite,
+    finite_loss,
+    refused_if_not_finite,
+)
 from retouch.learn.evaluate import Judge
 from retouch.methods import Keeps, Lesson, Method, Settings
 
@@ -28,7 +30,8 @@ def train(
     """Learn the tasks that `record` does not hold yet, one after the other."""
     buffer = method.replays.buffer(len(stream.train) + stream.gone, settings.seed)
     judge.begin(clip)
-    record.begin(buffer, lambda learned: judge(clip, learned))
+    with refused_if_not_finite(clip):
+        record.begin(buffer, lambda learned: judge(clip, learned))
     clip.cut_prompts.summarise()
     for task in stream.tasks[record.done :]:
         lesson = lesson_for(clip, stream, task, method, settings)
@@ -46,17 +49,20 @@ def train(
                 factor = method.schedule.factor(step, steps, settings.epochs, len(stream.tasks))
                 update.step(factor)
                 method.settles.stepped(lesson, update, step)
-                loss = partial(_loss, fetch(found), settings, task.number, step)
+                loss = partial(finite_loss, fetch(found), settings, task.number, step)
                 record.stepped(step, step // lesson.per_epoch, loss, settings.lr * factor)
             record.tell_last()
-            update.end()
-            method.settles.end(lesson, update)
-            method.keeps.end(lesson)
-            update.agree()
-            buffer.add(task.number, task.train, stream.train.labels[task.train])
-            clip.cut_prompts.summarise()
-            judged = partial(judge, clip, task.number + 1)
-            record.end_task(update, judged, method.settles.kept)
+            with diverged_if_not_finite(task.number, settings):
+                update.end()
+                check_finite(update)
+                method.settles.end(lesson, update)
+                method.keeps.end(lesson)
+                update.agree()
+                check_finite(update, method)
+                buffer.add(task.number, task.train, stream.train.labels[task.train])
+                clip.cut_prompts.summarise()
+                judged = partial(judge, clip, task.number + 1)
+                record.end_task(update, judged, method.settles.kept)
 
 
 def backward(lesson: Lesson, batch: Batch, keeps: Keeps) -> Tensor:
@@ -75,14 +81,3 @@ def lesson_for(
     """A task, with the loss that the method says."""
     loss = partial(pair_loss, loss=method.loss, objective=method.objective)
     return Lesson(clip, stream, task, settings, loss, method.drop_last)
-
-
-def _loss(own: Callable[[], float], settings: Settings, task: int, step: int) -> float:
-    """Of all processes together, once it is there."""
-    loss = ranks.total(own())
-    if not math.isfinite(loss):
-        raise Diverged(
-            f"the loss became {loss} in task {task + 1}, step {step + 1}; what was learned before "
-            f"this task is kept. Try a learning rate below {settings.lr:g}"
-        )
-    return loss

@@ -127,11 +127,10 @@ def summary(results: Results, loss: float | None = None) -> str:
     """Where a run stands, in a line."""
     row, done = results.rows[-1], results.done
     control = "" if row.control is None else f"   could do before {row.control:5.1f} %"
+    new = "    –  " if results.accuracy is None else f"{results.accuracy:5.1f} %"
     if not done:
-        return f"before      new classes {results.frozen_accuracy:5.1f} %{control}"
-    found = results.metrics()
-    new = f"new classes {found['accuracy']:5.1f} %" if found else "learned before"
-    line = f"task {done:>2}/{len(results.tasks)}  {new}{control}"
+        return f"before      new classes {new}{control}"
+    line = f"task {done:>2}/{len(results.tasks)}  new classes {new}{control}"
     return line if loss is None or loss != loss else f"{line}   loss {loss:.3f}"
 
 

@@ -25,6 +25,7 @@ from retouch.errors import UserError
 from retouch.methods.lesson import REPLAY, Lesson
 from retouch.methods.settings import Settings
 from retouch.sparse import Selection, only
+from retouch.sparse.finite import not_finite
 
 
 class Part(BaseModel):
@@ -100,10 +101,18 @@ class Update:
         """A copy of the selected entries as they are now."""
         return {name: chosen.take(self.tensors[name]) for name, chosen in self.selection.items()}
 
+    def take_floats(self) -> dict[str, Tensor]:
+        """The same of floating-point tensors alone: whole numbers cannot be averaged."""
+        return {
+            name: chosen.take(self.tensors[name])
+            for name, chosen in self.selection.items()
+            if self.tensors[name].is_floating_point()
+        }
+
     def put(self, entries: Mapping[str, Tensor]) -> None:
-        """Write such entries back."""
-        for name, chosen in self.selection.items():
-            chosen.put(self.tensors[name], entries[name])
+        """Write such entries back, of all selected tensors or of some."""
+        for name, each in entries.items():
+            self.selection[name].put(self.tensors[name], each)
 
     def end(self) -> None:
         """The last step is done."""
@@ -290,6 +299,7 @@ class Method(BaseModel):
     def start(self, clip: Clip, settings: Settings, reference: Pairs | None = None) -> "Method":
         """A copy for one run, that has looked at the model."""
         self.check_needs(True, reference is not None)
+        self._check_weights(clip)
         own = self.model_copy(deep=True)
         for part in own.parts.values():
             part.start(clip, settings, reference)
@@ -306,6 +316,23 @@ class Method(BaseModel):
             raise UserError(
                 f"{self.name} bounds how far a control set may fall (max_drop), and there is none; "
                 "name one with --control"
+            )
+
+    def _check_weights(self, clip: Clip) -> None:
+        """Refuse weights that cannot be trained, or built upon."""
+        weights = dict(clip.model.named_parameters())
+        if found := not_finite(weights):
+            raise UserError(
+                f"{clip.name} has {sum(found.values()):,} of {clip.size:,} weights infinite or "
+                f"NaN, the first in {next(iter(found))}; take another copy of its weights"
+            )
+        short = {n: p.dtype for n, p in weights.items() if p.element_size() < 4}
+        if short and type(self.trains) is not Trains:
+            name, kind = next(iter(short.items()))
+            raise UserError(
+                f"{name} of {clip.name} is {str(kind).removeprefix('torch.')}, in which steps as "
+                "small as those of training are rounded away; call model.float() first. To compute "
+                "in 16 bits, set precision to bf16"
             )
 
     def state(self) -> dict[str, Tensor]:

@@ -49,7 +49,7 @@ class Mixes(Settles):
 
     @torch.no_grad()
     def end(self, lesson: Lesson, update: Update) -> None:
-        for name, trained in update.take().items():
+        for name, trained in update.take_floats().items():
             chosen, new = update.selection[name], trained.cpu()
             base = _take(chosen, self._base[name])
             self._lay_aside(self._trained, name, chosen, new)
@@ -161,10 +161,13 @@ class Bounded(Settles):
     def restore(self, state: Mapping[str, Tensor]) -> None:
         self.after.restore(state)
 
-    @torch.no_grad()
     def end(self, lesson: Lesson, update: Update) -> None:
+        self.after.end(lesson, update)  # which may train, as SLCA's alignment does
+        self._scale_back(lesson, update)
+
+    @torch.no_grad()
+    def _scale_back(self, lesson: Lesson, update: Update) -> None:
         assert lesson.control_drop is not None
-        self.after.end(lesson, update)
         self._kept = 1.0
         drop = lesson.control_drop()
         if drop <= self.max_drop:
@@ -192,8 +195,16 @@ class Bounded(Settles):
         return low, cost
 
     def _go(self, update: Update, learned: Mapping[str, Tensor], step: float) -> None:
-        """So far from where the task began to where it ended; 0 is its beginning to the bit."""
-        update.put({name: old.lerp(learned[name], step) for name, old in self._start.items()})
+        """So far from where the task began to where it ended; 0 is its beginning to the bit.
+
+        Whole numbers, such as how many tasks' prompts are learned, are those of one or the other.
+        """
+        if step == 0:
+            update.put(self._start)
+            return
+        for name, old in self._start.items():
+            new = learned[name]
+            update.put({name: old.lerp(new, step) if new.is_floating_point() else new})
 
 
 def bounded(method: Method, max_drop: float) -> Method:

@@ -123,7 +123,7 @@ class Ensemble(Settles):
     _count: int = PrivateAttr(0)
 
     def begin(self, lesson: Lesson, update: Update) -> None:
-        taken = update.take()
+        taken = update.take_floats()
         kinds = {name: torch.promote_types(t.dtype, torch.float32) for name, t in taken.items()}
         self._mean = {name: tensor.to(kinds[name]) for name, tensor in taken.items()}
         self._count = 1
@@ -133,14 +133,14 @@ class Ensemble(Settles):
             now = lesson.weights()
             self._add(
                 {
-                    name: chosen.take(now.get(name, update.tensors[name]))
-                    for name, chosen in update.selection.items()
+                    name: update.selection[name].take(now.get(name, update.tensors[name]))
+                    for name in self._mean
                 }
             )
 
     def end(self, lesson: Lesson, update: Update) -> None:
         if lesson.steps % self.every:
-            self._add(update.take())
+            self._add(update.take_floats())
         update.put({n: mean.to(update.tensors[n].dtype) for n, mean in self._mean.items()})
         self._mean, self._count = {}, 0
 

@@ -1,0 +1,22 @@
+"""Find NaN and infinite values before they are stored or built upon."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+
+@torch.no_grad()
+def not_finite(tensors: Mapping[str, Tensor]) -> dict[str, int]:
+    """How many entries are infinite or NaN, by tensor; of tensors that have any.
+
+    Where all is well, the host waits for each device once.
+    """
+    floats = {name: tensor for name, tensor in tensors.items() if tensor.is_floating_point()}
+    by_device: dict[torch.device, list[Tensor]] = {}
+    for tensor in floats.values():
+        by_device.setdefault(tensor.device, []).append(tensor.isfinite().all())
+    if all(torch.stack(flags).all() for flags in by_device.values()):
+        return {}
+    counts = {name: int((~tensor.isfinite()).sum()) for name, tensor in floats.items()}
+    return {name: count for name, count in counts.items() if count}

@@ -1,0 +1,154 @@
+"""What a task leaves behind is looked at: weights, what a method remembers, and features."""
+
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from test_methods import reference
+from tiny import images, tiny_clip, tiny_folder
+
+import retouch
+from retouch.clip.hf import HuggingFaceClip
+from retouch.data import Stream
+from retouch.errors import Diverged, UserError
+from retouch.learn import Results
+from retouch.learn.cost import estimate
+from retouch.methods import Keeps, Lesson, Method, Settings, Settles, Update, recipe
+from retouch.methods.everything import Everything
+from retouch.methods.settling import bounded
+from retouch.sparse import Delta, fingerprint
+
+QUICK = Settings(epochs=1, batch=16, lr=1e-3)
+CONTROL = images("control", 4, 2)
+
+
+def stream() -> Stream:
+    return Stream.split(images("train", 6, 4), images("test", 6, 2), tasks=3)
+
+
+def learned(folder: Path) -> tuple[int, list[str]]:
+    """Tasks in the results, and the deltas on disk."""
+    return Results.read(folder).done, sorted(file.name for file in (folder / "deltas").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("lr", "complaint"),
+    [
+        (1e39, r"task 1 left .* weights infinite or NaN, the first in .*below 1e\+39"),
+        (
+            1e30,
+            r"task 1 left features that are infinite or NaN, of .* images; nothing .*below 1e\+30",
+        ),
+    ],
+)
+def test_a_last_step_that_ruins_the_model_is_found_out(lr: float, complaint: str, tmp_path: Path):
+    """Its loss was that of the weights before: a number."""
+    settings = QUICK.model_copy(update={"lr": lr})
+    for _ in range(2):  # nor does the same command accept it the second time
+        with pytest.raises(Diverged, match=complaint):
+            retouch.teach(tiny_clip(), stream(), "flyp", settings=settings, out=tmp_path)
+        assert Results.read(tmp_path).done == 0
+    limited = bounded(recipe("flyp"), max_drop=1.0)
+    with pytest.raises(Diverged, match=complaint):
+        retouch.teach(tiny_clip(), stream(), limited, settings=settings, control=CONTROL)
+
+
+class Ruins(Settles):
+    """Leaves a single entry infinite when the second task ends."""
+
+    armed: ClassVar[bool] = True
+
+    def end(self, lesson: Lesson, update: Update) -> None:
+        if self.armed and lesson.task.number == 1:
+            with torch.no_grad():
+                lesson.clip.model.get_parameter("visual_projection.weight")[3, 5] = float("inf")
+
+
+class RemembersNothing(Keeps):
+    """Divides by zero when the second task ends."""
+
+    armed: ClassVar[bool] = True
+
+    def state(self) -> dict[str, torch.Tensor]:
+        return {"mean": self._mean} if hasattr(self, "_mean") else {}
+
+    def end(self, lesson: Lesson) -> None:
+        count = 0.0 if self.armed and lesson.task.number == 1 else 1.0
+        object.__setattr__(self, "_mean", torch.zeros(3) / count)
+
+
+@pytest.mark.parametrize(
+    ("part", "complaint"),
+    [
+        ({"settles": Ruins()}, "task 2 left 1 of .* in visual_projection.weight"),
+        (
+            {"keeps": RemembersNothing()},
+            "task 2 left 3 infinite or NaN values in what mine remembers.*keeps:mean",
+        ),
+    ],
+)
+def test_the_tasks_before_are_kept_and_the_run_can_go_on(part: Any, complaint: str, tmp_path: Path):
+    mine = Method(name="mine", trains=Everything(), **part)
+    whole = tiny_clip()
+    (kind,) = (type(each) for each in part.values())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kind, "armed", False)
+        retouch.teach(whole, stream(), mine, settings=QUICK)
+    for _ in range(2):
+        with pytest.raises(Diverged, match=complaint):
+            retouch.teach(tiny_clip(), stream(), mine, settings=QUICK, out=tmp_path)
+        assert learned(tmp_path) == (1, ["task-01.safetensors"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kind, "armed", False)
+        clip = tiny_clip()
+        assert retouch.teach(clip, stream(), mine, settings=QUICK, out=tmp_path).finished
+    assert fingerprint(clip.model) == fingerprint(whole.model)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_weights_of_16_bits_are_refused_before_anything_is_done(dtype: torch.dtype, tmp_path: Path):
+    clip = tiny_clip()
+    clip.model.to(dtype)
+    before, complaint = fingerprint(clip.model), rf"is {str(dtype)[6:]}.*model\.float\(\)"
+    given = {"settings": QUICK, "reference": reference(), "out": tmp_path / "run"}
+    for name in ("spu", "er", "lora-ewc"):
+        with pytest.raises(UserError, match=complaint):
+            retouch.teach(clip, stream(), name, **given)
+    with pytest.raises(UserError, match=complaint):
+        retouch.preview(clip, stream(), "spu")
+    with pytest.raises(UserError, match=complaint):
+        estimate(clip, stream(), recipe("spu"), QUICK)
+    assert fingerprint(clip.model) == before
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_checkpoint_of_16_bits_is_loaded_and_learned_in_32(dtype: torch.dtype, tmp_path: Path):
+    plain = tiny_clip()
+    assert isinstance(plain, HuggingFaceClip)
+    folder = tiny_folder(tmp_path / "model")
+    plain.model.to(dtype).save_pretrained(folder)
+    clip = retouch.load(str(folder))
+    assert {p.dtype for p in clip.model.parameters()} == {torch.float32}
+    settings = Settings(epochs=1, batch=8, lr=7.5e-6)  # a step that 16 bits would round away
+    method = recipe("spu", {"replays.size": 6})
+    retouch.teach(clip, stream(), method, settings=settings, out=tmp_path / "run")
+    fresh = retouch.load(str(folder))
+    moved = 0
+    for number in range(3):
+        delta = Delta.load(tmp_path / "run" / "deltas" / f"task-{number + 1:02}.safetensors")
+        delta.apply(fresh.model)
+        moved += sum(movement.moved for movement in delta.movements)
+    assert fingerprint(fresh.model) == fingerprint(clip.model)
+    assert moved > 0.9 * 3 * 4 * 204
+
+
+def test_a_model_that_begins_with_nan_is_refused(tmp_path: Path):
+    clip = tiny_clip()
+    with torch.no_grad():
+        clip.model.get_parameter("text_projection.weight")[0, 0] = float("nan")
+    for name in ("spu", "frozen"):
+        with pytest.raises(UserError, match=r"1 of .* in text_projection.weight.*another copy"):
+            retouch.teach(clip, stream(), name, settings=QUICK, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
