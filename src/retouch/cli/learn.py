@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from retouch.cli.images import find_control, find_images, find_pairs, ready
+from retouch.cli.images import find_control, find_pairs, find_to_learn, ready, show_notes
 from retouch.cli.options import (
     Cache,
     Compile,
@@ -181,7 +181,7 @@ def learn(
         if shard:
             check_shard(chosen, Settings(shard=True, compile=bool(compiled)))
             compiled = False
-        found = find_images(data, data_root).each(lambda images: renamed(images, names))
+        found = find_to_learn(talk, data, data_root).each(lambda images: renamed(images, names))
 
         def decoded(images: "Images") -> "Images":
             here = {"no_cache": no_cache or dry_run, "skip_bad": skip_bad}
@@ -206,6 +206,7 @@ def learn(
             stream.gone,
         )
         judged = control and find_control(control, data_root)
+        show_notes(talk, [judged] if judged else [])
         what = decoded(judged) if judged else None
         pairs = find_pairs(reference)
         stores = replay != "none"

@@ -1,6 +1,5 @@
 """Call classes by other names than those of their folders."""
 
-import csv
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -8,6 +7,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from retouch.data.images import Images, refuse_twins
+from retouch.data.text import read_cells
 from retouch.errors import UserError
 
 _CODE = re.compile(r"n\d{8}|[\W\d_]+|[0-9a-f]{16,}")
@@ -16,13 +16,7 @@ _CODE = re.compile(r"n\d{8}|[\W\d_]+|[0-9a-f]{16,}")
 
 def read_names(file: Path) -> dict[str, str]:
     """A CSV of two columns: what a class is called in the data, and what it shall be called."""
-    try:
-        with file.open(encoding="utf-8-sig", newline="") as text:
-            rows = [[cell.strip() for cell in row] for row in csv.reader(text) if any(row)]
-    except OSError as why:
-        raise UserError(f"--names {file}: {why.strerror}") from None
-    except (UnicodeDecodeError, csv.Error) as why:
-        raise UserError(f"--names {file} is no CSV in UTF-8 ({why})") from None
+    rows = read_cells(file)
     if rows and [cell.lower() for cell in rows[0]] in (["folder", "name"], ["class", "name"]):
         rows = rows[1:]
     odd = next((row for row in rows if len(row) != 2 or not all(row)), None)
