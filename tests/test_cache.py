@@ -111,7 +111,7 @@ def test_a_picture_of_one_pixel_and_a_very_long_one(tmp_path: Path):
 
 def test_a_decompression_bomb_is_refused(tmp_path: Path):
     Image.new("1", (20_000, 20_000)).save(tmp_path / "bomb.png")  # 50 KB on disk, 1.2 GB in RGB
-    with pytest.raises(Unreadable, match="claims more than 178,956,970 pixels"):
+    with pytest.raises(Unreadable, match="has more than 178,956,970 pixels"):
         decode(tmp_path / "bomb.png")
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from retouch.data.pictures import Files, Pictures
+from retouch.data.text import read_json
 from retouch.errors import UserError
 
 Box = tuple[float, float, float, float]
@@ -62,7 +63,7 @@ def read_objects(source: str | Path) -> Objects:
     told = _read(file)
     try:
         scenes, names = _scenes(file, told)
-    except (KeyError, TypeError, ValueError, AttributeError) as why:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as why:
         if isinstance(why, UserError):
             raise
         lacking = f"{type(why).__name__}: {why}"
@@ -94,10 +95,7 @@ def _find(source: Path) -> tuple[Path, Path]:
 
 
 def _read(file: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(file.read_text("utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as why:
-        raise UserError(f"{file} is no JSON ({why}); fetch it again") from None
+    found = read_json(file)
     return dict(found) if isinstance(found, dict) else {}
 
 

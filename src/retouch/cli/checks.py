@@ -116,8 +116,10 @@ def find_everything(
     root: Path | None,
 ) -> Found:
     """The images by their names; what the method needs and was not named is refused first."""
+    from retouch.data.remarks import remark
+
     method.check_needs(control is not None, reference is not None)
-    found = find_images(data, root)
+    found = remark(find_images(data, root))
     judged = find_control(control, root) if control else None
     return Found(found, judged, find_pairs(reference))
 

@@ -104,13 +104,9 @@ def _names(names: str | None, file: Path | None, subject: Subject) -> list[str]:
 
 
 def _lines(file: Path) -> list[str]:
-    try:
-        return file.read_text("utf-8-sig").splitlines()
-    except UnicodeDecodeError:
-        raise UserError(f"--names-file {file} is no text in UTF-8; save it as such") from None
-    except OSError as why:
-        told = f"--names-file {file} cannot be read ({why.strerror})"
-        raise UserError(f"{told}; give a text file with a name a line") from None
+    from retouch.data.text import read_lines
+
+    return read_lines(file)
 
 
 def _templates(template: list[str] | None, subject: Subject) -> list[str]:

@@ -44,9 +44,10 @@ def check(
     name: Annotated[str, typer.Argument(help="A benchmark, or a path to your own images.")],
     root: Root = None,
 ) -> None:
-    """Is it whole? Counts, classes, unreadable images, and images in both train and test.
+    """Is it whole? Counts, classes, unreadable images, and images that are there twice.
 
-    Ends with exit code 1 if something is missing or cannot be read.
+    Ends with exit code 1 if something is missing or cannot be read, or if `retouch learn` would
+    not begin with it.
     """
     with plainly():
         from retouch.data.check import check as look
@@ -66,8 +67,13 @@ def check(
         _say(f"in both train and test: {len(found.twins):,}")
         for train, test in found.twins[:20]:
             _say(f"  {train} is {test}")
+        _say(f"in two classes: {len(found.mixed):,}")
+        for first, second in found.mixed[:20]:
+            _say(f"  {first} is {second}")
         for note in found.notes:
             _say(note)
+        if found.refusal:
+            _say(f"`retouch learn` would not begin: {found.refusal}")
         _say("whole" if found.whole else "not whole")
         raise typer.Exit(0 if found.whole else 1)
 

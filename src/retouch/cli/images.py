@@ -6,6 +6,10 @@ from typing import TYPE_CHECKING
 from retouch.cli.say import progress
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
+
     from retouch.clip import Pixels
     from retouch.data import Images, Pairs, Splits
 
@@ -23,6 +27,12 @@ def find_images(data: str, root: Path | None = None) -> "Splits":
 
         return Splits(test=control_images(8))
     return read_data(data, root)
+
+
+def show_notes(talk: "Console", sources: "Sequence[Images]") -> None:
+    """Each note on these images once."""
+    for note in dict.fromkeys(note for images in sources for note in images.notes):
+        talk.print(f"Note: {note}.", highlight=False, markup=False, soft_wrap=True)
 
 
 def find_control(control: str, root: Path | None = None) -> "Images":

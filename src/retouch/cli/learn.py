@@ -14,7 +14,7 @@ from retouch.cli.checks import (
     find_everything,
     find_finished,
 )
-from retouch.cli.images import ready
+from retouch.cli.images import ready, show_notes
 from retouch.cli.options import (
     MODEL_HELP,
     NAMES_HELP,
@@ -216,6 +216,7 @@ def learn(
         check_stream(found, holdout, tasks, wanted)
 
         talk = err if as_json else out
+        show_notes(talk, [each for each in (found.train, found.test, there.control) if each])
         if workers:
             set_workers(workers)
         begun = not overwrite and ranks.from_first(lambda: "begun" if is_run(folder) else "")

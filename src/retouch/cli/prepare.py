@@ -164,6 +164,6 @@ def read_order(order: str) -> int | list[str]:
         return int(order)
     if not Path(order).is_file():
         raise UserError(f"--order {order}: neither a number nor a file with a class name a line")
-    from retouch.data.sources.webdataset import lines
+    from retouch.data.text import read_lines
 
-    return lines(Path(order))
+    return read_lines(Path(order))

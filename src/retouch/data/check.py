@@ -1,4 +1,4 @@
-"""Is a data set on disk whole? Counts, classes, unreadable images, and images in both parts."""
+"""Is a data set on disk whole? Counts, classes, unreadable images, images that are there twice."""
 
 import hashlib
 from dataclasses import dataclass, field
@@ -9,6 +9,8 @@ from retouch.data.images import Images
 from retouch.data.pictures import Bad
 from retouch.data.sources.benchmark import Facts
 from retouch.data.splits import Splits
+from retouch.data.stream import Stream
+from retouch.errors import UserError
 
 
 @dataclass
@@ -23,13 +25,18 @@ class Findings:
     bad: list[Bad] = field(default_factory=list)
     twins: list[tuple[str, str]] = field(default_factory=list)
     """Where the same picture stands in train and in test."""
+    mixed: list[tuple[str, str]] = field(default_factory=list)
+    """Where the same picture stands in two classes."""
+    refusal: str | None = None
+    """Why `retouch learn` would not begin with these images."""
     notes: list[str] = field(default_factory=list)
 
     @property
     def whole(self) -> bool:
-        """Nothing is missing and all can be read."""
+        """Nothing is missing, all can be read, and a run could begin."""
         counts = all(self.images.get(s, 0) in right for s, right in self.expected.items())
-        return counts and self.expected_classes in (None, self.classes) and not self.bad
+        classes = self.expected_classes in (None, self.classes)
+        return counts and classes and not self.bad and self.refusal is None
 
 
 def check(
@@ -43,6 +50,7 @@ def check(
         for split, count in facts.images.items():
             found.expected[split] = (count, facts.also[split]) if split in facts.also else (count,)
         found.expected_classes = len(facts.classes)
+    found.refusal = _refusal(splits)
     digests: dict[str, dict[bytes, int]] = {}
     for split, images in (("train", splits.train), ("test", splits.test)):
         if images is None:
@@ -50,17 +58,36 @@ def check(
         found.images[split] = len(images)
         found.classes = len(images.classes)
         found.notes += [note for note in images.notes if note not in found.notes]
-        digests[split] = _digests(images, found.bad, progress)
+        digests[split] = _digests(images, found, progress)
     if splits.train and splits.test:
         for digest in digests["train"].keys() & digests["test"].keys():
-            where = splits.train.pictures.where(digests["train"][digest])
-            found.twins.append((where, splits.test.pictures.where(digests["test"][digest])))
+            learned, judged = digests["train"][digest], digests["test"][digest]
+            pair = splits.train.pictures.where(learned), splits.test.pictures.where(judged)
+            found.twins.append(pair)
+            if _called(splits.train, learned) != _called(splits.test, judged):
+                found.mixed.append(pair)
     found.twins.sort()
+    found.mixed.sort()
     return found
 
 
-def _digests(images: Images, bad: list[Bad], progress: Progress) -> dict[bytes, int]:
-    """A checksum of each picture's pixels, and where it is."""
+def _refusal(splits: Splits) -> str | None:
+    """What `retouch learn` would say of them; nothing, where they are only to judge by."""
+    if splits.train is None:
+        return None
+    try:
+        Stream.split(*splits.to_learn(), tasks=1)
+    except UserError as why:
+        return str(why)
+    return None
+
+
+def _called(images: Images, index: int) -> str:
+    return images.classes[int(images.labels[index])]
+
+
+def _digests(images: Images, findings: Findings, progress: Progress) -> dict[bytes, int]:
+    """A checksum of each picture's pixels, and where it is first."""
 
     def one(index: int) -> bytes | Bad:
         try:
@@ -75,7 +102,11 @@ def _digests(images: Images, bad: list[Bad], progress: Progress) -> dict[bytes, 
         start = int(part[0])
         for place, result in enumerate(side_by_side(one, len(part), start)):
             if isinstance(result, Bad):
-                bad.append(result)
-            else:
-                found.setdefault(result, start + place)
+                findings.bad.append(result)
+                continue
+            index = start + place
+            first = found.setdefault(result, index)
+            if _called(images, first) != _called(images, index):
+                pair = images.pictures.where(first), images.pictures.where(index)
+                findings.mixed.append(pair)
     return found

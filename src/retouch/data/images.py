@@ -11,6 +11,7 @@ from retouch.clip.pixels import Pixels, Uint8
 from retouch.clip.prompts import fill
 from retouch.data.names import Names
 from retouch.data.pictures import Arrays, Indices, Joined, Pictures, Some
+from retouch.data.text import is_text
 from retouch.errors import UserError
 
 TEMPLATE = "a photo of {}"
@@ -35,6 +36,11 @@ class Images:
 
     def __post_init__(self) -> None:
         self.labels = np.asarray(self.labels, np.int64)
+        for name in self.classes:
+            if not is_text(name):
+                raise UserError(
+                    f"{self.name}: the class name {name!r} is no text in UTF-8; rename it"
+                )
         if len(self.pictures) != len(self.labels):
             raise UserError(f"{self.name}: {len(self.pictures)} images, {len(self.labels)} labels")
         if len(self.labels) and not 0 <= self.labels.min() <= self.labels.max() < len(self.classes):

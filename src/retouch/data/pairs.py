@@ -1,6 +1,5 @@
 """Images with captions, for methods that hold on to what a model knew by such pairs."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,6 +7,7 @@ from retouch.clip.pixels import Pixels, Uint8
 from retouch.data.names import Names
 from retouch.data.pictures import Files, Indices, Pictures
 from retouch.data.sources import coco, table, webdataset
+from retouch.data.text import read_json
 from retouch.errors import UserError
 
 
@@ -58,8 +58,9 @@ def _from_table(file: Path) -> Pairs:
 
 
 def _from_coco(folder: Path, file: Path) -> Pairs:
-    found = json.loads(file.read_text("utf-8"))
-    files = {image["id"]: image["file_name"] for image in found["images"]}
-    said = sorted(found["annotations"], key=lambda a: (a["image_id"], a["id"]))
-    pictures = Files(coco.images_of(folder), [files[a["image_id"]] for a in said])
-    return Pairs(str(folder), Names(a["caption"].strip() for a in said), pictures)
+    found, images = read_json(file), coco.images_of(folder)
+    with coco.well_formed(file):
+        files = {image["id"]: coco.file_name(image) for image in found["images"]}
+        said = sorted(found["annotations"], key=lambda a: (a["image_id"], a["id"]))
+        pictures = Files(images, [files[a["image_id"]] for a in said])
+        return Pairs(str(folder), Names(a["caption"].strip() for a in said), pictures)

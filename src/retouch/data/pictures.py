@@ -14,6 +14,7 @@ from PIL import Image
 from retouch.clip.pixels import Pixels, Uint8
 from retouch.data.decode import Unreadable, decode, side_by_side
 from retouch.data.names import Names
+from retouch.data.text import special_kind
 from retouch.errors import UserError
 
 Indices = NDArray[np.int64]
@@ -29,6 +30,28 @@ class Bad:
 
     def __str__(self) -> str:
         return f"{self.where} cannot be read as an image ({self.why})"
+
+
+@dataclass(frozen=True)
+class Extent:
+    """The bytes of a file that hold a picture."""
+
+    path: Path
+    start: int
+    size: int
+
+    def read(self, edge: int | None = None) -> bytes | None:
+        """All of them, or so many at both ends; None where the file cannot be read."""
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self.start)
+                if edge is None or self.size <= 2 * edge:
+                    return file.read(self.size)
+                first = file.read(edge)
+                file.seek(self.start + self.size - edge)
+                return first + file.read(edge)
+        except OSError:
+            return None
 
 
 class Pictures(ABC):
@@ -48,6 +71,10 @@ class Pictures(ABC):
     @abstractmethod
     def stamp(self) -> str:
         """Changes whenever a picture does; what was made from them before is then made anew."""
+
+    def extent(self, index: int) -> Extent | None:
+        """Where its bytes lie, if they are in a file."""
+        return None
 
     def fits(self, pixels: Pixels) -> bool:
         """Whether they are as the model takes them already, with nothing left to decode."""
@@ -103,6 +130,14 @@ class Files(Pictures):
     def where(self, index: int) -> str:
         return str(self.root / self.names[index])
 
+    def extent(self, index: int) -> Extent | None:
+        path = self.root / self.names[index]
+        try:
+            found = os.stat(path)  # noqa: PTH116
+        except (OSError, ValueError):
+            return None
+        return None if special_kind(found.st_mode) else Extent(path, 0, found.st_size)
+
     def stamp(self) -> str:
         digest = hashlib.blake2b(self.names.raw, digest_size=16)
         for name in self.names:
@@ -133,6 +168,10 @@ class Members(Pictures):
 
     def where(self, index: int) -> str:
         return f"{self.shards[self._shard[index]]}:{self.names[index]}"
+
+    def extent(self, index: int) -> Extent | None:
+        shard = self.shards[self._shard[index]]
+        return Extent(shard, int(self._start[index]), int(self._size[index]))
 
     def stamp(self) -> str:
         digest = hashlib.blake2b(self.names.raw, digest_size=16)
@@ -190,6 +229,9 @@ class Some(Pictures):
     def where(self, index: int) -> str:
         return self.whole.where(int(self.positions[index]))
 
+    def extent(self, index: int) -> Extent | None:
+        return self.whole.extent(int(self.positions[index]))
+
     def stamp(self) -> str:
         digest = hashlib.blake2b(self.positions.tobytes(), digest_size=16)
         digest.update(self.whole.stamp().encode())
@@ -219,6 +261,10 @@ class Joined(Pictures):
         part, inside = self._part(index)
         return part.where(inside)
 
+    def extent(self, index: int) -> Extent | None:
+        part, inside = self._part(index)
+        return part.extent(inside)
+
     def stamp(self) -> str:
         both = f"{self.first.stamp()} {self.second.stamp()}"
         return hashlib.blake2b(both.encode(), digest_size=16).hexdigest()
@@ -242,6 +288,6 @@ class Joined(Pictures):
 def _size_and_time(path: str | Path) -> bytes:
     try:
         found = os.stat(path)  # noqa: PTH116
-    except OSError:
+    except (OSError, ValueError):  # a NUL can be in no name
         return b"missing"
     return b"%d %d;" % (found.st_size, found.st_mtime_ns)

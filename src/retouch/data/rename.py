@@ -1,7 +1,5 @@
 """Call classes by other names than those of their folders."""
 
-import csv
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -9,6 +7,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from retouch.data.images import Images, refuse_twins
+from retouch.data.text import read_cells, read_json
 from retouch.errors import UserError
 
 _CODE = re.compile(r"n\d{8}|[\W\d_]+|[0-9a-f]{16,}")
@@ -22,13 +21,7 @@ def read_names(file: Path) -> dict[str, str]:
     """
     if file.suffix.lower() == ".json":
         return _read_json(file)
-    try:
-        with file.open(encoding="utf-8-sig", newline="") as text:
-            rows = [[cell.strip() for cell in row] for row in csv.reader(text) if any(row)]
-    except OSError as why:
-        raise UserError(f"--names {file}: {why.strerror}") from None
-    except (UnicodeDecodeError, csv.Error) as why:
-        raise UserError(f"--names {file} is no CSV in UTF-8 ({why})") from None
+    rows = read_cells(file)
     if rows and [cell.lower() for cell in rows[0]] in (["folder", "name"], ["class", "name"]):
         rows = rows[1:]
     odd = next((row for row in rows if len(row) != 2 or not all(row)), None)
@@ -41,12 +34,7 @@ def read_names(file: Path) -> dict[str, str]:
 
 
 def _read_json(file: Path) -> dict[str, str]:
-    try:
-        pairs = json.loads(file.read_text("utf-8-sig"), object_pairs_hook=list)
-    except OSError as why:
-        raise UserError(f"--names {file}: {why.strerror}") from None
-    except (ValueError, RecursionError) as why:
-        raise UserError(f"--names {file} is no JSON in UTF-8 ({why})") from None
+    pairs = read_json(file, pairs=True)
     example = '{"n02099601": "golden retriever"}'
     if not isinstance(pairs, list) or not all(isinstance(pair, tuple) for pair in pairs):
         raise UserError(f"--names {file} is no object of FOLDER and NAME; write {example}")

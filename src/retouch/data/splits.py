@@ -45,12 +45,15 @@ def _hold_out(images: Images, share: float, seed: int) -> tuple[Images, Images]:
     kept = np.zeros(len(images), bool)
     by_class = np.argsort(images.labels, kind="stable")
     ends = np.cumsum(np.bincount(images.labels, minlength=len(images.classes)))
+    counts = np.bincount(images.labels, minlength=len(images.classes))
+    few = [images.classes[int(label)] for label in np.flatnonzero(counts == 1)]
+    if few:
+        others = f" (so have {len(few) - 1:,} more)" if len(few) > 1 else ""
+        raise UserError(
+            f"{images.name}: the class {few[0]!r} has a single image{others}; it takes two, one to "
+            "learn from and one to judge by. Add one, or drop the class"
+        )
     for label, own in enumerate(np.split(by_class, ends[:-1])):
-        if len(own) < 2:
-            raise UserError(
-                f"{images.name}: the class {images.classes[label]!r} has a single image; it takes "
-                "two, one to learn from and one to judge by"
-            )
         count = min(max(1, round(share * len(own))), len(own) - 1)
         kept[np.random.default_rng([seed, label]).permutation(own)[:count]] = True
     return images.some(np.flatnonzero(~kept)), images.some(np.flatnonzero(kept))

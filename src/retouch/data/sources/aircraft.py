@@ -5,6 +5,7 @@ from pathlib import Path
 from retouch.data.pictures import Files
 from retouch.data.sources.benchmark import Facts, Part
 from retouch.data.splits import Splits
+from retouch.data.text import read_lines
 
 MARKS = ("data/images_variant_test.txt", "images_variant_test.txt")
 
@@ -18,7 +19,7 @@ def read(folder: Path, facts: Facts) -> Splits:
 def _part(folder: Path, *lists: str) -> Part:
     names, variants = [], []
     for which in lists:
-        for line in (folder / f"images_variant_{which}.txt").read_text("utf-8").splitlines():
+        for line in read_lines(folder / f"images_variant_{which}.txt"):
             name, _, variant = line.partition(" ")
             names.append(f"images/{name}.jpg")
             variants.append(variant.strip())

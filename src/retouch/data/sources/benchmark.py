@@ -16,6 +16,7 @@ from retouch.data.images import Images
 from retouch.data.pictures import Pictures, Some
 from retouch.data.sources import webdataset
 from retouch.data.splits import Splits
+from retouch.data.text import read_lines
 from retouch.errors import UserError
 
 Part = tuple[Pictures, Sequence[str]]
@@ -116,7 +117,15 @@ class Benchmark:
         folder = self.find(root) or self.refuse(root)
         if webdataset.recognises(folder):
             return _read_shards(folder, self.facts)
-        return self.reader(folder, self.facts)
+        try:
+            return self.reader(folder, self.facts)
+        except (KeyError, IndexError, AttributeError, TypeError, ValueError, OverflowError) as why:
+            if isinstance(why, UserError):
+                raise
+            raise UserError(
+                f"what lies in {folder} does not fit together as {self.facts.title} does "
+                f"({type(why).__name__}: {why}); fetch it again from {self.facts.get}"
+            ) from None
 
     def refuse(self, root: Path) -> NoReturn:
         """It is not there."""
@@ -129,7 +138,7 @@ class Benchmark:
 
 def _read_shards(folder: Path, facts: Facts) -> Splits:
     """As CLIP_benchmark packs it: classes in the official order, with the names in `facts`."""
-    have = len(webdataset.lines(folder / webdataset.CLASSES))
+    have = len(read_lines(folder / webdataset.CLASSES))
     if have != len(facts.classes):
         raise UserError(f"{folder} has {have} classes; {facts.title} has {len(facts.classes)}")
     return webdataset.read_as(

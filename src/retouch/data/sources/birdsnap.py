@@ -3,12 +3,12 @@
 The images were links to other people's pages, and many are dead: what is missing is counted.
 """
 
-import csv
 from pathlib import Path
 
 from retouch.data.pictures import Files
 from retouch.data.sources.benchmark import Facts, Part
 from retouch.data.splits import Splits
+from retouch.data.text import read_rows
 from retouch.errors import UserError
 
 MARKS = ("test_images.txt",)
@@ -36,5 +36,4 @@ def read(folder: Path, facts: Facts) -> Splits:
 
 
 def _rows(file: Path) -> list[dict[str, str]]:
-    with file.open(encoding="utf-8", newline="") as text:
-        return list(csv.DictReader(text, delimiter="\t"))
+    return [row for _, row in read_rows(file, "\t")]

@@ -17,8 +17,17 @@ MARKS = ("cars_annos.mat", "devkit/cars_meta.mat", "car_devkit/devkit/cars_meta.
 
 
 def read(folder: Path, facts: Facts) -> Splits:
-    joined = folder / "cars_annos.mat"
-    return _read_joined(joined, facts) if joined.is_file() else _read_parts(folder, facts)
+    """By the images that are there: `cars_annos.mat` numbers those of `car_ims/` alone."""
+    joined, kit = folder / MARKS[0], any((folder / mark).is_file() for mark in MARKS[1:])
+    if kit and not (joined.is_file() and (folder / "car_ims").is_dir()):
+        return _read_parts(folder, facts)
+    if not (folder / "car_ims").is_dir():
+        raise UserError(
+            f"{folder} has no car_ims/, whose images cars_annos.mat describes. With cars_train/ "
+            "and cars_test/ instead, add the devkit (car_devkit.tgz, unpacked as devkit/) and "
+            "cars_test_annos_withlabels.mat, or unpack car_ims.tgz there"
+        )
+    return _read_joined(joined, facts)
 
 
 def _read_joined(file: Path, facts: Facts) -> Splits:
@@ -41,7 +50,9 @@ def _read_parts(folder: Path, facts: Facts) -> Splits:
         if file is None:
             raise UserError(f"{folder} has no {annotations}; it belongs into {kit}")
         cars = load_mat(file)["annotations"]
-        return Files(folder / images, [car.fname for car in cars]), _classes(cars, names)
+        twice = folder / images / images  # as Kaggle unpacks it
+        inside = twice if twice.is_dir() else folder / images
+        return Files(inside, [car.fname for car in cars]), _classes(cars, names)
 
     return facts.arrange(
         part("cars_train", "cars_train_annos.mat"),

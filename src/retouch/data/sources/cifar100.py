@@ -9,6 +9,7 @@ import numpy as np
 from retouch.data.pictures import Arrays
 from retouch.data.sources.benchmark import Facts, Part
 from retouch.data.splits import Splits
+from retouch.data.text import open_regular
 from retouch.errors import UserError
 
 MARKS = ("meta",)
@@ -29,12 +30,14 @@ def read(folder: Path, facts: Facts) -> Splits:
 def _load(file: Path, *keys: str) -> Any:
     """The entries of that name; a single one by itself."""
     try:
-        with file.open("rb") as stream:
+        with open_regular(file) as stream:
             found = _Plain(stream).load()
         values = [found[key.encode()] for key in keys]
-    except (pickle.UnpicklingError, EOFError, KeyError, TypeError, ValueError, AttributeError) as e:
+        values = [v.array() if isinstance(v, _Array) else v for v in values]
+    except UserError:
+        raise
+    except Exception as e:  # a damaged pickle can raise anything
         raise UserError(f"{file} is no file of CIFAR-100 ({e}); fetch it again") from None
-    values = [v.array() if isinstance(v, _Array) else v for v in values]
     return values[0] if len(values) == 1 else values
 
 

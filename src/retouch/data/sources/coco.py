@@ -1,6 +1,7 @@
 """COCO's validation images with the boxes of their objects (for causal tracing), and captions."""
 
-import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from dataclasses import field as dataclass_field
 from pathlib import Path
@@ -13,6 +14,7 @@ from retouch.data.images import Images
 from retouch.data.pictures import Files, Indices
 from retouch.data.sources.benchmark import Facts
 from retouch.data.splits import Splits
+from retouch.data.text import is_text, read_json
 from retouch.errors import UserError
 
 MARKS = ("annotations/instances_val2017.json", "instances.json")
@@ -32,15 +34,38 @@ class Objects(Images):
 
 def read(folder: Path, facts: Facts) -> Splits:
     """Every object but crowds, picture by picture."""
-    found = _json(next(folder / mark for mark in MARKS if (folder / mark).is_file()))
-    files = {image["id"]: image["file_name"] for image in found["images"]}
-    own = [a for a in found["annotations"] if not a.get("iscrowd")]
-    own.sort(key=lambda a: (a["image_id"], a["id"]))
-    pictures = Files(images_of(folder), [files[a["image_id"]] for a in own])
-    test = facts.arrange(None, (pictures, [str(a["category_id"]) for a in own])).test
+    file = next((folder / mark for mark in MARKS if (folder / mark).is_file()), folder / MARKS[0])
+    found, images = read_json(file), images_of(folder)
+    with well_formed(file):
+        files = {image["id"]: file_name(image) for image in found["images"]}
+        own = [a for a in found["annotations"] if not a.get("iscrowd")]
+        own.sort(key=lambda a: (a["image_id"], a["id"]))
+        pictures = Files(images, [files[a["image_id"]] for a in own])
+        boxes = np.array([a["bbox"] for a in own], float).reshape(len(own), 4)
+        test = facts.arrange(None, (pictures, [str(a["category_id"]) for a in own])).test
     assert test is not None
-    boxes = np.array([a["bbox"] for a in own], float).reshape(-1, 4)
     return Splits(test=Objects(**vars(test), boxes=boxes))
+
+
+@contextmanager
+def well_formed(file: Path) -> Iterator[None]:
+    """What is done with the entries of a file that lacks some, or has others, is explained."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as why:
+        if isinstance(why, UserError):
+            raise
+        raise UserError(
+            f"{file} is not in COCO's form ({type(why).__name__}: {why}); fetch it again"
+        ) from None
+
+
+def file_name(image: dict[str, Any]) -> str:
+    """Of an entry in `images`."""
+    name = image["file_name"]
+    if not isinstance(name, str) or not is_text(name):
+        raise ValueError(f"{name!r} cannot be the name of a file")
+    return name
 
 
 def images_of(folder: Path) -> Path:
@@ -48,12 +73,4 @@ def images_of(folder: Path) -> Path:
     found = next((folder / name for name in _IMAGES if (folder / name).is_dir()), None)
     if found is None:
         raise UserError(f"{folder} has annotations and no images; unpack val2017.zip there")
-    return found
-
-
-def _json(file: Path) -> dict[str, Any]:
-    try:
-        found: dict[str, Any] = json.loads(file.read_text("utf-8"))
-    except json.JSONDecodeError as why:
-        raise UserError(f"{file} is no JSON ({why}); fetch it again") from None
     return found

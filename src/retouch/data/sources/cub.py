@@ -5,6 +5,7 @@ from pathlib import Path
 from retouch.data.pictures import Files
 from retouch.data.sources.benchmark import Facts, Part
 from retouch.data.splits import Splits
+from retouch.data.text import read_lines
 
 MARKS = ("train_test_split.txt",)
 
@@ -24,5 +25,5 @@ def read(folder: Path, facts: Facts) -> Splits:
 
 
 def _pairs(file: Path) -> dict[str, str]:
-    rows = (line.split(maxsplit=1) for line in file.read_text("utf-8").splitlines())
+    rows = (line.split(maxsplit=1) for line in read_lines(file))
     return {row[0]: row[1].strip() for row in rows if len(row) == 2}

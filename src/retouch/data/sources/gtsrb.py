@@ -4,12 +4,12 @@ Two training sets are in the wild: `Final_Training` of 39,209 images, and `Train
 which the paper used.
 """
 
-import csv
 from pathlib import Path
 
 from retouch.data.pictures import Files
 from retouch.data.sources.benchmark import Facts, Part
 from retouch.data.splits import Splits
+from retouch.data.text import read_rows
 from retouch.errors import UserError
 
 MARKS = ("Training", "Final_Training", "GTSRB/Training", "GTSRB/Final_Training")
@@ -49,5 +49,4 @@ def _test(folder: Path) -> Part:
 
 
 def _rows(table: Path) -> list[dict[str, str]]:
-    with table.open(encoding="utf-8", newline="") as text:
-        return list(csv.DictReader(text, delimiter=";"))
+    return [row for _, row in read_rows(table, ";")]

@@ -9,11 +9,11 @@ from PIL import Image
 from retouch.data.decode import Unreadable, decode
 from retouch.data.images import Images
 from retouch.data.pictures import Pictures
+from retouch.data.split_names import choose_parts
 from retouch.data.splits import Splits
 from retouch.errors import UserError
 
 PREFIX = "hf:"
-_SPLITS = {"train": ("train",), "test": ("test", "validation", "valid", "val")}
 
 
 def recognises(folder: Path) -> bool:
@@ -22,7 +22,16 @@ def recognises(folder: Path) -> bool:
 
 def read(folder: Path) -> Splits:
     """What `save_to_disk` wrote."""
-    return _splits(_library().load_from_disk(str(folder)), str(folder))
+    library = _library()
+    try:
+        return _splits(library.load_from_disk(str(folder)), str(folder))
+    except UserError:
+        raise
+    except Exception as why:  # whatever the library meets in damaged files
+        raise UserError(
+            f"{folder} cannot be read as a saved data set ({type(why).__name__}: {why}); save it "
+            "again with `save_to_disk`"
+        ) from None
 
 
 def read_hub(name: str) -> Splits:
@@ -59,13 +68,19 @@ class Rows(Pictures):
 def _splits(found: Any, name: str) -> Splits:
     if not isinstance(found, dict):  # a single table
         return Splits(train=_images(found, name))
-    parts = {
-        ours: next((_images(found[t], f"{name} {t}") for t in theirs if t in found), None)
-        for ours, theirs in _SPLITS.items()
-    }
-    if not any(parts.values()):
-        raise UserError(f"{name} has the parts {', '.join(found)}; none is called train or test")
-    return Splits(**parts)
+    parts = choose_parts(name, found)
+    if parts.train is None and parts.test is None:
+        raise UserError(
+            f"{name} has the parts {', '.join(map(str, found))}; none is called train or test"
+        )
+    train, test = (
+        _images(found[part], f"{name} {part}") if part else None
+        for part in (parts.train, parts.test)
+    )
+    for images in (train, test):
+        if images and not parts.plain:
+            images.notes.append(parts.note(name))
+    return Splits(train, test)
 
 
 def _images(table: Any, name: str) -> Images:

@@ -7,6 +7,7 @@ from retouch.data.sources.benchmark import Facts, Part
 from retouch.data.sources.folder import image_names
 from retouch.data.sources.matlab import load_mat
 from retouch.data.splits import Splits
+from retouch.data.text import read_lines
 from retouch.errors import UserError
 
 MARKS = (
@@ -41,6 +42,6 @@ def _flat(images: Path, names: list[str]) -> list[str]:
             f"ILSVRC2012_devkit_t12.tar.gz into {images.parent}"
         )
     wnids = {int(s.ILSVRC2012_ID): str(s.WNID) for s in load_mat(kit / "meta.mat")["synsets"]}
-    truth = [int(line) for line in (kit / _TRUTH).read_text().split()]
+    truth = [int(line) for line in read_lines(kit / _TRUTH)]
     numbers = [int(Path(name).stem.rsplit("_", 1)[-1]) for name in names]
     return [wnids[truth[number - 1]] for number in numbers]

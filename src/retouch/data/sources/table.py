@@ -3,9 +3,8 @@
 Optional columns: `caption`, what the image is called while training; `split`, `train` or `test`.
 """
 
-import csv
-import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,9 @@ import numpy as np
 from retouch.data.images import Images
 from retouch.data.names import Names
 from retouch.data.pictures import Files
+from retouch.data.split_names import NAMES, Parts, choose_parts, role_of
 from retouch.data.splits import Splits
+from retouch.data.text import is_text, iterate_lines, parse_json, read_rows
 from retouch.errors import UserError
 
 ENDINGS = {".csv", ".tsv", ".jsonl"}
@@ -22,7 +23,7 @@ ENDINGS = {".csv", ".tsv", ".jsonl"}
 PATH = ("path", "filepath", "file", "filename", "file_name", "image")
 LABEL = ("label", "class", "class_name")
 CAPTION = ("caption", "title", "text")
-SPLITS = {"train": "train", "test": "test", "val": "test", "valid": "test", "validation": "test"}
+SPLIT = ("split",)
 
 
 def recognises(path: Path) -> bool:
@@ -37,7 +38,17 @@ def read(file: Path) -> Splits:
         return Splits(train=images)
     if not splits.all():
         raise UserError(f"{file}: a line has no split; say train or test in each, or in none")
-    train, test = (_part(images, splits == split) for split in ("train", "test"))
+    parts = choose_parts(str(file), np.unique(splits).tolist())
+    if not parts.plain:
+        images = replace(images, notes=[parts.note(str(file))])
+    return _divided(images, splits, parts)
+
+
+def _divided(images: Images, splits: np.ndarray, parts: Parts) -> Splits:
+    train, test = (
+        images.some(np.flatnonzero(splits == part)) if part else None
+        for part in (parts.train, parts.test)
+    )
     return Splits(train, test)
 
 
@@ -59,46 +70,54 @@ def _images(file: Path) -> Images:
     )
 
 
-def _part(images: Images, chosen: np.ndarray) -> Images | None:
-    return images.some(np.flatnonzero(chosen)) if chosen.any() else None
-
-
 def rows(file: Path) -> Iterator[tuple[str, str, str, str]]:
-    """Path, label, caption and split of each line, "" where it has none."""
+    """Path, label, caption and split of each line, "" where it has none.
+
+    The split is the role that its name stands for: `train`, `val` or `test`.
+    """
     for number, row in _lines(file):
-        path, label, caption = (_column(row, names) for names in (PATH, LABEL, CAPTION))
-        split = str(row.get("split") or "").strip().lower()
+        where = f"{file}, line {number}"
+        path, label, caption, split = (
+            _value(where, row, names) for names in (PATH, LABEL, CAPTION, SPLIT)
+        )
         if not path:
             raise UserError(
-                f"{file}, line {number}: no image is named; the file needs a column `{PATH[0]}`"
+                f"{where}: no image is named; the file needs a column `{PATH[0]}` and has "
+                f"{', '.join(map(repr, row)) or 'none'}"
             )
-        if split and split not in SPLITS:
-            raise UserError(f"{file}, line {number}: the split {split!r} is neither train nor test")
-        yield path, label, caption, SPLITS.get(split, "")
+        if split and not role_of(split):
+            raise UserError(
+                f"{where}: the split {split!r} is neither train nor test (known are {NAMES})"
+            )
+        yield path, label, caption, role_of(split) or ""
 
 
 def _lines(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    with file.open(encoding="utf-8-sig", newline="") as text:
-        if file.suffix.lower() == ".jsonl":
-            for number, line in enumerate(text, 1):
-                if line.strip():
-                    yield number, _json(file, number, line)
-        else:
-            tabs = file.suffix.lower() == ".tsv"
-            reader = csv.DictReader(text, delimiter="\t" if tabs else ",")
-            yield from ((reader.line_num, row) for row in reader)
+    if file.suffix.lower() != ".jsonl":
+        yield from read_rows(file, "\t" if file.suffix.lower() == ".tsv" else ",")
+        return
+    for number, line in enumerate(iterate_lines(file), 1):
+        if line.strip():
+            row = parse_json(line, f"{file}, line {number}")
+            if not isinstance(row, dict):
+                raise UserError(f'{file}, line {number}: write {{"path": …, "label": …}}')
+            yield number, row
 
 
-def _json(file: Path, number: int, line: str) -> dict[str, Any]:
-    try:
-        row = json.loads(line)
-    except json.JSONDecodeError as why:
-        raise UserError(f"{file}, line {number} is no JSON ({why})") from None
-    if not isinstance(row, dict):
-        raise UserError(f'{file}, line {number}: write {{"path": …, "label": …}}')
-    return row
+def _value(where: str, row: dict[str, Any], names: tuple[str, ...]) -> str:
+    """What the first of these columns says that is there, without the spaces around it."""
+    name = next((name for name in names if row.get(name) not in (None, "")), None)
+    if name is None:
+        return ""
+    value = row[name]
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise UserError(f"{where}: `{name}` is {_short(value)}; write text or a number")
+    text = str(value).strip()
+    if not is_text(text):
+        raise UserError(f"{where}: `{name}` is {_short(value)}, which is no text in UTF-8")
+    return text
 
 
-def _column(row: dict[str, Any], names: tuple[str, ...]) -> str:
-    found = next((row[name] for name in names if row.get(name) not in (None, "")), "")
-    return str(found).strip()
+def _short(value: object) -> str:
+    said = repr(value)
+    return said if len(said) < 60 else f"{said[:60]}…"

@@ -10,34 +10,54 @@ from typing import Any
 
 import numpy as np
 
+from retouch.clip.prompts import fill
+from retouch.data.decode import ENDINGS
 from retouch.data.images import TEMPLATE, Images
 from retouch.data.names import Names
 from retouch.data.pictures import Members
-from retouch.data.sources.folder import ENDINGS
+from retouch.data.split_names import choose_parts, role_of
 from retouch.data.splits import Splits
+from retouch.data.text import LONGEST_LINE, open_regular, read_lines, read_text
 from retouch.errors import UserError
 
 CLASSES, TEMPLATES = "classnames.txt", "zeroshot_classification_templates.txt"
 
 
 def recognises(folder: Path) -> bool:
-    return (folder / CLASSES).is_file() and any(shards_of(folder / s) for s in ("train", "test"))
+    return (folder / CLASSES).is_file() and bool(_parts(folder))
 
 
 def read(folder: Path) -> Splits:
     """`classnames.txt` names the classes, a sample's `.cls` is the number of its class."""
-    classes = lines(folder / CLASSES)
-    templates = [TEMPLATE]
-    if (folder / TEMPLATES).is_file():
-        templates = [line.replace("{c}", "{}") for line in lines(folder / TEMPLATES)]
-    return read_as(folder, classes, templates=templates)
+    classes = read_lines(folder / CLASSES)
+    if not classes:
+        raise UserError(f"{folder / CLASSES} names no class; write a name a line")
+    return read_as(folder, classes, templates=_templates(folder / TEMPLATES))
+
+
+def _templates(file: Path) -> list[str]:
+    if not file.is_file():
+        return [TEMPLATE]
+    templates = [line.replace("{c}", "{}") for line in read_lines(file)]
+    if not templates:
+        raise UserError(f"{file} is empty; write a template a line, or delete it")
+    for template in templates:
+        fill(template, [])
+    return templates
+
+
+def _parts(folder: Path) -> list[str]:
+    """The folders of shards that are called train, test or the like."""
+    return sorted(p.name for p in folder.iterdir() if role_of(p.name) and shards_of(p))
 
 
 def read_as(folder: Path, classes: list[str], **more: Any) -> Splits:
     """The same with class names and templates of one's own."""
+    parts = choose_parts(str(folder), _parts(folder))
+    notes = [] if parts.plain else [parts.note(str(folder), "/")]
     train, test = (
-        _split(folder / split, classes, more) if shards_of(folder / split) else None
-        for split in ("train", "test")
+        _split(folder / part, classes, {**more, "notes": [*notes]}) if part else None
+        for part in (parts.train, parts.test)
     )
     return Splits(train, test)
 
@@ -45,23 +65,30 @@ def read_as(folder: Path, classes: list[str], **more: Any) -> Splits:
 def _split(folder: Path, classes: list[str], more: dict[str, Any]) -> Images:
     shards = shards_of(folder)
     said = folder / "nshards.txt"
-    if said.is_file() and int(said.read_text()) != len(shards):
+    if said.is_file() and (count := _number(text := read_text(said).strip())) != len(shards):
+        if count is None:
+            raise UserError(f"{said} says {text[:20]!r}; it must be a number of shards")
         raise UserError(
-            f"{folder} holds {len(shards)} shards, and its nshards.txt says {said.read_text()}; "
+            f"{folder} holds {len(shards)} shards, and its nshards.txt says {count}; "
             "fetch the missing ones"
         )
     pictures, texts = scan(shards, "cls")
-    labels = np.array([_label(text, folder, classes) for text in texts], np.int64)
-    return Images(str(folder), classes, labels, pictures, **more)
+    labels = array("q")
+    for index, text in enumerate(texts):
+        label = _number(text.strip())
+        if label is None or label >= len(classes):
+            place = pictures.where(index).rpartition(".")[0]
+            raise UserError(
+                f"{place}.cls says {text[:20]!r}; it must be the number of a class, 0 to "
+                f"{len(classes) - 1}"
+            )
+        labels.append(label)
+    return Images(str(folder), classes, np.array(labels, np.int64), pictures, **more)
 
 
-def _label(text: str, folder: Path, classes: list[str]) -> int:
-    if not text.strip().isdigit() or int(text) >= len(classes):
-        raise UserError(
-            f"{folder}: a sample's .cls says {text[:20]!r}; it must be the number of a class, 0 to "
-            f"{len(classes) - 1}"
-        )
-    return int(text)
+def _number(text: str) -> int | None:
+    """A number of up to nine digits; `isdigit` alone also takes a superscript for one."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
 
 
 def scan(shards: list[Path], ending: str) -> tuple[Members, Names]:
@@ -94,14 +121,26 @@ def _key(name: str) -> str:
 def _members(shard: Path, ending: str) -> Iterator[tuple[str, int, int, str | None]]:
     """Images with their places, and texts with what they say, one after the other."""
     try:
-        with shard.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as there:
+        with open_regular(shard) as file, mmap(file.fileno(), 0, access=ACCESS_READ) as there:
             for name, start, size in _files(there):
                 if name.lower().endswith(ENDINGS):
                     yield name, start, size, None
                 elif name.endswith(f".{ending}"):
-                    yield name, 0, 0, there[start : start + size].decode()
-    except (tarfile.TarError, EOFError, ValueError) as why:
+                    yield name, 0, 0, _said(f"{shard}:{name}", there[start : start + size])
+    except UserError:
+        raise
+    except (tarfile.TarError, EOFError, ValueError, OverflowError, RecursionError) as why:
         raise UserError(f"{shard} cannot be read as a tar file ({why}); fetch it again") from None
+
+
+def _said(where: str, raw: bytes) -> str:
+    """What the text of a sample says."""
+    if len(raw) > LONGEST_LINE:
+        raise UserError(f"{where} has {len(raw):,} bytes, which no label and no caption needs")
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        raise UserError(f"{where} is not in UTF-8: it says {raw[:20]!r}") from None
 
 
 def _files(there: mmap) -> Iterator[tuple[str, int, int]]:
@@ -125,6 +164,9 @@ def _files(there: mmap) -> Iterator[tuple[str, int, int]]:
     with tarfile.open(fileobj=there, mode="r:") as tar:
         while (member := tar.next()) is not None:
             tar.members.clear()  # type: ignore[attr-defined]  # it would keep every one
+            end = member.offset_data + member.size
+            if member.issparse() or member.size < 0 or (member.isfile() and end > len(there)):
+                raise tarfile.ReadError(f"{member.name} claims more bytes than there are")
             if member.isfile():
                 yield member.name, member.offset_data, member.size
 
@@ -150,8 +192,3 @@ def _text(field: bytes) -> str:
 def shards_of(folder: Path) -> list[Path]:
     """The tar files of a folder, 2.tar before 10.tar."""
     return sorted(folder.glob("*.tar"), key=lambda path: (len(path.name), path.name))
-
-
-def lines(file: Path) -> list[str]:
-    """The lines of a text file that are not empty."""
-    return [line.strip() for line in file.read_text("utf-8").splitlines() if line.strip()]
