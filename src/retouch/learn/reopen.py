@@ -51,17 +51,17 @@ def is_run(folder: str | Path) -> bool:
     return (Path(folder) / CONFIG).is_file()
 
 
-def reopen(folder: str | Path, *, model: str | None = None, device: str = "cpu") -> Reopened:
+def reopen(folder: str | Path, *, model: str | Clip | None = None, device: str = "cpu") -> Reopened:
     """The run in a folder, with the model that it began with.
 
-    Where that model lies elsewhere now, `model` says where. It is known by its weights: any other
-    is refused.
+    Where that model lies elsewhere now, `model` says where, or is the model. It is known by its
+    weights: any other is refused.
     """
     folder = Path(folder)
     config = read_config(folder)
-    name = model or config["places"]["model"]
+    name = model.name if isinstance(model, Clip) else model or config["places"]["model"]
     try:
-        clip = load(name, device=device)
+        clip = model if isinstance(model, Clip) else load(name, device=device)
     except UserError as why:
         if model:
             raise
