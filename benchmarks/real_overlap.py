@@ -39,7 +39,8 @@ def main() -> None:
     settings = retouch.Settings(epochs=1, batch=16, lr=1e-5)
     if not asked.twice:
         stream = retouch.Stream.split(few(train, 4, IMAGES), few(test, 4, 1), tasks=4)
-        retouch.teach(clip, stream, spu, settings=settings, out=asked.out)
+        only_deltas = {"store_images": False, "per_class": False}
+        retouch.teach(clip, stream, spu, settings=settings, out=asked.out, **only_deltas)
         return
     own = few(train, 2, 2 * IMAGES)
     stream = retouch.Stream.split(own, own, tasks=2)

@@ -158,6 +158,8 @@ def ours(asked: argparse.Namespace, folder: Path) -> dict[str, float]:
                 settings=settings_of(asked),
                 control=control,
                 out=folder / which,
+                store_images=False,
+                per_class=False,
             )
         told[which] = time.perf_counter() - began
         told[f"forward and backward, {which}"] = towers.seconds

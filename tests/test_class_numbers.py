@@ -19,7 +19,7 @@ from torch import Tensor
 import retouch
 from retouch.data import Images, Stream
 from retouch.learn import Results, reopen
-from retouch.learn.kept import keep, read_kept
+from retouch.learn.kept import read_kept
 from retouch.learn.onward import go_on
 from retouch.methods import Lesson, Method
 from retouch.methods.slca import Alignment
@@ -49,7 +49,7 @@ def classes(labels: range) -> tuple[Images, Images]:
 def first(model: Path, out: Path, method: Method, data: tuple[Images, Images]) -> Stream:
     clip = retouch.load(str(model))
     stream = Stream.split(*data, tasks=1, order=backwards(data[0].classes))
-    keep(out, stream, retouch.teach(clip, stream, method, out=out, **GIVEN), clip.pixels)
+    retouch.teach(clip, stream, method, out=out, **GIVEN)
     return stream
 
 
@@ -59,8 +59,7 @@ def onward(
     run = reopen(before, model=str(model))
     order = backwards(data[0].classes)
     stream, earlier = go_on(run, read_kept(before), *data, order=order)
-    results = retouch.teach(run.clip, stream, method, out=out, earlier=earlier, **GIVEN)
-    keep(out, stream, results, run.clip.pixels)
+    retouch.teach(run.clip, stream, method, out=out, earlier=earlier, **GIVEN)
     return run.clip, stream
 
 

@@ -20,8 +20,8 @@ from retouch.data.images import join
 from retouch.errors import UserError
 from retouch.learn import reopen
 from retouch.learn.drift import drift_between, word_features, words
-from retouch.learn.kept import keep, read_kept
-from retouch.learn.onward import COPY, drop_copy, go_on
+from retouch.learn.kept import read_kept
+from retouch.learn.onward import COPY, go_on
 from retouch.methods import RECIPES, Settings
 from retouch.sparse import Delta, fingerprint
 
@@ -58,8 +58,7 @@ def march(model: Path, out: Path, name: str = "spu", **more: Any) -> Stream:
     stream = Stream.split(*halves()[0], tasks=1, order=["bright red", "dark red"])
     clip = retouch.load(str(model))
     options = {**GIVEN, **more}
-    results = retouch.teach(clip, stream, quick(name), out=out, **options)
-    keep(out, stream, results, clip.pixels)
+    retouch.teach(clip, stream, quick(name), out=out, **options)
     return stream
 
 
@@ -137,15 +136,12 @@ def test_interrupted_anywhere_it_ends_with_the_same_bits(after: int, model: Path
     # The run before is gone; what is needed of it lies in the new folder.
     shutil.rmtree(tmp_path / "march")
     april(model, tmp_path / "cut" / COPY, tmp_path / "cut")
-    for name in ("whole", "cut"):
-        drop_copy(tmp_path / name)
     assert content(tmp_path / "cut") == content(tmp_path / "whole")
 
 
 def test_a_third_run_goes_on_from_the_second(model: Path, tmp_path: Path):
     march(model, tmp_path / "march")
-    results, clip, stream = april(model, tmp_path / "march", tmp_path / "april")
-    keep(tmp_path / "april", stream, results, clip.pixels)
+    april(model, tmp_path / "march", tmp_path / "april")
     run = reopen(tmp_path / "april", model=str(model))
     again = of(images("train", 4, 6), range(1, 2)), of(images("test", 4, 3), range(1, 2))
     more, earlier = go_on(run, read_kept(run.folder), *again)  # more images of a known class

@@ -30,6 +30,7 @@ _HOME = {
     "Splits": "data",
     "Stream": "data",
     "cached": "data",
+    "continue_run": "learn",
     "difference": "sparse",
     "fingerprint": "sparse",
     "in_memory": "data",
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
     from retouch.bench import Bench, load_suite
     from retouch.clip import Clip, Pair, Pixels, load
     from retouch.data import Images, Splits, Stream, cached, in_memory, read_data, read_pairs
-    from retouch.learn import Results, preview, reopen, teach
+    from retouch.learn import Results, continue_run, preview, reopen, teach
     from retouch.methods import RECIPES, Settings, recipe
     from retouch.report import write_report
     from retouch.sparse import (

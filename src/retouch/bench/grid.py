@@ -124,6 +124,8 @@ class Bench:
             reference=self.on.pairs if method.needs_reference else None,
             out=cell.begin(self.out) if ranks.is_first() else cell.run(self.out),
             watch=watch,
+            store_images=False,  # a cell is compared with others, never continued
+            per_class=False,
         )
         took = {
             "seconds": round(time.monotonic() - began, 1),

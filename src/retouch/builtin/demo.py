@@ -46,6 +46,8 @@ def run_demo(
                 control=control,
                 out=folder / method.name,
                 watch=watch(method.name, len(stream.tasks), settings.epochs, quiet=quiet),
+                store_images=False,  # the demo compares methods, by task
+                per_class=False,
             )
         )
     return runs

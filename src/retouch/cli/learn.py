@@ -266,9 +266,10 @@ def learn(
             watch=_watch(suited, stream, quiet, as_json, tensorboard),
             earlier=earlier,
             overwrite=overwrite,
+            store_images=stores,
         )
-        page = _finish(folder, stream, results, clip, what, stores)
-        _answer(talk, folder, results, page, as_json)
+        if ranks.is_first():
+            _answer(talk, folder, results, as_json)
         if results.kept[done:] and not any(results.kept[done:]):
             raise typer.Exit(NOTHING_KEPT)
 
@@ -301,40 +302,11 @@ def _watch(
     return Several(watching, TensorBoard(tensorboard))
 
 
-def _finish(
-    folder: Path,
-    stream: "Stream",
-    results: "Results",
-    clip: "Clip",
-    control: "Images | None",
-    stores: bool,
-) -> Path:
-    """Look at each class, keep images to go on from, and write the page.
-
-    Of several processes all look, and the first writes.
-    """
-    from retouch.devices import ranks
-    from retouch.learn.by_class import ByClass
-    from retouch.learn.closely import look_closely
-    from retouch.learn.kept import is_kept, keep
-    from retouch.learn.onward import drop_copy
-    from retouch.learn.reopen import Reopened, read_config
+def _answer(talk: "Console", folder: Path, results: "Results", as_json: bool) -> None:
     from retouch.report import write_report
-
-    if not ranks.from_first(lambda: "looked" if ByClass.read(folder) else ""):
-        run = Reopened(folder, read_config(folder), results, clip, results.done)
-        look_closely(run, stream.test, control, examples=stores)
-    if not ranks.is_first():
-        return folder
-    if stores and not is_kept(folder):
-        keep(folder, stream, results, clip.pixels)
-    drop_copy(folder)
-    return write_report(folder, [results])
-
-
-def _answer(talk: "Console", folder: Path, results: "Results", page: Path, as_json: bool) -> None:
     from retouch.report.words import compiled, drifted, kept, learned
 
+    page = write_report(folder, [results])
     if as_json:
         say_json(
             {

@@ -25,6 +25,7 @@ from retouch.files import whole_folder, write_atomically
 from retouch.learn import results as stored
 from retouch.learn.checkpoint import Record, Run
 from retouch.learn.evaluate import Judge
+from retouch.learn.finish import finish
 from retouch.learn.hardware import check_shard
 from retouch.learn.onward import Earlier
 from retouch.learn.reopen import CONFIG, read_config
@@ -41,6 +42,7 @@ COMPILER = "inductor"
 HALVES = (
     ".results.json.part",
     ".metrics.jsonl.part",
+    ".classes.json.part",
     ".checkpoint.safetensors.part",
     ".state-*.safetensors.part",
     "deltas/.task-*.safetensors.part",
@@ -61,6 +63,8 @@ def teach(
     checkpoint_seconds: float = 60.0,
     earlier: Earlier | None = None,
     overwrite: bool = False,
+    store_images: bool = True,
+    per_class: bool = True,
 ) -> Results:
     """Learn the stream's tasks in order, and judge after each what was learned and what was lost.
 
@@ -68,11 +72,13 @@ def teach(
     model could do before; `reference` are images with captions, for methods that hold on to old
     knowledge by such. With `out`, a folder is written: settings, results, losses and a delta a
     task; where it holds the same run unfinished, that run goes on. The model is changed in place.
-    A run that is built upon an `earlier` one (see `learn.onward`) begins with the same model, and
+    A run that is built upon an `earlier` one (see `continue_run`) begins with the same model, and
     gets a folder that needs the other no more. Another run in `out` is refused, unless it has
     learned nothing yet or `overwrite` is set; what is replaced is deleted when the new run has
-    learned something, and comes back if it cannot start. Of several processes (see
-    `devices.meeting`) all call this alike, and the first writes.
+    learned something, and comes back if it cannot start. When all is learned, `store_images` stores
+    the images that a continued run replays and evaluates, and `per_class` compares the model before
+    and after class by class; both need `out`, and take a little disk and one more evaluation. Call
+    this on every rank (see `devices.meeting`); rank 0 writes.
     """
     settings = settings or Settings()
     chosen = recipe(method) if isinstance(method, str) else method
@@ -89,6 +95,7 @@ def teach(
     if earlier is not None:
         if out is None:
             raise UserError("a run that goes on from another needs a folder of its own: name `out`")
+        earlier.check(chosen)
         _begin_with(results, earlier, control)
     seen = watch if watch and ranks.is_first() else Watch()
     if out is not None:
@@ -128,6 +135,9 @@ def teach(
         train(clip, stream, chosen, settings, Judge(stream, control), record)
         if took.seconds >= 1:
             record.tell({"compiling": f"{took.seconds:.0f} s"})
+    if out is not None:
+        add = {"store_images": store_images, "per_class": per_class}
+        finish(Path(out), clip, stream, record.results, control, **add)
     return record.results
 
 

@@ -115,8 +115,8 @@ def _read_index(folder: Path) -> dict[str, Any]:
         assert set(index) >= {"size", "prompt", "templates", "groups", "seen", "replay", "judge"}
     except FileNotFoundError:
         raise UserError(
-            f"{folder.parent} holds no images to go on from: it was run with --replay none, or is "
-            "not finished; run its own command to the end first"
+            f"{folder.parent} holds no images to go on from: it was made with --replay none or "
+            "store_images=False, or is not finished; run its own command to the end first"
         ) from None
     except (ValueError, KeyError, TypeError, AssertionError) as why:
         if isinstance(why, UserError):

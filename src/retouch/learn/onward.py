@@ -1,9 +1,11 @@
 """Go on from a finished run: its tasks, then new ones, as a stream and a run of their own."""
 
+import logging
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -16,6 +18,9 @@ from retouch.learn.kept import FOLDER as IMAGES
 from retouch.learn.kept import Kept, is_kept, with_classes
 from retouch.learn.reopen import CONFIG, Reopened, delta_file
 from retouch.learn.results import Results
+from retouch.methods import Method
+
+log = logging.getLogger("retouch")
 
 COPY = "earlier"
 """Where a run that is under way keeps what it needs of the one before."""
@@ -30,6 +35,24 @@ class Earlier:
     """With the replay buffer's positions in the new stream."""
     control: dict[str, int] | None = None
     """The control set that it was judged by."""
+    method: dict[str, Any] = field(default_factory=dict)
+    """Name and settings of the method that learned it."""
+
+    def check(self, method: Method) -> None:
+        """Refuse a method that would take what the earlier one remembers for something else."""
+        if self.results.state and method.name != self.results.method:
+            raise UserError(
+                f"the earlier run was learned by {self.results.method}, and {method.name} cannot "
+                f"use what that remembers of its tasks; continue it by {self.results.method}"
+            )
+        balance = self.method.get("replays", {}).get("balance")
+        wanted = getattr(method.replays, "balance", balance)
+        if self.results.replay["groups"] and balance != wanted:
+            raise UserError(
+                f"replays.balance={wanted}: the earlier run stored its images to replay by "
+                f"{balance!r}, and its groups mean nothing otherwise; continue it with "
+                f"replays.balance={balance}"
+            )
 
     def copy_to(self, folder: Path) -> None:
         """All that the new run needs to stand alone: what was changed, and what was remembered.
@@ -88,13 +111,17 @@ def go_on(
         with_classes(join(stored_images, fresh), classes)
         for stored_images, fresh in ((old.replay, train), (old.judge, test))
     )
+    if kept is None:
+        learn = replace(learn, notes=[*learn.notes, _without_images(run)])
     stream = Stream(learn, judge, (*_old_tasks(run, old, learn), *_new_tasks(run, old, new, learn)))
     gone = sum(task.train for task in run.results.tasks) - len(old.replay)
     results = run.results.model_copy(deep=True)
     results.replay = {"seen": old.seen, "groups": old.groups}
     for info, task in zip(results.tasks, stream.tasks, strict=False):
         info.test = len(task.test)
-    return replace(stream, gone=gone), Earlier(run.folder, results, run.config["control"])
+    return replace(stream, gone=gone), Earlier(
+        run.folder, results, run.config["control"], run.config["method"]
+    )
 
 
 def _numbered(run: Reopened, train: Images) -> list[str]:
@@ -110,6 +137,19 @@ def _numbered(run: Reopened, train: Images) -> list[str]:
             "the classes that were learned; take another copy of the run"
         )
     return list(dict.fromkeys([*known, *train.classes]))
+
+
+def _without_images(run: Reopened) -> str:
+    """What follows for a continued run, logged, and as a note for its results."""
+    count = len(run.classes)
+    known = "its class is" if count == 1 else f"its {count:,} classes are"
+    said = (
+        "the earlier run stored no images (it was made with --replay none, or with "
+        f"store_images=False): {known} neither replayed nor evaluated again, so what is forgotten "
+        "of what it learned does not show"
+    )
+    log.warning(said)
+    return said
 
 
 def _nothing(run: Reopened) -> Kept:

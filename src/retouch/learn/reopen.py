@@ -53,20 +53,20 @@ def is_run(folder: str | Path) -> bool:
 
 
 def reopen(
-    folder: str | Path, *, model: str | None = None, device: str = "cpu", light: bool = False
+    folder: str | Path, *, model: str | Clip | None = None, device: str = "cpu", light: bool = False
 ) -> Reopened:
     """The run in a folder, with the model that it began with.
 
-    Where that model lies elsewhere now, `model` says where. It is known by its weights: any other
-    is refused. `light` as in `retouch.load`.
+    Where that model lies elsewhere now, `model` says where, or is the model. It is known by its
+    weights: any other is refused. `light` as in `retouch.load`.
     """
     folder = Path(folder)
     config = read_config(folder)
-    name = model or config["places"]["model"]
+    name = model.name if isinstance(model, Clip) else model or config["places"]["model"]
     if not model:
         refuse_code(name, folder)
     try:
-        clip = load(name, device=device, light=light)
+        clip = model if isinstance(model, Clip) else load(name, device=device, light=light)
     except UserError as why:
         if model:
             raise

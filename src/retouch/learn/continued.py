@@ -1,0 +1,62 @@
+"""Continue a finished run with new images, in one call."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from retouch.clip import Clip
+from retouch.data.images import Images
+from retouch.errors import UserError
+from retouch.learn.course import teach
+from retouch.learn.kept import is_kept, read_kept
+from retouch.learn.onward import COPY, go_on
+from retouch.learn.reopen import is_run, method_of, reopen
+from retouch.learn.results import Results
+from retouch.methods import Method, Settings
+
+
+def continue_run(
+    run: str | Path,
+    train: Images,
+    test: Images,
+    *,
+    out: str | Path,
+    tasks: int = 1,
+    order: int | Sequence[str] = 0,
+    model: str | Clip | None = None,
+    device: str = "cpu",
+    method: str | Method | None = None,
+    settings: Settings | None = None,
+    **more: Any,
+) -> Results:
+    """Teach the model of a finished run more classes, or more images of classes that it knows.
+
+    Args:
+        run: The folder of the finished run. It is not changed, and `out` does not need it later.
+        train, test: The new images, to learn from and to evaluate on.
+        out: The folder of the new run, which begins with the tasks of the earlier one. Interrupted,
+            the same call resumes it.
+        tasks, order: How the new classes are divided, as in `Stream.split`.
+        model: The model that the earlier run began with, where that lies elsewhere now; or that
+            model itself, as it was before the first task, which is then changed in place.
+        device: Where to load the model.
+        method: By default that of the earlier run, with its settings. Name it where the run was
+            made by a method of your own.
+        settings: By default those of the earlier run.
+        more: `control`, `reference`, `watch`, `store_images` and whatever else `teach` takes.
+    """
+    folder, copy = Path(run), Path(out) / COPY
+    if folder.resolve() == Path(out).resolve():
+        raise UserError(f"{out} is the run to continue; give the new run a folder of its own")
+    opened = reopen(copy if is_run(copy) else folder, model=model, device=device)
+    stored = read_kept(opened.folder) if is_kept(opened.folder) else None
+    stream, earlier = go_on(opened, stored, train, test, tasks=tasks, order=order)
+    return teach(
+        opened.clip,
+        stream,
+        method_of(opened.config) if method is None else method,
+        settings=settings or Settings(**opened.config["settings"]),
+        out=out,
+        earlier=earlier,
+        **more,
+    )
