@@ -16,6 +16,8 @@ ROOMS = [
     "version",
     "errors",
     "files",
+    "sealed",
+    "lock",
     "devices",
     "sparse",
     "clip",

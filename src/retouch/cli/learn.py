@@ -1,5 +1,6 @@
 """`retouch learn`."""
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -163,15 +164,18 @@ def learn(
     Exit codes: 0 learned, 1 a mistake that is explained, 3 nothing was kept because all of it would
     have cost more than --max-drop, 130 stopped.
     """
-    with plainly(folder), together(device) as device:
+    with plainly(folder), together(device) as device, ExitStack() as stack:
         from retouch.data.decode import set_workers
         from retouch.devices import ranks
         from retouch.learn import is_run, teach
         from retouch.learn.hardware import check_shard
+        from retouch.learn.run_lock import run_lock
         from retouch.learn.suit import suit
         from retouch.methods import Settings
 
         talk = err if as_json else out
+        if not dry_run:
+            stack.enter_context(run_lock(folder))
         if workers:
             set_workers(workers)
         begun = ranks.from_first(lambda: "begun" if is_run(folder) else "")

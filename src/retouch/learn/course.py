@@ -5,23 +5,23 @@ import os
 import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from torch.utils import deterministic
 
+from retouch import sealed
 from retouch.clip import Clip
 from retouch.data.cache import cache_folder
+from retouch.data.identity import SETS, difference, images_identity, pairs_identity
 from retouch.data.images import Images
 from retouch.data.pairs import Pairs
 from retouch.data.stream import Stream
 from retouch.devices import ranks
 from retouch.errors import UserError
-from retouch.files import whole_folder, write_atomically
+from retouch.files import whole_folder
 from retouch.learn import results as stored
 from retouch.learn.checkpoint import Record, Run
 from retouch.learn.evaluate import Judge
@@ -29,6 +29,7 @@ from retouch.learn.hardware import check_shard
 from retouch.learn.onward import Earlier
 from retouch.learn.reopen import CONFIG, read_config
 from retouch.learn.results import Results, TaskInfo
+from retouch.learn.run_lock import locks_out
 from retouch.learn.stopping import stopping_cleanly
 from retouch.learn.train import lesson_for, train
 from retouch.learn.watch import Watch
@@ -47,6 +48,7 @@ HALVES = (
 """What a run leaves behind that was killed while it wrote."""
 
 
+@locks_out
 def teach(
     clip: Clip,
     stream: Stream,
@@ -85,14 +87,20 @@ def teach(
         _begin_with(results, earlier, control)
     seen = watch if watch and ranks.is_first() else Watch()
     if out is not None:
-        weights = fingerprint(clip.model)
-        config = {"weights": weights, **_config(clip, stream, control, chosen, settings)}
-        if chosen.needs_reference and reference is not None:
-            config["reference"] = {"name": reference.name, "pairs": len(reference)}
-        if earlier is not None:
-            config["learned before"] = earlier.results.done
-        opened = partial(_open_folder, Path(out), config, results, earlier)
-        results = Results.model_validate_json(ranks.from_first(lambda: opened().to_json()))
+        weights, fresh = fingerprint(clip.model), results
+
+        def opened() -> str:
+            config = {"weights": weights, **_config(clip, stream, control, chosen, settings)}
+            if chosen.needs_reference and reference is not None:
+                config["reference"] = pairs_identity(reference)
+                config["places"]["reference"] = reference.name
+            if earlier is not None:
+                config["learned before"] = earlier.results.done
+            found = _open_folder(Path(out), config, fresh, earlier)
+            found.check_replay(out, len(stream.train))
+            return found.to_json()
+
+        results = Results.model_validate_json(ranks.from_first(opened))
     record = Record(clip, results, seen, chosen)
     if out is not None and ranks.is_first():
         about = {
@@ -189,7 +197,9 @@ def _config(
             "tasks": [stream.names(task.classes) for task in stream.tasks],
             "images": [len(task.train) for task in stream.tasks],
         },
-        "control": _size(control),
+        "train": images_identity(stream.train),
+        "test": images_identity(stream.test),
+        "control": control and images_identity(control),
         "places": {
             "model": clip.name,
             "train": stream.train.name,
@@ -207,15 +217,9 @@ def _begin_with(results: Results, earlier: Earlier, control: Images | None) -> N
     results.kept, results.replay, results.state = [*before.kept], before.replay, before.state
     results.notes = [*before.notes]
     results.rows = [row.model_copy(deep=True) for row in before.rows]
-    if earlier.control != _size(control):
+    if earlier.control != (control and images_identity(control)):
         for row in results.rows:
             row.control = None
-
-
-def _size(control: Images | None) -> dict[str, int] | None:
-    if control is None:
-        return None
-    return {"images": len(control), "classes": len(control.classes)}
 
 
 def _open_folder(
@@ -225,12 +229,7 @@ def _open_folder(
     for left in [path for half in HALVES for path in folder.glob(half)]:
         left.unlink()
     if (folder / CONFIG).exists():
-        there = read_config(folder)
-        if {**there, "places": None} != {**config, "places": None}:  # a run may be moved
-            raise UserError(
-                f"{folder} holds a run with other settings ({_difference(there, config)}); "
-                "choose another folder, or delete this one"
-            )
+        _refuse_other(folder, read_config(folder), config)
         return Results.read(folder) if (folder / stored.FILE).exists() else fresh
     if folder.is_dir() and any(folder.iterdir()):
         raise UserError(f"{folder} is not empty and holds no run; choose another folder")
@@ -238,9 +237,29 @@ def _open_folder(
         (part / "deltas").mkdir()
         if earlier is not None:
             earlier.copy_to(part)
-            write_atomically(part / stored.FILE, fresh.to_json())
-        write_atomically(part / CONFIG, yaml.safe_dump(config, sort_keys=False, allow_unicode=True))
+            fresh.write(part)
+        sealed.write_yaml(part / CONFIG, config)
     return fresh
+
+
+def _refuse_other(folder: Path, there: dict[str, Any], config: dict[str, Any]) -> None:
+    """A run goes on with the model, the images and the settings it began with, or not at all.
+
+    Where images and model lie does not count: a run may be moved, and so may its data.
+    """
+    there, config = {**there, "places": None}, {**config, "places": None}
+    if there["weights"] == config["weights"]:
+        for kind in SETS:  # before the settings, some of which are chosen to suit the images
+            if words := difference(kind, there.get(kind), config.get(kind)):
+                raise UserError(
+                    f"{folder} holds a run that was begun {words}; give it what it was begun with, "
+                    "or choose another folder"
+                )
+    if there != config:
+        raise UserError(
+            f"{folder} holds a run with other settings ({_difference(there, config)}); "
+            "choose another folder, or delete this one"
+        )
 
 
 def _difference(a: Any, b: Any, path: str = "") -> str:

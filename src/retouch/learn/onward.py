@@ -4,6 +4,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -28,8 +29,8 @@ class Earlier:
     folder: Path
     results: Results
     """With the replay buffer's positions in the new stream."""
-    control: dict[str, int] | None = None
-    """The control set that it was judged by."""
+    control: dict[str, Any] | None = None
+    """The identity of the control set that it was judged by."""
 
     def copy_to(self, folder: Path) -> None:
         """All that the new run needs to stand alone: what was changed, and what was remembered.
