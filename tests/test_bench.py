@@ -187,7 +187,7 @@ def test_two_at_work_in_one_folder(field: Field, tmp_path: Path):
     made = bench("demo", field, tmp_path, ["frozen"])
 
     def tell(said: Said) -> None:
-        with pytest.raises(UserError, match="another bench is at work"):
+        with pytest.raises(UserError, match="in use by another `retouch bench`"):
             made.run()
 
     made.run(tell=tell)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from commands import run
 from PIL import Image
 from test_data import make_folder, places
 
@@ -333,13 +334,89 @@ def test_what_cannot_be_read_is_black_wherever_it_goes(folder: Path):
     assert found[0].any()
 
 
-def test_a_cache_that_is_cut_off_is_said(images: Images, tmp_path: Path):
+def test_a_cache_that_is_cut_off_while_it_is_read(images: Images, tmp_path: Path):
     kept = cached(images, PIXELS, tmp_path / "cache")
     (file,) = (tmp_path / "cache").glob("*/pixels.npy")
-    file.write_bytes(file.read_bytes()[:-100])
-    for reading in (lambda: everything(kept), lambda: cached(images, PIXELS, tmp_path / "cache")):
-        with pytest.raises(UserError, match=r"pixels.npy is cut off; delete .* and run again"):
-            reading()
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-100])
+    with pytest.raises(UserError, match=r"pixels.npy was cut off .* run the same command again"):
+        everything(kept)
+    file.unlink()
+    with pytest.raises(UserError, match=r"pixels.npy was cut off or removed"):
+        everything(kept)
+
+
+def _header(file: Path, old: bytes, new: bytes) -> None:
+    data = file.read_bytes()
+    assert old in data
+    file.write_bytes(data.replace(old, new, 1))
+
+
+DAMAGE: dict[str, tuple[str, Any]] = {
+    "cut off": ("pixels.npy", lambda f: f.write_bytes(f.read_bytes()[:-1])),
+    "empty": ("pixels.npy", lambda f: f.write_bytes(b"")),
+    "longer": ("pixels.npy", lambda f: f.write_bytes(f.read_bytes() + b"x")),
+    "gone": ("pixels.npy", Path.unlink),
+    "another shape": ("pixels.npy", lambda f: _header(f, b"(16, 16, 16, 3)", b"(48, 16, 16, 1)")),
+    "another type": ("pixels.npy", lambda f: _header(f, b"|u1", b"|i1")),
+    "another order": ("pixels.npy", lambda f: _header(f, b"False", b"True ")),
+    "a bit": ("pixels.npy", lambda f: f.write_bytes(f.read_bytes()[:-9] + b"\x80" * 9)),
+    "no index": ("index.json", Path.unlink),
+    "no JSON": ("index.json", lambda f: f.write_text("{")),
+    "no more bad ones": ("index.json", lambda f: _header(f, b'"index": 1', b'"index": 2')),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_cache_is_built_again_and_said(
+    damage: str, folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    (folder / "a" / "1.png").write_bytes(b"broken")
+    images, built = read_data(folder).to_judge(), []
+
+    def progress(parts, what, total):
+        built.append(total)
+        return parts
+
+    def keep() -> Images:
+        return cached(images, PIXELS, tmp_path / "c", skip_bad=True, progress=progress)
+
+    expected = everything(keep())
+    name, spoil = DAMAGE[damage]
+    (file,) = (tmp_path / "c").glob(f"*/{name}")
+    spoil(file)
+    caplog.clear()
+    assert np.array_equal(everything(keep()), expected)
+    assert f"the cache {file.parent} is damaged (" in caplog.text
+    assert len(built) == 2
+    keep()
+    assert len(built) == 2
+    assert not [p for p in (tmp_path / "c").iterdir() if p.suffix in (".old", ".part")]
+
+
+def test_of_a_large_cache_a_sample_is_checked_and_all_on_request(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    from retouch.data import cache_file
+
+    make_folder(folder, {"d": 60})
+    images, looked = read_data(folder).to_judge(), []
+    monkeypatch.setattr(cache_file, "SAMPLE", 16 * 16 * 16 * 3)  # one of five blocks
+    real = cache_file._checksum
+    monkeypatch.setattr(cache_file, "_checksum", lambda data: looked.append(1) or real(data))
+    cached(images, PIXELS, tmp_path / "c")
+    assert len(looked) == 5
+    cached(images, PIXELS, tmp_path / "c")
+    assert len(looked) == 6
+    assert list(caches.check_caches(images, tmp_path / "c").values()) == [""]
+    (file,) = (tmp_path / "c").glob("*/pixels.npy")
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+    said = run("datasets", "check", folder, "--cache", tmp_path / "c").stdout
+    assert "damaged (the pixels of images 32 to 47 have changed), removed" in said
+    assert not file.exists()
+    assert "cache" not in run("datasets", "check", folder, "--cache", tmp_path / "c").stdout
 
 
 def test_neighbours_are_read_at_once(images: Images, tmp_path: Path, monkeypatch):

@@ -18,6 +18,8 @@ ROOMS = [
     "text",
     "files",
     "output",
+    "sealed",
+    "lock",
     "devices",
     "sparse",
     "clip",

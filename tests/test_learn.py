@@ -50,7 +50,7 @@ def content(folder: Path) -> dict[str, Any]:
         str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()
     }
     results = json.loads(found["results.json"])
-    results.pop("seconds")
+    del results["seconds"], results["checksum"]
     return {**found, "results.json": results}
 
 
@@ -189,7 +189,7 @@ def test_what_a_run_writes(tmp_path: Path):
     assert config["settings"]["lr"] == 5e-3
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert len(lines) == 3 * 9
-    assert lines[-1].keys() == {"task", "epoch", "step", "loss", "lr"}
+    assert lines[-1].keys() == {"task", "epoch", "step", "loss", "lr", "checksum"}
     assert Results.read(tmp_path) == results
     about = Delta.load(tmp_path / "deltas" / "task-02.safetensors").about
     assert about["classes"] == results.tasks[1].classes

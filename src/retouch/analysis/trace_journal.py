@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from retouch import sealed
 from retouch.analysis.effects import Effect
 from retouch.analysis.sites import TowerName
 from retouch.errors import UserError
@@ -35,7 +36,7 @@ class Journal:
         self.deviations = dict(deviations)
         if self._head:
             told = {"settings": self._settings, "deviations": self.deviations}
-            write_atomically(self._head, json.dumps(told, indent=1, ensure_ascii=False))
+            sealed.write_json(self._head, told)
 
     def get(self, image: str, name: str) -> list[Effect] | None:
         """The effects of a pair in every tower, if they are known."""
@@ -47,8 +48,8 @@ class Journal:
         for effect in effects:
             self._known.setdefault((effect.image, effect.name), {})[effect.tower] = effect
         if self._file:
-            with self._file.open("a", encoding="utf-8") as file:
-                file.write("".join(effect.model_dump_json() + "\n" for effect in effects))
+            with self._file.open("ab") as file:
+                file.writelines(sealed.to_line(each.model_dump(mode="json")) for each in effects)
                 file.flush()
                 os.fsync(file.fileno())
 
@@ -59,13 +60,8 @@ class Journal:
             if self._file.exists():
                 raise UserError(f"{self._file} has no {SETTINGS} beside it; choose another folder")
             return
-        try:
-            told = json.loads(self._head.read_text("utf-8"))
-            before, self.deviations = told["settings"], told["deviations"]
-        except (ValueError, KeyError, TypeError) as why:
-            raise UserError(
-                f"{self._head} is damaged ({why}); choose another folder, or delete this one"
-            ) from None
+        told = sealed.read_json(self._head, "choose another folder, or delete this one")
+        before, self.deviations = told.get("settings", {}), told.get("deviations", {})
         now = json.loads(json.dumps(self._settings))
         odd = [key for key in now if before.get(key) != now[key]]
         if odd:
@@ -79,17 +75,17 @@ class Journal:
 
     def _read(self, file: Path) -> None:
         """All whole lines; half of one is what a kill leaves behind, and is cut off."""
-        content = file.read_bytes()
-        whole = content[: content.rfind(b"\n") + 1]
-        for number, line in enumerate(whole.splitlines(), 1):
+        lines = sealed.read_lines(file, "delete that line, and its pair is traced again")
+        for number, line in enumerate(lines, 1):
             try:
-                effect = Effect.model_validate_json(line)
+                effect = Effect.model_validate(line)
             except ValidationError as why:
                 reason = why.errors()[0]["msg"]
                 raise UserError(
-                    f"line {number} of {file} is damaged ({reason}); delete that line, and its "
-                    "pair is traced again"
+                    f"line {number} of {file} is of another version ({reason}); delete that line, "
+                    "and its pair is traced again"
                 ) from None
             self._known.setdefault((effect.image, effect.name), {})[effect.tower] = effect
-        if whole != content:
+        whole = b"".join(sealed.to_line(line) for line in lines)
+        if whole != file.read_bytes():
             write_atomically(file, whole)

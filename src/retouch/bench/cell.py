@@ -7,13 +7,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from retouch import sealed
 from retouch.bench.suite import Ground, Line, Suite
 from retouch.errors import UserError
-from retouch.files import write_atomically
 from retouch.learn import Results
 from retouch.methods import Method, Settings, recipe
 
 FILE, DONE = "cell.json", "done.json"
+REMEDY = "delete the cell's folder, and the same command runs it again"
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class Cell:
         """Write down what will be run, and where."""
         folder = self.folder(out)
         folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(folder / FILE, self._json())
+        sealed.write_json(folder / FILE, self._description())
         return self.run(out)
 
     def run(self, out: Path) -> Path:
@@ -67,7 +68,7 @@ class Cell:
         folder = self.folder(out)
         if not (folder / FILE).is_file():
             return None
-        if json.loads((folder / FILE).read_text()) != json.loads(self._json()):
+        if sealed.read_json(folder / FILE, REMEDY) != json.loads(json.dumps(self._description())):
             raise UserError(
                 f"{folder} holds a cell with other settings; choose another --out, or delete it"
             )
@@ -78,12 +79,11 @@ class Cell:
 
     def told(self, out: Path) -> dict[str, Any]:
         """What was written beside a finished cell."""
-        found: dict[str, Any] = json.loads((self.folder(out) / DONE).read_text())
-        return found
+        return sealed.read_json(self.folder(out) / DONE, REMEDY)
 
     def end(self, out: Path, told: dict[str, Any]) -> None:
         """It is run; what it took goes beside it."""
-        write_atomically(self.folder(out) / DONE, json.dumps(told, indent=1))
+        sealed.write_json(self.folder(out) / DONE, told)
 
     def drop_weights(self, out: Path) -> None:
         """Remove what a finished run keeps to go on from, and leave what it found out."""
@@ -92,9 +92,8 @@ class Cell:
         for file in run.glob("*.safetensors"):
             file.unlink()
 
-    def _json(self) -> str:
-        told = {key: value for key, value in asdict(self).items() if key != "differs"}
-        return json.dumps(told, indent=1)
+    def _description(self) -> dict[str, Any]:
+        return {key: value for key, value in asdict(self).items() if key != "differs"}
 
 
 def cells(suite: Suite, base: Ground, model: str, options: "Options", paper: Ground) -> list[Cell]:

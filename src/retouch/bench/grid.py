@@ -3,13 +3,12 @@
 import json
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from filelock import FileLock, Timeout
 
 from retouch.bench.cell import Cell, Options, cells
 from retouch.bench.engines import Done, Engine, Failed, Finished, Serial, Tell, silently
@@ -19,6 +18,7 @@ from retouch.devices import ranks
 from retouch.errors import UserError
 from retouch.files import write_atomically
 from retouch.learn import Results, Watch, teach
+from retouch.lock import exclusive
 
 TRACE = "error.txt"
 
@@ -158,17 +158,9 @@ def numbers(results: Results) -> str:
 @contextmanager
 def _alone(out: Path) -> Iterator[None]:
     """Two grids in one folder would write over each other's cells."""
-    if not ranks.is_first():
+    with exclusive(out, "retouch bench") if ranks.is_first() else nullcontext():
+        out.mkdir(parents=True, exist_ok=True)
         yield
-        return
-    out.mkdir(parents=True, exist_ok=True)
-    try:
-        with FileLock(out / ".lock", timeout=0):
-            yield
-    except Timeout:
-        raise UserError(
-            f"another bench is at work in {out}; wait for it, or choose another --out"
-        ) from None
 
 
 def _failures(failed: list[Failed], total: int) -> str:

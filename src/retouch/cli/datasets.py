@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from retouch.cli.options import Root
+from retouch.cli.options import Cache, Root
 from retouch.cli.say import out, plainly, progress
 
 datasets = typer.Typer(name="datasets", help="List the benchmarks, and check what is on disk.")
@@ -43,18 +43,22 @@ def show(context: typer.Context, root: Root = None) -> None:
 def check(
     name: Annotated[str, typer.Argument(help="A benchmark, or a path to your own images.")],
     root: Root = None,
+    cache: Cache = None,
 ) -> None:
     """Is it whole? Counts, classes, unreadable images, and images that are there twice.
 
     Ends with exit code 1 if something is missing or cannot be read, or if `retouch learn` would
-    not begin with it.
+    not begin with it. Decoded images in the cache are checked too, every pixel of them; a damaged
+    cache is removed, and built again when needed.
     """
     with plainly():
+        from retouch.data.check import caches_of
         from retouch.data.check import check as look
         from retouch.data.read import BENCHMARKS, read_data
 
         facts = BENCHMARKS[name].facts if name in BENCHMARKS else None
-        found = look(read_data(name, root), facts, progress)
+        splits = read_data(name, root)
+        found = look(splits, facts, progress)
         for split, count in found.images.items():
             right = " or ".join(f"{number:,}" for number in found.expected.get(split, ()))
             of = f" of {right}" if right else ""
@@ -74,6 +78,8 @@ def check(
             _say(note)
         if found.refusal:
             _say(f"`retouch learn` would not begin: {found.refusal}")
+        for place, damage in caches_of(splits, cache).items():
+            _say(f"cache {place}: {f'damaged ({damage}), removed' if damage else 'whole'}")
         _say("whole" if found.whole else "not whole")
         raise typer.Exit(0 if found.whole else 1)
 

@@ -1,5 +1,6 @@
 """`retouch learn`."""
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -183,19 +184,22 @@ def learn(
     Exit codes: 0 learned, 1 a mistake that is explained, 3 nothing was kept because all of it would
     have cost more than --max-drop, 130 stopped.
     """
-    with plainly(folder), together(device) as device:
+    with plainly(folder), together(device) as device, ExitStack() as stack:
         from retouch.clip import load
         from retouch.data.decode import set_workers
         from retouch.data.rename import read_names
         from retouch.devices import ranks
         from retouch.learn import is_run, teach
         from retouch.learn.hardware import check_shard
+        from retouch.learn.run_lock import run_lock
         from retouch.learn.suit import suit
         from retouch.methods import Settings
 
         # What is cheap to check comes first: see `cli.checks`.
         sources = {"DATA": data, "--control": control, "--model": model, "--from": goes_on_from}
         check_out(folder, overwrite, {**sources, "--reference": reference})
+        if not dry_run:
+            stack.enter_context(run_lock(folder))
         if tensorboard:
             check_folder(tensorboard, "--tensorboard")
         if model is None and goes_on_from is None:

@@ -13,11 +13,13 @@ import safetensors
 from safetensors.torch import save as to_bytes
 from torch import nn
 
+from retouch import sealed
 from retouch.clip.model import Clip
 from retouch.clip.prompting import KINDS, NAME, attach, prompts_of
 from retouch.errors import UserError
 from retouch.files import write_atomically
 from retouch.sparse import fingerprint
+from retouch.sparse.change import digest
 
 FILE = "prompts.safetensors"
 FORMAT = "retouch prompts 1"
@@ -43,8 +45,9 @@ def saving(model: nn.Module, folder: str | Path) -> Iterator[None]:
         model._modules[NAME] = prompts
         for name in place[place.index(NAME) + 1 :]:  # in the order they had
             model._modules[name] = model._modules.pop(name)
-    header = {"format": FORMAT, "kind": prompts.kind, "shape": prompts.shape, "weights": weights}
     tensors = {name: t.cpu().contiguous() for name, t in prompts.state_dict().items()}
+    header = {"format": FORMAT, "kind": prompts.kind, "shape": prompts.shape, "weights": weights}
+    header = sealed.seal({**header, "content": digest(tensors)})
     write_atomically(file, to_bytes(tensors, {"retouch": json.dumps(header)}))
 
 
@@ -55,8 +58,10 @@ def load_prompts(clip: Clip, folder: Path) -> None:
         return
     try:
         with safetensors.safe_open(str(path), framework="pt") as file:
-            header = json.loads((file.metadata() or {})["retouch"])
+            header = sealed.unseal(json.loads((file.metadata() or {})["retouch"]))
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        if header["content"] != digest(tensors):
+            raise ValueError("its content does not match its checksum")
         prompts = KINDS[header["kind"]](**header["shape"])
         prompts.load_state_dict(tensors)
     except (safetensors.SafetensorError, KeyError, ValueError, TypeError, RuntimeError) as why:

@@ -3,14 +3,17 @@
 A cache is a folder named after the source, the transform, the state of the files and the version of
 this code, so a stale one is never found. It is written under another name and moved in place whole;
 processes that want the same one wait for the first to finish.
+
+Beside the pixels lies `index.json`, with a checksum of every few images. When a cache is opened,
+its shape and its length are checked, and a sample of the pixels; `retouch datasets check` checks
+all of them. A cache that is damaged is built again.
 """
 
-import json
 import logging
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -21,14 +24,22 @@ from PIL import Image
 
 from retouch.clip.pixels import Pixels, Uint8
 from retouch.data.ahead import ahead
+from retouch.data.cache_file import (
+    PIXELS,
+    block_checksums,
+    find_damage,
+    header,
+    read_index,
+    write_index,
+)
 from retouch.data.images import Images
 from retouch.data.pictures import Bad, Indices, Pictures, Some, room
 from retouch.errors import UserError
 
 log = logging.getLogger("retouch")
 
-VERSION = 1
-CHUNK = 256  # images decoded before they are written
+VERSION = 2
+CHUNK = 256  # images decoded before they are written; a multiple of `cache_file.BLOCK`
 
 Progress = Callable[[Iterable[Indices], str, int], Iterable[Indices]]
 """Passes on parts of the work, with what it is and how many images it has."""
@@ -53,13 +64,10 @@ class Cached(Pictures):
         self.source = source
         self.folder = folder
         self._transform = pixels.transform
-        self._file = folder / "pixels.npy"
-        try:
-            self._start = np.load(self._file, mmap_mode="r").offset  # behind the head of the file
-        except ValueError:
-            raise self._cut_off() from None
-        found = json.loads((folder / "bad.json").read_text())
-        self.bad = [Bad(bad["index"], source.where(bad["index"]), bad["why"]) for bad in found]
+        self._file = folder / PIXELS
+        self._start = len(header((len(source), *pixels.size, 3)))
+        index = read_index(folder)
+        self.bad = [Bad(b["index"], source.where(b["index"]), b["why"]) for b in index["bad"]]
 
     def __len__(self) -> int:
         return len(self.source)
@@ -73,6 +81,12 @@ class Cached(Pictures):
     def stamp(self) -> str:
         return self.source.stamp()
 
+    def marks(self, indices: Indices) -> Iterator[bytes]:
+        return self.source.marks(indices)
+
+    def stored(self, index: int, most: int) -> bytes:
+        return self.source.stored(index, most)
+
     def fits(self, pixels: Pixels) -> bool:
         return pixels.transform == self._transform
 
@@ -81,15 +95,21 @@ class Cached(Pictures):
         if not self.fits(pixels):
             return self.source.read(indices, pixels, out)
         found, size = room(indices, pixels, out), _bytes(pixels)
-        with self._file.open("rb", buffering=0) as file:
-            for first, end in pairwise(_runs(indices)):
-                start = self._start + int(indices[first]) * size
-                if not _read_at(file.fileno(), start, found[first:end]):
-                    raise self._cut_off()
+        try:
+            with self._file.open("rb", buffering=0) as file:
+                for first, end in pairwise(_runs(indices)):
+                    start = self._start + int(indices[first]) * size
+                    if not _read_at(file.fileno(), start, found[first:end]):
+                        raise self._cut_off()
+        except FileNotFoundError:
+            raise self._cut_off() from None
         return found
 
     def _cut_off(self) -> UserError:
-        return UserError(f"{self._file} is cut off; delete {self.folder} and run again")
+        return UserError(
+            f"{self._file} was cut off or removed while it was in use; run the same command again, "
+            "and it is built anew"
+        )
 
 
 def _runs(indices: Indices) -> Indices:
@@ -161,12 +181,30 @@ def _open(
     folder = folder or cache_folder()
     short = re.sub(r"[^A-Za-z0-9]+", "-", "-".join(Path(name).parts[-2:])).strip("-")
     place = folder / f"{short}-{pixels.transform}-{source.stamp()[:12]}-v{VERSION}"
-    if not place.is_dir():
+    shape = (len(source), *pixels.size, 3)
+    if not place.is_dir() or find_damage(place, shape):
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(folder / f".{place.name}.lock"):
-            if not place.is_dir():  # nobody else has built it meanwhile
+            damage = find_damage(place, shape) if place.is_dir() else ""
+            if damage:
+                log.warning("the cache %s is damaged (%s); it is built again", place, damage)
+            if damage or not place.is_dir():  # nobody else has built it meanwhile
                 _build(name, source, pixels, place, progress)
     return Cached(source, pixels, place)
+
+
+def check_caches(images: Images, folder: Path | None = None) -> dict[Path, str]:
+    """All caches there are of these images, and what is wrong with each; every pixel is read.
+
+    A damaged one is removed, and built again by whoever needs it.
+    """
+    source = images.pictures.whole if isinstance(images.pictures, Some) else images.pictures
+    places = (folder or cache_folder()).glob(f"*-{source.stamp()[:12]}-v{VERSION}")
+    found = {place: find_damage(place, everything=True) for place in sorted(places)}
+    for place, damage in found.items():
+        if damage:
+            shutil.rmtree(place)
+    return found
 
 
 def _build(name: str, source: Pictures, pixels: Pixels, place: Path, progress: Progress) -> None:
@@ -185,18 +223,22 @@ def _build(name: str, source: Pictures, pixels: Pixels, place: Path, progress: P
     part.mkdir()
     try:
         bad: list[Bad] = []
-        with (part / "pixels.npy").open("wb") as file:
-            header = {"descr": "|u1", "fortran_order": False, "shape": shape}
-            np.lib.format.write_array_header_1_0(file, header)
+        blocks: list[str] = []
+        with (part / PIXELS).open("wb") as file:
+            file.write(header(shape))
             todo = progress(parts(len(source)), what, len(source))
             read = ahead(lambda indices: source.try_read(indices, pixels), todo, depth=1)
             for _, (found, unreadable) in read:  # the next are decoded while these are written
                 file.write(found.data)  # not through the map: a full disk is then an error
+                blocks += block_checksums(found)
                 bad += unreadable
             file.flush()
             os.fsync(file.fileno())
-        said = json.dumps([{"index": b.index, "why": b.why} for b in bad])
-        (part / "bad.json").write_text(said)
+        write_index(part, shape, blocks, [{"index": b.index, "why": b.why} for b in bad])
+        if place.exists():  # damaged: out of the way in one move
+            shutil.rmtree(old := place.with_name(f".{place.name}.old"), ignore_errors=True)
+            place.rename(old)
+            shutil.rmtree(old, ignore_errors=True)
         part.rename(place)
     finally:
         shutil.rmtree(part, ignore_errors=True)

@@ -2,8 +2,9 @@
 
 import hashlib
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from retouch.data.cache import Progress, parts, silent
+from retouch.data.cache import Progress, check_caches, parts, silent
 from retouch.data.decode import Unreadable, side_by_side
 from retouch.data.images import Images
 from retouch.data.pictures import Bad
@@ -84,6 +85,15 @@ def _refusal(splits: Splits) -> str | None:
 
 def _called(images: Images, index: int) -> str:
     return images.classes[int(images.labels[index])]
+
+
+def caches_of(splits: Splits, folder: Path | None = None) -> dict[Path, str]:
+    """The caches of decoded images, and what is wrong with each, after reading every pixel."""
+    found: dict[Path, str] = {}
+    for images in (splits.train, splits.test):
+        if images is not None:
+            found = {**check_caches(images, folder), **found}
+    return found
 
 
 def _digests(images: Images, findings: Findings, progress: Progress) -> dict[bytes, int]:

@@ -3,7 +3,7 @@
 import hashlib
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,6 +76,18 @@ class Pictures(ABC):
         """Where its bytes lie, if they are in a file."""
         return None
 
+    def marks(self, indices: Indices) -> Iterator[bytes]:
+        """A mark of each of these that a copy shares, wherever it lies: its name and size, say.
+
+        It is cheap: no picture is decoded. A kind that does not say goes by its `stamp`.
+        """
+        stamp = self.stamp().encode()
+        return (b"%s %d" % (stamp, index) for index in indices)
+
+    def stored(self, index: int, most: int) -> bytes:
+        """The first bytes of a picture as it is stored, where there is such a thing."""
+        return b""
+
     def fits(self, pixels: Pixels) -> bool:
         """Whether they are as the model takes them already, with nothing left to decode."""
         return False
@@ -144,6 +156,19 @@ class Files(Pictures):
             digest.update(_size_and_time(os.path.join(self.root, name)))  # noqa: PTH118
         return digest.hexdigest()
 
+    def marks(self, indices: Indices) -> Iterator[bytes]:
+        for index in indices:
+            name = self.names[int(index)]
+            size = _size_and_time(os.path.join(self.root, name)).split()[0]  # noqa: PTH118
+            yield b"%s %s" % (name.encode(errors="surrogateescape"), size)
+
+    def stored(self, index: int, most: int) -> bytes:
+        path = self.root / self.names[index]
+        if not path.is_file():  # a pipe would never end
+            return b""
+        with path.open("rb") as file:
+            return file.read(most)
+
 
 class Members(Pictures):
     """Members of tar files that are not compressed, read in place."""
@@ -180,6 +205,16 @@ class Members(Pictures):
             digest.update(_size_and_time(shard))
         return digest.hexdigest()
 
+    def marks(self, indices: Indices) -> Iterator[bytes]:
+        for index in indices:
+            name = self.names[int(index)].encode(errors="surrogateescape")
+            yield b"%s %d" % (name, self._size[index])
+
+    def stored(self, index: int, most: int) -> bytes:
+        with self.shards[self._shard[index]].open("rb") as file:
+            file.seek(self._start[index])
+            return file.read(min(most, int(self._size[index])))
+
 
 class Arrays(Pictures):
     """Pictures that are in memory already, [N, H, W, 3]."""
@@ -199,6 +234,12 @@ class Arrays(Pictures):
 
     def stamp(self) -> str:
         return hashlib.blake2b(self.arrays.tobytes(), digest_size=16).hexdigest()
+
+    def marks(self, indices: Indices) -> Iterator[bytes]:
+        for index in indices:
+            pixels = np.ascontiguousarray(self.arrays[index])
+            shape = repr((pixels.shape, pixels.dtype.str)).encode()
+            yield hashlib.blake2b(pixels.data, digest_size=16, key=shape).digest()
 
     def fits(self, pixels: Pixels) -> bool:
         return self.arrays.shape[1:3] == pixels.size
@@ -237,6 +278,12 @@ class Some(Pictures):
         digest.update(self.whole.stamp().encode())
         return digest.hexdigest()
 
+    def marks(self, indices: Indices) -> Iterator[bytes]:
+        return self.whole.marks(self.positions[indices])
+
+    def stored(self, index: int, most: int) -> bytes:
+        return self.whole.stored(int(self.positions[index]), most)
+
     def fits(self, pixels: Pixels) -> bool:
         return self.whole.fits(pixels)
 
@@ -268,6 +315,18 @@ class Joined(Pictures):
     def stamp(self) -> str:
         both = f"{self.first.stamp()} {self.second.stamp()}"
         return hashlib.blake2b(both.encode(), digest_size=16).hexdigest()
+
+    def marks(self, indices: Indices) -> Iterator[bytes]:
+        early, start = indices < len(self.first), len(self.first)
+        first, second = (
+            self.first.marks(indices[early]),
+            self.second.marks(indices[~early] - start),
+        )
+        return (next(first if is_early else second) for is_early in early)
+
+    def stored(self, index: int, most: int) -> bytes:
+        part, inside = self._part(index)
+        return part.stored(inside, most)
 
     def fits(self, pixels: Pixels) -> bool:
         return self.first.fits(pixels) and self.second.fits(pixels)

@@ -9,16 +9,17 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 
+from retouch import sealed
 from retouch.data.images import Images
 from retouch.data.pictures import Indices
 from retouch.errors import UserError
-from retouch.files import write_atomically
 from retouch.learn.results import Joint
 
 FILE = "classes.json"
 EXAMPLES = "examples"
+REMEDY = "delete it, and run the same `retouch learn` again to judge anew"
 MOST_CONFUSIONS = 200
 """So many pairs of classes are listed; with a thousand classes there may be ten thousand."""
 
@@ -61,6 +62,8 @@ class Example(BaseModel):
 
     file: str
     """A small JPEG, relative to the run's folder."""
+    sha256: str = ""
+    """Of the file, so that the page shows no other."""
     name: str
     """What it is."""
     before: str | None = None
@@ -104,19 +107,20 @@ class ByClass(BaseModel):
     examples: list[Example] = []
 
     def write(self, folder: str | Path) -> None:
-        write_atomically(Path(folder) / FILE, self.model_dump_json(indent=1))
+        sealed.write_json(Path(folder) / FILE, self.model_dump(mode="json"))
 
     @classmethod
     def read(cls, folder: str | Path) -> "ByClass | None":
         """What a run's folder holds of it, if anything."""
         file = Path(folder) / FILE
         try:
-            return cls.model_validate_json(file.read_text())
+            return cls.model_validate(sealed.read_json(file, REMEDY))
         except FileNotFoundError:
             return None
-        except ValueError as why:
-            reason = str(why).partition("\n")[0]
-            raise UserError(f"{file} is damaged ({reason}); delete it, or judge again") from None
+        except ValidationError as why:
+            first = why.errors()[0]
+            reason = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+            raise UserError(f"{file} is of another version ({reason}); {REMEDY}") from None
 
 
 def by_class(

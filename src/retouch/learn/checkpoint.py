@@ -7,9 +7,7 @@ that was killed and started again ends with the same bits as one that never was.
 """
 
 import hashlib
-import json
 import logging
-import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -29,7 +27,14 @@ from retouch.devices import ranks
 from retouch.devices.streams import beside
 from retouch.errors import UserError
 from retouch.files import write_atomically
-from retouch.learn import results as stored
+from retouch.learn.checkpoint_file import (
+    ANEW,
+    METRICS,
+    Metrics,
+    checkpoint_task,
+    read_checkpoint,
+    write_checkpoint,
+)
 from retouch.learn.progress import content_of, put_back, remembered, same_model, same_progress
 from retouch.learn.reopen import delta_file
 from retouch.learn.results import Results, Row
@@ -82,6 +87,7 @@ class Record:
     def begin(self, buffer: Buffer, judge: Callable[[int], Row]) -> None:
         """Before the first task that is left to learn; `judge` is told how many are learned."""
         first = None if self.results.begun else judge(0)
+        ranks.from_first(self._remove_leftovers)
         if self.done:
             ranks.from_first(self._catch_up)
             same_model(self.clip, self._method)
@@ -154,6 +160,10 @@ class Record:
 
     # What a run on disk does more.
 
+    def _remove_leftovers(self) -> str:
+        """Delete what a killed process had no time to delete."""
+        return ""
+
     def _catch_up(self) -> str:
         """Bring the model to where the last learned task left it."""
         return ""
@@ -205,11 +215,26 @@ class Run(Record):
         self._about = about
         self._every = every
         self._saved_at = time.monotonic()
-        self._metrics = _Lines(folder / "metrics.jsonl")
+        self._metrics = Metrics(folder / METRICS)
+        self._steps = 0
         self._snapshot: Snapshot | None = None
         self._weights = weights  # the fingerprint between tasks
         self._digests = Digests()
         self._update: Update | None = None
+
+    def _remove_leftovers(self) -> str:
+        """A task is learned once the results say so; files of the time before may still be there.
+
+        This is no news to a user, and leaves no note: the run is as if it had never been killed.
+        """
+        current = self._state_file(self.done)
+        for file in self.folder.glob("state-*.safetensors"):
+            if file != current:
+                file.unlink()
+        file = self._checkpoint
+        if file.exists() and (self.results.finished or checkpoint_task(file) < self.done):
+            file.unlink()
+        return super()._remove_leftovers()
 
     def _catch_up(self) -> str:
         for number in range(self.done):
@@ -221,13 +246,13 @@ class Run(Record):
 
     def begin_task(self, task: Task, update: Update, steps: int) -> None:
         super().begin_task(task, update, steps)
-        self._update = update
+        self._update, self._steps = update, steps
         model, selection = self.clip.model, update.selection
         self._snapshot = Snapshot(model, selection, self._weights, update.tensors)
 
     def resume(self, update: Update) -> int:
-        start, task = super().resume(update), self._task
-        self._metrics.keep(lambda line: (line["task"], line["step"]) < (task + 1, start + 1))
+        start = super().resume(update)
+        self._metrics.rewind(self._task + 1, start)
         self._saved_at = time.monotonic()
         return start
 
@@ -302,7 +327,7 @@ class Run(Record):
         return self.folder / CHECKPOINT
 
     def _save_results(self) -> None:
-        write_atomically(self.folder / stored.FILE, self.results.to_json())
+        self.results.write(self.folder)
 
     def _save_checkpoint(self, step: int) -> None:
         update = self._update
@@ -314,64 +339,28 @@ class Run(Record):
             "seconds": time.monotonic() - self._since,
             "selection": _digest(update.selection),
             "weights": self._snapshot.before if self._snapshot else "",
-            "content": digest(content),
         }
-        write_atomically(self._checkpoint, to_bytes(content, {"retouch": json.dumps(place)}))
+        self._metrics.sync()  # a checkpoint must not be newer than the losses before it
+        write_checkpoint(self._checkpoint, place, content)
         self._saved_at = time.monotonic()
 
     def _load_checkpoint(self, update: Update) -> int:
         if not self._checkpoint.exists() or update.optimiser is None:
             return 0
-        try:
-            with safetensors.safe_open(str(self._checkpoint), framework="pt") as file:
-                place = json.loads((file.metadata() or {})["retouch"])
-                content = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-            if place["content"] != digest(content):
-                raise ValueError("its content does not match its checksum")
-        except (safetensors.SafetensorError, KeyError, ValueError) as why:
-            raise UserError(
-                f"{self._checkpoint} is damaged ({why}); delete it to learn task "
-                f"{self._task + 1} again from its beginning"
-            ) from None
+        place, content = read_checkpoint(self._checkpoint)
         assert self._snapshot is not None
         expected = self._task, _digest(update.selection), self._snapshot.before
         if (place["task"], place["selection"], place["weights"]) != expected:
             log.warning("the checkpoint does not fit task %d; it is learned anew", self._task + 1)
             return 0
+        if not 0 < place["step"] <= self._steps or not place["seconds"] >= 0:
+            raise UserError(
+                f"{self._checkpoint} cannot be right: it was written after step {place['step']} of "
+                f"{self._steps}; {ANEW}"
+            )
         put_back(update, self._method, content)
         self._since -= place["seconds"]
         return int(place["step"])
-
-
-class _Lines:
-    """A file of JSON lines that is never left with half a line."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def add(self, line: dict[str, Any]) -> None:
-        with self._path.open("ab") as file:
-            end = file.tell()
-            try:
-                file.write(json.dumps(line).encode() + b"\n")
-                file.flush()
-            except OSError:
-                os.truncate(self._path, end)
-                raise
-
-    def keep(self, wanted: Callable[[dict[str, Any]], bool]) -> None:
-        """Drop the lines that a resumed run will write again."""
-        if not self._path.exists():
-            return
-        lines = []
-        for text in self._path.read_text().splitlines():
-            try:
-                line = json.loads(text)
-            except ValueError:  # cut off when the machine went down
-                break
-            if wanted(line):
-                lines.append(text + "\n")
-        write_atomically(self._path, "".join(lines))
 
 
 def _digest(selection: Selection) -> str:

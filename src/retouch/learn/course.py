@@ -5,23 +5,23 @@ import os
 import platform
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from torch.utils import deterministic
 
+from retouch import sealed
 from retouch.clip import Clip
 from retouch.data.cache import cache_folder
+from retouch.data.identity import SETS, difference, images_identity, pairs_identity
 from retouch.data.images import Images
 from retouch.data.pairs import Pairs
 from retouch.data.stream import Stream
 from retouch.devices import ranks
 from retouch.errors import UserError
-from retouch.files import whole_folder, write_atomically
+from retouch.files import whole_folder
 from retouch.learn import results as stored
 from retouch.learn.checkpoint import Record, Run
 from retouch.learn.evaluate import Judge
@@ -31,6 +31,7 @@ from retouch.learn.onward import Earlier
 from retouch.learn.reopen import CONFIG, read_config
 from retouch.learn.replace import forget, learned_nothing, restore, set_aside
 from retouch.learn.results import Results, TaskInfo
+from retouch.learn.run_lock import locks_out
 from retouch.learn.stopping import stopping_cleanly
 from retouch.learn.train import lesson_for, train
 from retouch.learn.watch import Watch
@@ -50,6 +51,7 @@ HALVES = (
 """What a run leaves behind that was killed while it wrote."""
 
 
+@locks_out
 def teach(
     clip: Clip,
     stream: Stream,
@@ -99,14 +101,20 @@ def teach(
         _begin_with(results, earlier, control)
     seen = watch if watch and ranks.is_first() else Watch()
     if out is not None:
-        weights = fingerprint(clip.model)
-        config = {"weights": weights, **_config(clip, stream, control, chosen, settings)}
-        if chosen.needs_reference and reference is not None:
-            config["reference"] = {"name": reference.name, "pairs": len(reference)}
-        if earlier is not None:
-            config["learned before"] = earlier.results.done
-        opened = partial(_open_folder, Path(out), config, results, earlier, overwrite)
-        results = Results.model_validate_json(ranks.from_first(lambda: opened().to_json()))
+        weights, fresh = fingerprint(clip.model), results
+
+        def opened() -> str:
+            config = {"weights": weights, **_config(clip, stream, control, chosen, settings)}
+            if chosen.needs_reference and reference is not None:
+                config["reference"] = pairs_identity(reference)
+                config["places"]["reference"] = reference.name
+            if earlier is not None:
+                config["learned before"] = earlier.results.done
+            found = _open_folder(Path(out), config, fresh, earlier, overwrite)
+            found.check_replay(out, len(stream.train))
+            return found.to_json()
+
+        results = Results.model_validate_json(ranks.from_first(opened))
     record = Record(clip, results, seen, chosen)
     if out is not None and ranks.is_first():
         about = {
@@ -217,7 +225,9 @@ def _config(
             "tasks": [stream.names(task.classes) for task in stream.tasks],
             "images": [len(task.train) for task in stream.tasks],
         },
-        "control": _size(control),
+        "train": images_identity(stream.train),
+        "test": images_identity(stream.test),
+        "control": control and images_identity(control),
         "places": {
             "model": clip.name,
             "train": stream.train.name,
@@ -235,15 +245,9 @@ def _begin_with(results: Results, earlier: Earlier, control: Images | None) -> N
     results.kept, results.replay, results.state = [*before.kept], before.replay, before.state
     results.notes = [*before.notes]
     results.rows = [row.model_copy(deep=True) for row in before.rows]
-    if earlier.control != _size(control):
+    if earlier.control != (control and images_identity(control)):
         for row in results.rows:
             row.control = row.joint = None
-
-
-def _size(control: Images | None) -> dict[str, int] | None:
-    if control is None:
-        return None
-    return {"images": len(control), "classes": len(control.classes)}
 
 
 def _open_folder(
@@ -260,15 +264,12 @@ def _open_folder(
     for left in [path for half in HALVES for path in folder.glob(half)]:
         left.unlink()
     if (folder / CONFIG).exists():
-        there = read_config(folder)
-        same = {**there, "places": None} == {**config, "places": None}  # a run may be moved
-        if same and not overwrite:
+        existing = read_config(folder)
+        refusal = _other_run(existing, config)
+        if not refusal and not overwrite:
             return Results.read(folder) if (folder / stored.FILE).exists() else fresh
         if not overwrite and not learned_nothing(folder):
-            raise UserError(
-                f"{folder} holds a run with other settings ({_difference(there, config)}); choose "
-                "another folder, or replace that run with --overwrite"
-            )
+            raise UserError(f"{folder} holds a run {refusal}")
         set_aside(folder)
     if folder.is_dir() and any(folder.iterdir()):
         raise UserError(f"{folder} is not empty and holds no run; choose another folder")
@@ -287,8 +288,8 @@ def _make_folder(
         (part / "deltas").mkdir()
         if earlier is not None:
             earlier.copy_to(part)
-            write_atomically(part / stored.FILE, fresh.to_json())
-        write_atomically(part / CONFIG, yaml.safe_dump(config, sort_keys=False, allow_unicode=True))
+            fresh.write(part)
+        sealed.write_yaml(part / CONFIG, config)
 
 
 @contextmanager
@@ -303,6 +304,27 @@ def _starting(folder: Path) -> Iterator[None]:
     finally:
         if folder.exists() and not learned_nothing(folder):
             forget(folder)
+
+
+def _other_run(existing: dict[str, Any], config: dict[str, Any]) -> str | None:
+    """Why an existing run cannot be resumed: it began with another model, images or settings.
+
+    Where images and model lie does not count: a run may be moved, and so may its data.
+    """
+    existing, config = {**existing, "places": None}, {**config, "places": None}
+    if existing["weights"] == config["weights"]:
+        for kind in SETS:  # before the settings, some of which are chosen to suit the images
+            if words := difference(kind, existing.get(kind), config.get(kind)):
+                return (
+                    f"that was begun {words}; give it what it was begun with, choose another "
+                    "folder, or replace that run with --overwrite"
+                )
+    if existing == config:
+        return None
+    return (
+        f"with other settings ({_difference(existing, config)}); choose another folder, or "
+        "replace that run with --overwrite"
+    )
 
 
 def _difference(a: Any, b: Any, path: str = "") -> str:

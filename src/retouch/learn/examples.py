@@ -1,5 +1,6 @@
 """A handful of images that show what changed, as small JPEGs in the run's folder."""
 
+import hashlib
 import io
 import logging
 import shutil
@@ -94,6 +95,7 @@ def write_examples(
                 found.append(
                     Example(
                         file=f"{EXAMPLES}/{name}",
+                        sha256=hashlib.sha256(small).hexdigest(),
                         name=images.classes[images.labels[position]],
                         before=called[0],
                         after=called[1],

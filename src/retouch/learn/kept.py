@@ -7,7 +7,6 @@ changed, or that is missing, is refused.
 
 import hashlib
 import io
-import json
 import shutil
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,13 +15,13 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from retouch import sealed
 from retouch.clip.pixels import Pixels, Uint8
 from retouch.data.images import Images
 from retouch.data.names import Names
 from retouch.data.pictures import Files, Indices
 from retouch.data.stream import Stream
 from retouch.errors import UserError
-from retouch.files import write_atomically
 from retouch.learn.results import Results
 
 FOLDER = "images"
@@ -87,7 +86,7 @@ def keep(run: str | Path, stream: Stream, results: Results, pixels: Pixels) -> i
         "replay": replay,
         "judge": judge,
     }
-    write_atomically(part / INDEX, json.dumps(index, indent=1))
+    sealed.write_json(part / INDEX, index)
     shutil.rmtree(folder, ignore_errors=True)
     part.rename(folder)
     return sum(file.stat().st_size for file in folder.iterdir())
@@ -109,20 +108,33 @@ def read_kept(run: str | Path) -> Kept:
 def _read_index(folder: Path) -> dict[str, Any]:
     file = folder / INDEX
     try:
-        index = json.loads(file.read_text())
-        if index["format"] != FORMAT:
-            raise UserError(f"{file} is of another version ({index['format']})")
-        assert set(index) >= {"size", "prompt", "templates", "groups", "seen", "replay", "judge"}
+        index = sealed.read_json(file, "take another copy of the run")
     except FileNotFoundError:
         raise UserError(
             f"{folder.parent} holds no images to go on from: it was made with --replay none or "
             "store_images=False, or is not finished; run its own command to the end first"
         ) from None
-    except (ValueError, KeyError, TypeError, AssertionError) as why:
-        if isinstance(why, UserError):
-            raise
-        raise UserError(f"{file} is damaged ({why}); take another copy of the run") from None
-    return dict(index)
+    if index.get("format") != FORMAT:
+        raise UserError(f"{file} is of another version of retouch ({index.get('format')})")
+    try:
+        reason = _inconsistency(index)
+    except (KeyError, TypeError, AttributeError) as why:
+        reason = f"an entry is missing, or not of its kind: {why}"
+    if reason:
+        raise UserError(f"{file} cannot be right: {reason}; take another copy of the run")
+    return index
+
+
+def _inconsistency(index: dict[str, Any]) -> str:
+    """Why these cannot be a run's images; a checksum does not know."""
+    replay, judge = index["replay"], index["judge"]
+    outside = [e["file"] for e in (*replay, *judge) if Path(e["file"]).name != e["file"]]
+    if outside:
+        return f"{outside[0]} does not lie in the folder"
+    positions = sorted(position for group in index["groups"].values() for position in group)
+    if positions != list(range(len(replay))):
+        return f"the groups do not hold each of the {len(replay)} images to replay once"
+    return "" if all(e["task"] >= 0 for e in (*replay, *judge)) else "a task has no number"
 
 
 def _images(folder: Path, index: dict[str, Any], use: str) -> Images:

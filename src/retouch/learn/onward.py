@@ -33,8 +33,8 @@ class Earlier:
     folder: Path
     results: Results
     """With the replay buffer's positions in the new stream."""
-    control: dict[str, int] | None = None
-    """The control set that it was judged by."""
+    control: dict[str, Any] | None = None
+    """The identity of the control set that it was judged by."""
     method: dict[str, Any] = field(default_factory=dict)
     """Name and settings of the method that learned it."""
 

@@ -4,8 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from retouch import sealed
 from retouch.clip import Clip, load
 from retouch.clip.own import refuse_code
 from retouch.errors import UserError
@@ -15,6 +14,7 @@ from retouch.methods.settling import Bounded
 from retouch.sparse import Delta, fingerprint
 
 CONFIG = "config.yaml"
+_KINDS = {"weights": str, "places": dict, "method": dict, "settings": dict, "data": dict}
 
 
 @dataclass
@@ -92,16 +92,13 @@ def read_config(folder: Path) -> dict[str, Any]:
     """What the run was asked to do."""
     file = folder / CONFIG
     try:
-        config = yaml.safe_load(file.read_text())
-        missing = {"weights", "places", "method", "settings", "data"} - set(config)
+        config = sealed.read_yaml(file, "take another copy of the run")
     except FileNotFoundError:
         raise UserError(f"{folder} holds no run: {CONFIG} is missing there") from None
-    except (yaml.YAMLError, TypeError, UnicodeDecodeError) as why:
-        reason = str(why).partition("\n")[0]
-        raise UserError(f"{file} is damaged ({reason}); take another copy of the run") from None
-    if missing:
-        raise UserError(f"{file} is damaged or of another version: it lacks {min(missing)!r}")
-    return dict(config)
+    wrong = [key for key, kind in _KINDS.items() if not isinstance(config.get(key), kind)]
+    if wrong:
+        raise UserError(f"{file} is of another version of retouch: {wrong[0]!r} is missing there")
+    return config
 
 
 def method_of(config: dict[str, Any]) -> Method:

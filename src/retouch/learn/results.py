@@ -1,10 +1,12 @@
 """What a run found out, as it is stored in `results.json`."""
 
+import json
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 
+from retouch import sealed
 from retouch.errors import UserError
 from retouch.learn import metrics
 
@@ -175,13 +177,44 @@ class Results(BaseModel):
     def to_json(self) -> str:
         return self.model_dump_json(indent=1)
 
+    def write(self, folder: str | Path) -> None:
+        """Into a run's folder, with a checksum."""
+        sealed.write_json(Path(folder) / FILE, json.loads(self.to_json()))
+
     @classmethod
     def read(cls, folder: str | Path) -> "Results":
         """The results of a run's folder."""
         file = Path(folder) / FILE
         try:
-            return cls.model_validate_json(file.read_text())
+            found = cls.model_validate(sealed.read_json(file, "take another copy of the run"))
         except FileNotFoundError:
             raise UserError(f"{folder} holds no run: {FILE} is missing there") from None
-        except ValueError as why:
-            raise UserError(f"{file} is damaged or of another version ({why})") from None
+        except ValidationError as why:
+            first = why.errors()[0]
+            reason = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+            raise UserError(
+                f"{file} is of another version of retouch ({reason}); use that version, or learn "
+                "it again in another folder"
+            ) from None
+        if reason := found._inconsistency():
+            raise UserError(f"{file} cannot be right: {reason}; take another copy of the run")
+        return found
+
+    def _inconsistency(self) -> str:
+        """Why no run can have found this out; a checksum does not know."""
+        done, tasks = self.done, len(self.tasks)
+        lengths = {len(row.tasks) for row in self.rows}
+        per_task = {"trained": self.trained, "seconds": self.seconds, "kept": self.kept}
+        odd = [name for name, values in per_task.items() if len(values) != done]
+        if done > tasks or max(lengths, default=0) > tasks or len(lengths) > 1:
+            return f"its rows do not fit its {tasks} tasks"
+        return f"{done} tasks are learned, but {odd[0]} has another length" if odd else ""
+
+    def check_replay(self, folder: str | Path, images: int) -> None:
+        """Refuse a replay buffer with positions outside of so many training images."""
+        positions = [p for group in self.replay.get("groups", {}).values() for p in group]
+        if wrong := [p for p in positions if type(p) is not int or not 0 <= p < images]:
+            raise UserError(
+                f"{Path(folder) / FILE} says to replay image {wrong[0]} of {images:,} training "
+                "images; take another copy of the run"
+            )

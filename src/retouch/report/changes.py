@@ -2,6 +2,7 @@
 
 import base64
 from collections.abc import Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -99,7 +100,7 @@ def summary(found: ByClass | None, learned: bool) -> str:
 def _changed(row: ClassRow, examples: Sequence[Example], folder: Path | None) -> Changed:
     own = [one for one in examples if (one.name, one.learned) == (row.name, row.learned)]
     first = _telling(own, gained=_rise(row) > 0)[:EACH]
-    return Changed(row, [Shown(one, _inline(folder, one.file)) for one in first])
+    return Changed(row, [Shown(one, _inline(folder, one)) for one in first])
 
 
 def _telling(examples: Sequence[Example], gained: bool) -> list[Example]:
@@ -116,10 +117,11 @@ def _telling(examples: Sequence[Example], gained: bool) -> list[Example]:
     return with_class[:2] + wrong[:1] + with_class[2:] + right + wrong[1:]
 
 
-def _inline(folder: Path | None, name: str) -> str:
+def _inline(folder: Path | None, example: Example) -> str:
     """A thumbnail as a part of the page. Only what lies in the run's own folder is read."""
     if folder is None:
         return ""
+    name = example.file
     file = folder / name
     if not file.resolve().is_relative_to(folder.resolve()):
         raise UserError(f"{folder / FILE} is damaged: {name!r} lies outside; delete it")
@@ -128,6 +130,8 @@ def _inline(folder: Path | None, name: str) -> str:
     data = file.read_bytes() if file.stat().st_size < LARGEST else b""
     if not data.startswith(b"\xff\xd8\xff"):
         raise UserError(f"{file} is no small JPEG; delete it, or judge again")
+    if example.sha256 not in ("", sha256(data).hexdigest()):
+        raise UserError(f"{file} is damaged or was changed; delete it, or judge again")
     return f"data:image/jpeg;base64,{base64.b64encode(data).decode()}"
 
 

@@ -7,14 +7,15 @@ the numbers in short.
 import base64
 import csv
 import io
-import json
 from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from matplotlib.figure import Figure
 from pydantic import BaseModel, ValidationError
 
+from retouch import sealed
 from retouch.errors import UserError
 from retouch.files import write_atomically
 from retouch.report.look import png, svg
@@ -32,6 +33,8 @@ class Told(BaseModel):
 
     title: str
     caption: str = ""
+    picture: str
+    """The SHA-256 of `NAME.png`."""
 
 
 class Made(NamedTuple):
@@ -66,14 +69,14 @@ def write_analysis(
     writer.writeheader()
     writer.writerows(table)
     content: dict[str, bytes | str] = {
-        "png": png(figure),
+        "png": (picture := png(figure)),
         "svg": svg(figure, name),
         "csv": rows.getvalue(),
-        "json": json.dumps(told, indent=1, ensure_ascii=False) + "\n",
     }
-    files = [folder / f"{name}.{ending}" for ending in content]
-    for file, data in zip(files, content.values(), strict=True):
+    files = [folder / f"{name}.{ending}" for ending in (*content, "json")]
+    for file, data in zip(files, content.values(), strict=False):
         write_atomically(file, data)
+    sealed.write_json(files[-1], {**told, "picture": sha256(picture).hexdigest()})
     return files
 
 
@@ -87,8 +90,10 @@ def read_analyses(run: Path) -> list[Made]:
 def _read(run: Path, name: str) -> Made:
     folder = run / FOLDER / name
     try:
-        told = Told.model_validate_json(_bytes(run, folder / f"{name}.json"))
-        return Made(name, told.title, told.caption, _inline(run, folder / f"{name}.png"))
+        _bytes(run, folder / f"{name}.json")  # of this run, and not too large
+        told = Told.model_validate(sealed.read_json(folder / f"{name}.json", "make it again"))
+        picture = _inline(run, folder / f"{name}.png", told.picture)
+        return Made(name, told.title, told.caption, picture)
     except ValidationError:
         return Made(name, name, "", "", f"{folder / name}.json is damaged; make it again")
     except UserError as why:
@@ -106,9 +111,11 @@ def _bytes(run: Path, file: Path) -> bytes:
     return file.read_bytes()
 
 
-def _inline(run: Path, file: Path) -> str:
+def _inline(run: Path, file: Path, wanted: str) -> str:
     data = _bytes(run, file)
     kinds = [kind for start, kind in _KINDS.items() if data.startswith(start)]
     if not kinds:
         raise UserError(f"{file} is no picture; make it again")
+    if sha256(data).hexdigest() != wanted:
+        raise UserError(f"{file} is damaged or was changed; make it again")
     return f"data:image/{kinds[0]};base64,{base64.b64encode(data).decode()}"

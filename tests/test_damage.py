@@ -1,0 +1,336 @@
+"""Every file that is read back is spoiled in many ways: it is refused, or says the same as before.
+
+Bytes are flipped, removed and doubled, and values of documents are changed as a hand in an editor
+would. The seed is fixed. What a reader returns must never differ from what was written.
+"""
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from safetensors.torch import load
+from safetensors.torch import save as to_bytes
+from test_learn import QUICK, Stop, method
+from test_methods import quick
+from tiny import images, tiny_clip
+
+import retouch
+from retouch import sealed
+from retouch.analysis.effects import Effect
+from retouch.analysis.trace_journal import PAIRS, SETTINGS, Journal
+from retouch.bench.cell import Cell
+from retouch.clip.prompt_file import load_prompts
+from retouch.clip.prompting import prompts_of
+from retouch.data import Stream
+from retouch.errors import UserError
+from retouch.learn import Results
+from retouch.learn.by_class import ByClass, ClassRow
+from retouch.learn.checkpoint_file import checkpoint_task, read_checkpoint, read_metrics
+from retouch.learn.kept import Kept, keep, read_kept
+from retouch.learn.reopen import read_config
+from retouch.sparse import Delta
+
+MUTATIONS = 40
+"""Of the bytes of each file, and as many of the values of each document."""
+
+
+def teach(out: Path, **options: Any) -> Results:
+    stream = Stream.split(images("train", 4, 12), images("test", 4, 4), tasks=2, order=0)
+    control = images("control", 4, 3)
+    more = {"settings": QUICK, "control": control, "checkpoint_seconds": 0, **options}
+    results = retouch.teach(tiny_clip(), stream, method(), out=out, **more)
+    keep(out, stream, results, tiny_clip().pixels)
+    return results
+
+
+@pytest.fixture(scope="module")
+def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that was stopped in its second task, and other things that are read back."""
+    folder = tmp_path_factory.mktemp("state")
+    with pytest.raises(ZeroDivisionError):
+        teach(folder / "run", watch=Stop(16, ZeroDivisionError()))
+    stream = Stream.split(images("train", 4, 12), images("test", 4, 4), tasks=2, order=0)
+    results = Results.read(folder / "run")
+    keep(folder / "run", stream, results, tiny_clip().pixels)
+    ByClass(classes=[ClassRow(name="cat", images=3, before=1.5, after=66.6)]).write(folder / "run")
+    prompted = tiny_clip()
+    quick("l2p").start(prompted, QUICK)
+    prompted.save(folder / "prompted")
+    journal = Journal(folder / "trace", {"model": "tiny", "draws": 3})
+    journal.begin({"image": 0.5})
+    about: dict[str, Any] = {"name": "cat", "tower": "image", "corrupted": 0.125, "noised": 3}
+    rows: dict[str, Any] = {"tokens": 4, "layer": [0.1, 0.2], "attention": [0.1, 0.3], "mlp": [0.7]}
+    for number in range(3):
+        journal.add([Effect(image=f"{number}.jpg", clean=0.25 + number, **about, **rows)])
+    made = cell()
+    made.begin(folder / "bench").mkdir()
+    results.write(made.run(folder / "bench"))
+    made.end(folder / "bench", {"seconds": 1.5, "whole": True, "extra": {"copies": 2}})
+    return folder
+
+
+def cell() -> Cell:
+    about: dict[str, Any] = {"row": "spu", "method": "spu", "dataset": "cub", "seed": 0}
+    about |= {"model": "builtin", "tasks": 2, "control": None, "change": {"replays.size": 7}}
+    return Cell(**about, settings={"epochs": 1, "lr": 1e-3})
+
+
+def kept_of(run: Path) -> Any:
+    def plain(value: Any) -> Any:
+        return value.tolist() if isinstance(value, np.ndarray) else value
+
+    kept: Kept = read_kept(run)
+    both = [
+        (i.classes, i.labels.tolist(), list(i.pictures.names), i.prompt, tuple(i.templates))  # type: ignore[attr-defined]
+        for i in (kept.replay, kept.judge)
+    ]
+    return both, *(plain(v) for v in (kept.replay_tasks, kept.judge_tasks, kept.groups, kept.seen))
+
+
+def tensors(found: dict[str, Any]) -> dict[str, Any]:
+    return {name: (str(t.dtype), t.tolist()) for name, t in sorted(found.items())}
+
+
+def checkpoint_of(run: Path) -> Any:
+    place, content = read_checkpoint(run / "checkpoint.safetensors")
+    return place, tensors(content)
+
+
+def prompts_in(folder: Path) -> Any:
+    clip = tiny_clip()
+    load_prompts(clip, folder)
+    prompts = prompts_of(clip.model)
+    return prompts and (prompts.kind, prompts.shape, tensors(prompts.state_dict()))
+
+
+def delta_of(file: Path) -> Any:
+    delta = Delta.load(file)
+    changes = {name: (c.dtype, c.xor.tolist()) for name, c in delta.changes.items()}
+    return delta.before, delta.after, delta.about, changes
+
+
+def traced(folder: Path) -> Any:
+    journal = Journal(folder, {"model": "tiny", "draws": 3})
+    return [journal.deviations, *journal._known.items()]
+
+
+STATE: dict[str, tuple[str, Callable[[Path], Any]]] = {
+    "run/config.yaml": ("run", read_config),
+    "run/results.json": ("run", Results.read),
+    "run/classes.json": ("run", ByClass.read),
+    "run/images/index.json": ("run", kept_of),
+    "run/metrics.jsonl": ("run", read_metrics),
+    "run/checkpoint.safetensors": ("run", checkpoint_of),
+    "run/deltas/task-01.safetensors": ("run/deltas/task-01.safetensors", delta_of),
+    "prompted/prompts.safetensors": ("prompted", prompts_in),
+    f"trace/{SETTINGS}": ("trace", traced),
+    f"trace/{PAIRS}": ("trace", traced),
+    "bench/cells/spu/cub/seed-0/cell.json": ("bench", lambda out: cell().finished(out)),
+    "bench/cells/spu/cub/seed-0/done.json": ("bench", lambda out: cell().told(out)),
+}
+
+
+def spoiled_bytes(data: bytes, dice: np.random.Generator, low: int, high: int) -> bytes:
+    at = int(dice.integers(low, high))
+    how = dice.integers(5)
+    if how == 0:
+        return data[:at] + data[at + 1 :]
+    if how == 1:
+        return data[:at] + data[at : at + 1] + data[at:]
+    if how == 2:
+        return data[:at]
+    flipped = data[at] ^ (1 << int(dice.integers(8))) if how == 3 else int(dice.integers(256))
+    return data[:at] + bytes([flipped]) + data[at + 1 :]
+
+
+def spoil_value(content: Any, dice: np.random.Generator) -> None:
+    """Change one value, or one key, somewhere below; but not the checksum itself."""
+    keys = list(content) if isinstance(content, dict) else list(range(len(content)))
+    key = [k for k in keys if k != sealed.KEY][int(dice.integers(len(keys) - ("checksum" in keys)))]
+    value = content[key]
+    if isinstance(value, dict | list) and value and dice.integers(6):
+        spoil_value(value, dice)
+    elif isinstance(content, dict) and not dice.integers(6):
+        content[f"{key}x"] = content.pop(key)
+    elif isinstance(value, bool) or value is None:
+        content[key] = not value
+    elif isinstance(value, int):
+        content[key] = value + int(dice.choice([-1, 1, 3, 1_000_000]))
+    elif isinstance(value, float):
+        content[key] = math.nextafter(value, 1e9)
+    elif isinstance(value, str):
+        content[key] = value[:-1] if value and dice.integers(2) else f"{value} "
+    else:
+        content[key] = [*value, value[0]] if isinstance(value, list) and value else {"a": [1]}
+
+
+def spoiled_values(name: str, data: bytes, dice: np.random.Generator) -> bytes:
+    if name.endswith(".safetensors"):
+        return spoiled_header(data, dice)
+    if name.endswith(".yaml"):
+        content = yaml.safe_load(data)
+        spoil_value(content, dice)
+        return yaml.safe_dump(content, sort_keys=False).encode()
+    if name.endswith(".json"):
+        content = json.loads(data)
+        spoil_value(content, dice)
+        return json.dumps(content, indent=1).encode()
+    lines = data.splitlines(keepends=True)
+    at = int(dice.integers(len(lines)))
+    content = json.loads(lines[at])
+    spoil_value(content, dice)
+    lines[at] = json.dumps(content).encode() + b"\n"
+    return b"".join(lines)
+
+
+def spoiled_header(data: bytes, dice: np.random.Generator) -> bytes:
+    """Of a safetensors file, what stands beside the tensors."""
+    told = header_of(data)
+    spoil_value(told, dice)
+    return to_bytes(load(data), {"retouch": json.dumps(told)})
+
+
+def header_of(data: bytes) -> Any:
+    size = int.from_bytes(data[:8], "little")
+    return json.loads(json.loads(data[8 : 8 + size])["__metadata__"]["retouch"])
+
+
+def outcome(read: Callable[[Path], Any], place: Path) -> tuple[Any, str]:
+    try:
+        return read(place), ""
+    except UserError as why:
+        return None, str(why)
+
+
+@pytest.mark.parametrize("name", STATE)
+def test_damage_is_refused_or_changes_nothing(name: str, state: Path):
+    (place, read), file = STATE[name], state / name
+    whole, dice = file.read_bytes(), np.random.default_rng(len(name))
+    expected = read(state / place)
+    refused = 0
+    try:
+        for number in range(2 * MUTATIONS):
+            header = 8 + int.from_bytes(whole[:8], "little") if name.endswith("tensors") else 0
+            end = header if header and number % 4 == 0 else len(whole)
+            by_bytes = number < MUTATIONS
+            spoiled = (
+                spoiled_bytes(whole, dice, 0, end)
+                if by_bytes
+                else spoiled_values(name, whole, dice)
+            )
+            file.write_bytes(spoiled)
+            found, complaint = outcome(read, state / place)
+            if complaint:
+                refused += 1
+                assert file.name in complaint or "seed-0" in complaint
+                assert len(complaint) < 1000
+                assert "\n" not in complaint
+            else:
+                # A file that grows line by line may have been cut off: the rest is done again.
+                lines = len(found) if name.endswith(".jsonl") else None
+                same = found == (expected if lines is None else expected[:lines])
+                assert same, f"{name}, mutation {number}: {_where(whole, spoiled)}"
+    finally:
+        file.write_bytes(whole)
+    assert refused > MUTATIONS
+    assert read(state / place) == expected
+
+
+def _where(whole: bytes, spoiled: bytes) -> str:
+    at = next((i for i, (a, b) in enumerate(zip(whole, spoiled, strict=False)) if a != b), -1)
+    return f"{whole[max(0, at - 30) : at + 30]!r} became {spoiled[max(0, at - 30) : at + 30]!r}"
+
+
+@pytest.mark.parametrize("step", [10, 1_000_000, 0])
+def test_a_checkpoint_of_another_step_is_refused(step: int, tmp_path: Path):
+    """Even where somebody has put the checksum right."""
+    with pytest.raises(ZeroDivisionError):
+        teach(tmp_path, watch=Stop(16, ZeroDivisionError()))
+    file = tmp_path / "checkpoint.safetensors"
+    place, content = header_of(file.read_bytes()), load(file.read_bytes())
+    assert checkpoint_task(file) == 1
+    place["step"] = step
+    file.write_bytes(to_bytes(content, {"retouch": json.dumps(place)}))
+    with pytest.raises(UserError, match=r"checkpoint\.safetensors is damaged.*delete it to learn"):
+        teach(tmp_path)
+    if step != 10:
+        file.write_bytes(to_bytes(content, {"retouch": json.dumps(sealed.seal(place))}))
+        with pytest.raises(UserError, match=rf"after step {step} of 9; delete it"):
+            teach(tmp_path)
+
+
+def test_results_that_cannot_be_are_refused_though_their_checksum_is_right(tmp_path: Path):
+    with pytest.raises(ZeroDivisionError):
+        teach(tmp_path, watch=Stop(16, ZeroDivisionError()))
+    file = tmp_path / "results.json"
+    whole = json.loads(file.read_bytes())
+
+    def spoil(change: Callable[[Any], Any], complaint: str) -> None:
+        content = json.loads(json.dumps(whole))
+        change(content)
+        sealed.write_json(file, content)
+        with pytest.raises(UserError, match=rf"results\.json .*{complaint}"):
+            teach(tmp_path)
+
+    spoil(lambda c: c["replay"]["groups"]["0"].append(48), "replay image 48 of 48")
+    spoil(lambda c: c["replay"]["groups"]["0"].append(-1), "replay image -1 of 48")
+    spoil(lambda c: c["rows"][1]["tasks"].append(3.0), "rows do not fit")
+    spoil(lambda c: c["rows"].extend(c["rows"]), "rows do not fit")
+    spoil(lambda c: c["kept"].append(1.0), "kept has another length")
+    spoil(lambda c: c.update(parameters="many"), "another version .*parameters: Input should")
+    sealed.write_json(file, whole)
+    lines = (tmp_path / "metrics.jsonl").read_bytes().splitlines(keepends=True)
+    (tmp_path / "metrics.jsonl").write_bytes(b"".join(lines[:-1]))
+    with pytest.raises(UserError, match="lacks step 6 of task 2"):
+        teach(tmp_path)
+    (tmp_path / "metrics.jsonl").write_bytes(b"".join(lines[:3] + lines[4:]))
+    with pytest.raises(
+        UserError, match=r"metrics\.jsonl is damaged: step 5 of task 1 follows step 3"
+    ):
+        teach(tmp_path)
+    (tmp_path / "metrics.jsonl").write_bytes(b"".join(lines) + b'{"task": 2, "ep')  # killed
+    assert teach(tmp_path).finished
+
+
+def test_a_document_is_plain_and_may_be_laid_out_anew(tmp_path: Path):
+    content = {
+        "name": "Fuchs, 狐 \udcff",
+        "lr": 1e-05,
+        "on": "yes",
+        "rows": [[1, 2.0], []],
+        "1": None,
+    }
+    for write, read in (
+        (sealed.write_json, sealed.read_json),
+        (sealed.write_yaml, sealed.read_yaml),
+    ):
+        write(file := tmp_path / "a", content)
+        assert "狐" in file.read_text()
+        assert read(file, "try again") == content
+        if read is sealed.read_yaml:
+            file.write_text(
+                yaml.safe_dump(yaml.safe_load(file.read_text()), sort_keys=False, indent=7)
+            )
+        else:
+            file.write_text(json.dumps(json.loads(file.read_text())))
+        assert read(file, "try again") == content  # in another layout
+        for bad in (
+            "",
+            "[]",
+            "{}",
+            '{"a": 1}',
+            "a: &x [1]\nb: *x",
+            "[" * 3_000,
+            "\x00",
+            "2024-01-01",
+        ):
+            file.write_text(bad)
+            with pytest.raises(
+                UserError, match=r"a is damaged or was changed by hand .*; try again"
+            ):
+                read(file, "try again")
