@@ -19,12 +19,10 @@ from typer.testing import CliRunner
 
 from retouch.cli import app
 from retouch.cli.tables import classes_tables, confusions_table, guesses_table
-from retouch.clip import Pixels
-from retouch.data import Images, Stream
+from retouch.data import Images
 from retouch.learn import Results
 from retouch.learn.answers import Guess
 from retouch.learn.by_class import ClassRow, Confusion
-from retouch.learn.kept import keep
 
 ODD = [
     "red kite 🦅 👩‍👩‍👧",
@@ -146,13 +144,12 @@ def test_what_should_be_known_is_said(home: Path, tmp_path: Path):
 
 def test_a_run_can_be_judged_by_what_it_kept(home: Path, tmp_path: Path):
     run = shutil.copytree(home / "run", tmp_path / "run")
-    assert "keeps no images to judge by" in retouch("eval", run).stderr
-    stream = Stream.split(images("train", 6, 12), images("test", 6, 4), tasks=3, order=0)
-    keep(run, stream, Results.read(run), Pixels(size=(16, 16)))
     found = answer("eval", run)
     assert found["data"]["after"] == pytest.approx(Results.read(run).metrics()["accuracy"])
     assert "images that the run kept" in found["notes"][0]
-    only = answer("eval", home / "run", "--control", home / "control")
+    shutil.rmtree(run / "images")
+    assert "keeps no images to judge by" in retouch("eval", run).stderr
+    only = answer("eval", run, "--control", home / "control")
     assert only["data"] is None
     assert only["control"]["images"] == 20
 
