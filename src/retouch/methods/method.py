@@ -180,6 +180,10 @@ class Keeps(Part):
         """What to add to the loss of a batch."""
         return None
 
+    def passes(self, settings: Settings) -> float:
+        """Forward passes that `loss` adds per image of a batch; a backward pass counts as two."""
+        return 0.0
+
 
 class Settles(Part):
     """What happens when a task ends? Nothing."""
@@ -272,13 +276,17 @@ class Method(BaseModel):
         """Whether it can learn where each process holds a part of the frozen weights."""
         return self.trains.shards and not self.copies
 
-    def start(self, clip: Clip, settings: Settings, reference: Pairs | None = None) -> "Method":
-        """A copy for one run, that has looked at the model."""
+    def check_reference(self, reference: Pairs | None) -> None:
+        """Refuse to start without reference pairs where the method needs them."""
         if self.needs_reference and reference is None:
             raise UserError(
                 f"{self.name} holds on to what the model knew by images with captions that are "
                 "like those it was pre-trained on; name some with --reference"
             )
+
+    def start(self, clip: Clip, settings: Settings, reference: Pairs | None = None) -> "Method":
+        """A copy for one run, that has looked at the model."""
+        self.check_reference(reference)
         own = self.model_copy(deep=True)
         for part in own.parts.values():
             part.start(clip, settings, reference)
