@@ -16,6 +16,7 @@ ROOMS = [
     "version",
     "errors",
     "text",
+    "plural",
     "files",
     "output",
     "sealed",

@@ -99,7 +99,12 @@ class Cell:
 def cells(suite: Suite, base: Ground, model: str, options: "Options", paper: Ground) -> list[Cell]:
     """Every cell of a suite, row by row."""
     datasets = options.datasets or suite.datasets or base.datasets
-    rates = (options.lr or base.pareto or suite.lr) if suite.kind == "pareto" else (None,)
+    rates = (options.lr or suite.lr or base.pareto) if suite.kind == "pareto" else (None,)
+    if suite.kind != "pareto" and len(options.lr) > 1:
+        raise UserError(
+            f"--lr {','.join(f'{rate:g}' for rate in options.lr)}: every row of {suite.name} is "
+            "run at one learning rate; give a single one, or run the suite pareto"
+        )
     return [
         _cell(suite, base, line, dataset, seed, model, options, paper, rate)
         for line in suite.rows
@@ -111,7 +116,7 @@ def cells(suite: Suite, base: Ground, model: str, options: "Options", paper: Gro
 
 @dataclass(frozen=True)
 class Options:
-    """What a user asked for beyond the suite."""
+    """What a user asked for beyond the suite; it goes before what the suite says."""
 
     datasets: tuple[str, ...] = ()
     seeds: int = 1
@@ -123,6 +128,9 @@ class Options:
     compile: bool | None = None
     replay: float | None = None
     lr: tuple[float, ...] = ()
+    """One for all rows; of a pareto suite, all that are tried."""
+    machine: dict[str, Any] = field(default_factory=dict)
+    """Settings that suit the machine, where neither the user nor the suite chooses any."""
 
 
 def _cell(
@@ -138,7 +146,10 @@ def _cell(
 ) -> Cell:
     named = ("epochs", "batch", "precision", "compile")
     asked = {name: getattr(options, name) for name in named}
+    if suite.kind != "pareto" and options.lr:
+        asked["lr"] = options.lr[0]
     settings = {
+        **options.machine,
         **base.settings,
         **({"lr": base.lr[line.method]} if line.method in base.lr else {}),
         **suite.settings,

@@ -170,24 +170,29 @@ def engine(
     cpus: float | None = None,
 ) -> Engine:
     """The engine that a user asked for: `on` is "ray" or an address, None is this machine."""
+    check_engine(on, jobs, gpus, cpus)
+    if on is not None:
+        from retouch.bench.on_ray import OnRay
+
+        return OnRay(on, jobs, device, gpus, cpus)
+    if jobs is None or jobs == 1:
+        return Serial()
+    from retouch.bench.jobs import Jobs
+
+    return Jobs(jobs, device)
+
+
+def check_engine(on: str | None, jobs: int | None, gpus: float | None, cpus: float | None) -> None:
+    """Refuse options that do not go together."""
     if ranks.world() > 1 and (on is not None or jobs is not None):
         raise UserError(
             "torchrun lets several processes learn one cell together; --jobs and --on run several "
             "cells side by side: choose one of the two"
         )
-    if on is None:
-        if gpus is not None or cpus is not None:
-            raise UserError(
-                "--gpus-per-cell and --cpus-per-cell are for --on ray; here, --jobs divides what "
-                "the machine has"
-            )
-        if jobs is None or jobs == 1:
-            return Serial()
-        from retouch.bench.jobs import Jobs
-
-        return Jobs(jobs, device)
-    if on != "ray" and not on.startswith("ray://"):
+    if on is None and (gpus is not None or cpus is not None):
+        raise UserError(
+            "--gpus-per-cell and --cpus-per-cell are for --on ray; here, --jobs divides what "
+            "the machine has"
+        )
+    if on is not None and on != "ray" and not on.startswith("ray://"):
         raise UserError(f"--on {on}: say ray (a cluster here, or a new one) or ray://HOST:PORT")
-    from retouch.bench.on_ray import OnRay
-
-    return OnRay(on, jobs, device, gpus, cpus)

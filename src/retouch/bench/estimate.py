@@ -1,47 +1,117 @@
-"""How long a suite takes and what it writes, before it is run."""
+"""How long a suite takes and what it writes, before it is run.
 
-import time
+One forward and backward pass is timed. The rest is arithmetic: how many images and prompts pass
+through the towers, and which share of the weights a row needs gradients for.
+"""
 
-import torch
+from dataclasses import dataclass, replace
 
 from retouch.bench.cell import Cell
-from retouch.bench.field import Field
 from retouch.bench.grid import Bench
-from retouch.clip.contrast import go_back
+from retouch.clip import Clip
 from retouch.data import Stream
-from retouch.learn import preview
-from retouch.methods import Lesson
+from retouch.learn.cost import Pace, delta_bytes, pace, timed, work
+from retouch.learn.train import backward, lesson_for
+from retouch.methods import Keeps, Lesson
+from retouch.sparse import only
+
+_PROBE = 8
+"""Images of the pass that is timed on a processor; a GPU needs a whole batch to show its speed."""
+_TRIED = 4
+"""Images that a row selects its weights by in the trial."""
 
 
-def estimate(bench: Bench) -> dict[str, float]:
-    """Roughly, from a single step of each row on this machine."""
+@dataclass(frozen=True)
+class Estimate:
+    """Seconds of all cells, one after the other, and bytes on disk at the peak."""
+
+    cells: int
+    seconds: float
+    bytes: float
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """What a row computes gradients for."""
+
+    share: float
+    """Of the weights; 0 where nothing trains."""
+    delta: float
+    """Bytes of a delta."""
+
+
+def estimate(bench: Bench) -> Estimate:
+    """Roughly, from one forward and backward pass on this machine."""
+    clip = bench.on.make_model()
+    rows: dict[str, Gradients] = {}
+    speed: Speed | None = None
     seconds = disk = 0.0
-    timed: dict[tuple[str, str], tuple[float, int]] = {}
     for cell in bench.cells:
-        stream = bench.on.stream(cell)
-        key = cell.row.split("@")[0], cell.dataset
-        if key not in timed:
-            timed[key] = _time(bench.on, cell, stream)
-        each, moving = timed[key]
-        images = len(stream.train) * cell.training.epochs * 2
-        judged = (len(stream.test) + len(bench.on.control(cell.control) or ())) / 3
-        seconds += each * (images + judged * (len(stream.tasks) + 1))
-        own = 4.2 * moving * len(stream.tasks)
+        stream, row = bench.on.stream(cell), cell.row.split("@")[0]
+        cell.recipe.check_needs(cell.control is not None, bench.on.reference is not None)
+        speed = speed or measure(clip, stream, cell)
+        if row not in rows:
+            rows[row] = gradients(clip, stream, cell)
+        seconds += _seconds(bench, cell, stream, speed, rows[row])
+        own = rows[row].delta * len(stream.tasks)
         disk = disk + own if bench.keep_deltas else max(disk, own)
-    return {"cells": len(bench.cells), "seconds": seconds, "bytes": disk}
+    return Estimate(len(bench.cells), seconds, disk)
 
 
-def _time(on: Field, cell: Cell, stream: Stream) -> tuple[float, int]:
-    """Seconds an image while training, and how many entries a delta holds."""
-    clip, method = on.make_model(), cell.recipe
-    pairs = on.pairs if method.needs_reference else None
-    if method.name == "frozen":
-        return 0.0, 0
-    moving = preview(clip, stream, method, settings=cell.training, reference=pairs).count
-    lesson = Lesson(clip, stream, stream.tasks[0], cell.training, lambda f: f.images.sum())
-    batch = lesson.load(lesson.new(0))
-    began = time.monotonic()
-    go_back(lesson.losses(batch))
-    if clip.device.type == "cuda":
-        torch.cuda.synchronize()
-    return (time.monotonic() - began) / len(batch.prompt), moving
+@dataclass(frozen=True)
+class Speed:
+    """Seconds of a forward pass, and how many times as long the backward pass takes.
+
+    The backward pass is that of full fine-tuning. Half of it computes the gradients of activations,
+    which every method needs, and half those of weights, in proportion to the weights that move.
+    """
+
+    forward: Pace
+    backward: float
+
+    def step(self, share: float) -> float:
+        """Forward passes that a training step is worth."""
+        return 1 + self.backward * (1 + share) / 2
+
+
+def measure(clip: Clip, stream: Stream, cell: Cell) -> Speed:
+    """Time both passes, with gradients for all weights."""
+    clip.bf16 = cell.training.precision == "bf16"
+    count = cell.training.batch if clip.device.type == "cuda" else _PROBE
+    lesson = _lesson(clip, stream, cell, count)
+    batch = lesson.load(lesson.task.train)
+    prompts = len(next(iter(batch.tokens.values())))
+    forward = pace(clip, batch)
+    with only(clip.model, dict(clip.model.named_parameters())):
+        both = timed(clip, lambda: backward(lesson, batch, Keeps()), tries=2)
+    alone = forward.image * len(batch.pixels) + forward.prompt * prompts
+    return Speed(forward, max(1.0, both / alone - 1))
+
+
+def gradients(clip: Clip, stream: Stream, cell: Cell) -> Gradients:
+    """Which weights a row moves, found out with a copy of the model and a few images."""
+    trial, trains = clip.twin(), cell.recipe.trains.model_copy(deep=True)
+    trains.start(trial, cell.training, None)
+    with trains.begin(_lesson(trial, stream, cell, _TRIED)) as update:
+        moving = sum(p.numel() for p in trial.model.parameters() if p.requires_grad)
+        share = moving / trial.size if update.optimiser else 0.0
+        return Gradients(share, delta_bytes(update.selection))
+
+
+def _lesson(clip: Clip, stream: Stream, cell: Cell, images: int) -> Lesson:
+    """The first task, with only so many images, of as many classes as there are."""
+    first = stream.tasks[0]
+    step = max(1, len(first.train) // images)
+    task = replace(first, train=first.train[::step][:images])
+    return lesson_for(clip, stream, task, cell.recipe, cell.training)
+
+
+def _seconds(bench: Bench, cell: Cell, stream: Stream, speed: Speed, row: Gradients) -> float:
+    method, settings = cell.recipe, cell.training
+    what = work(stream, method, settings, control=bench.on.control(cell.control))
+    forward = speed.forward
+    judging = forward.evaluating(what) * what.evaluations
+    if not row.share:
+        return judging
+    passes = speed.step(row.share) + method.keeps.passes(settings)
+    return judging + passes * (forward.image * what.trained + forward.prompt * what.trained_prompts)

@@ -11,7 +11,7 @@ from retouch.builtin.images import control_images, sign_images, world_pairs
 from retouch.clip import Clip, load
 from retouch.clip.pixels import Pixels
 from retouch.data import Images, Pairs, Splits, Stream, cached, read_data, read_pairs
-from retouch.data.cache import Progress, silent
+from retouch.data.cache import Progress, checked, silent
 from retouch.data.read import BENCHMARKS
 
 
@@ -82,9 +82,11 @@ class Field:
             _ = self.pairs
 
     def is_whole(self, dataset: str) -> bool:
-        """Whether all of a benchmark's images are there."""
+        """Whether all images are used; how many there should be is known of benchmarks alone."""
+        if dataset == "builtin":
+            return not self.small
         if dataset not in BENCHMARKS:
-            return False
+            return True
         train, test = self._splits[dataset]
         wanted = BENCHMARKS[dataset].facts.images
         return (len(train), len(test)) == (wanted.get("train"), wanted.get("test"))
@@ -97,7 +99,7 @@ class Field:
 
     def _ready(self, images: Images) -> Images:
         if not self.use_cache:
-            return images
+            return checked(images, self.pixels, self.progress) if self.skip_bad else images
         return cached(
             images, self.pixels, self.cache, skip_bad=self.skip_bad, progress=self.progress
         )

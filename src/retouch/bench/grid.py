@@ -102,6 +102,11 @@ class Bench:
         results = cell.finished(self.out)
         if results is None:
             return None
+        if self.keep_deltas and not (cell.run(self.out) / "deltas").is_dir():
+            raise UserError(
+                f"{cell.folder(self.out)} was finished without --keep-deltas; delete it to run it "
+                "again, choose another --out, or leave --keep-deltas out"
+            )
         whole = cell.told(self.out).get("whole")
         if whole is None:  # written by an earlier version
             self.on.stream(cell)

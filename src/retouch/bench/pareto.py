@@ -13,7 +13,7 @@ from retouch.report.look import MUTED, WIDTH, looks, styled
 
 @dataclass(frozen=True)
 class Point:
-    """A method at one learning rate: points of control accuracy lost, accuracy learned."""
+    """A method at one learning rate: points lost (see `loss_metric`), accuracy learned."""
 
     name: str
     lr: float
@@ -21,14 +21,20 @@ class Point:
     learned: float
 
 
+def loss_metric(done: Sequence[Done]) -> str:
+    """What is drawn as lost: control accuracy, or where not all runs have it, new classes."""
+    measured = all("control_drop" in d.results.metrics() for d in done)
+    return "control_drop" if measured else "forgetting"
+
+
 def points(done: Sequence[Done]) -> list[Point]:
     """Means over data sets and seeds."""
-    found = []
+    found, metric = [], loss_metric(done)
     for row in dict.fromkeys(d.cell.row for d in done):
         own = [d for d in done if d.cell.row == row]
         measured = [d.results.metrics() for d in own]
         name, _, rate = row.partition("@")
-        lost = mean(m.get("control_drop", m["forgetting"]) for m in measured)
+        lost = mean(m[metric] for m in measured)
         found.append(Point(name, float(rate or 0), lost, mean(m["accuracy"] for m in measured)))
     return found
 
@@ -61,12 +67,14 @@ def draw(done: Sequence[Done]) -> Figure:
     """Learned against forgotten: a line a method, from its lowest rate to its highest."""
     every = points(done)
     names = list(dict.fromkeys(p.name for p in every))
+    measured = loss_metric(done) == "control_drop"
+    of_what = "of what it could do before" if measured else "of the new classes (no control set)"
     first = [next(d.results for d in done if d.cell.row.split("@")[0] == n) for n in names]
     with styled():
         figure = Figure(figsize=(1.5 * WIDTH, 4.4))
         axes = frame(figure, "↑ recognised of the new classes, %")
         axes.set_position((0.09, 0.14, 0.88, 0.76))
-        axes.set_xlabel("← points it forgot of what it could do before", loc="left", labelpad=7)
+        axes.set_xlabel(f"← points it forgot {of_what}", loc="left", labelpad=7)
         for name, look in zip(names, looks(first), strict=True):
             own = [p for p in every if p.name == name]
             where = [p.lost for p in own], [p.learned for p in own]
@@ -95,7 +103,13 @@ def draw(done: Sequence[Done]) -> Figure:
 
 
 def areas(done: Sequence[Done], limit: float = 5.0) -> dict[str, float]:
-    """The area of every method, and of all together."""
+    """The area of every method, and of all together; none without control accuracies.
+
+    Its scale begins where nothing is lost, with the model as it was. Of the new classes the model
+    as it was forgets some too, as it must choose among more and more of them.
+    """
+    if loss_metric(done) != "control_drop":
+        return {}
     every = points(done)
     start = mean(d.results.frozen_accuracy for d in done)
     names = dict.fromkeys(p.name for p in every)

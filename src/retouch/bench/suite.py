@@ -2,10 +2,10 @@
 
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from retouch.errors import UserError
 
@@ -59,6 +59,7 @@ class Ground(BaseModel):
     lr: dict[str, float] = {}
     """Learning rates of single methods."""
     pareto: tuple[float, ...] = ()
+    """The learning rates of a pareto suite that names none."""
 
 
 class Suite(BaseModel):
@@ -77,6 +78,15 @@ class Suite(BaseModel):
     lr: tuple[float, ...] = ()
     """For a pareto suite, the learning rates to try."""
     rows: tuple[Line, ...]
+
+    @model_validator(mode="after")
+    def _rates_are_for_pareto(self) -> Self:
+        if self.lr and self.kind != "pareto":
+            raise ValueError(
+                f"lr={list(self.lr)} is for a suite of the kind pareto; here, write settings: "
+                f"{{lr: {self.lr[0]:g}}}"
+            )
+        return self
 
     def only(self, methods: list[str] | None) -> "Suite":
         """With just these rows, named by their method or their name."""
@@ -107,8 +117,8 @@ def load_suite(name: str) -> Suite:
         raise UserError(f"{name} cannot be read as YAML ({why})") from None
     except ValidationError as why:
         first = why.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        raise UserError(f"{name}, {place}: {first['msg']}") from None
+        place = ", ".join(filter(None, [name, ".".join(map(str, first["loc"]))]))
+        raise UserError(f"{place}: {first['msg'].removeprefix('Value error, ')}") from None
 
 
 def ground(name: Literal["paper", "builtin"]) -> Ground:

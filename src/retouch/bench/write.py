@@ -31,7 +31,8 @@ def write_pareto(out: Path, done: Sequence[Done]) -> dict[str, float]:
     write_atomically(out / "pareto.png", png(figure))
     write_atomically(out / "pareto.svg", svg(figure, "pareto"))
     found = [asdict(point) for point in pareto.points(done)]
-    write_atomically(out / "pareto.json", json.dumps({"points": found, "areas": areas}, indent=1))
+    told = {"lost": pareto.loss_metric(done), "points": found, "areas": areas}
+    write_atomically(out / "pareto.json", json.dumps(told, indent=1))
     return areas
 
 

@@ -7,6 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from retouch.cli.bench_options import (
+    check_cells,
+    named,
+    rates,
+    refuse_contradictions,
+    refuse_what_trains,
+)
 from retouch.cli.options import (
     Cache,
     Compile,
@@ -29,6 +36,7 @@ Names = Annotated[str | None, typer.Option(help="Only these, with commas.")]
 
 
 def bench(
+    ctx: typer.Context,
     suite: Annotated[
         str,
         typer.Argument(
@@ -53,7 +61,8 @@ def bench(
     epochs: Annotated[int | None, typer.Option(help="Another number of epochs.", min=0)] = None,
     batch: Annotated[int | None, typer.Option(help="Another batch size.", min=2)] = None,
     lr: Annotated[
-        str | None, typer.Option(help="For pareto: the learning rates, with commas.")
+        str | None,
+        typer.Option(help="Another learning rate, for all rows; for pareto several, with commas."),
     ] = None,
     data_root: Root = None,
     cache: Cache = None,
@@ -66,7 +75,7 @@ def bench(
         bool, typer.Option("--resume/--no-resume", help="Go on with what is in the folder.")
     ] = True,
     quick: Annotated[
-        bool, typer.Option("--quick", help="With 'builtin': few pictures, one epoch.")
+        bool, typer.Option("--quick", help="On 'builtin' data: few pictures, one epoch.")
     ] = False,
     keep_deltas: Annotated[
         bool, typer.Option("--keep-deltas", help="Keep what every task of every cell changed.")
@@ -97,43 +106,50 @@ def bench(
     with plainly(place), together(device) as device:
         from retouch.bench.board import board
         from retouch.bench.cell import Options
-        from retouch.bench.engines import Serial, engine
+        from retouch.bench.engines import Serial, check_engine, engine
         from retouch.bench.field import Field, model_maker
         from retouch.bench.grid import Bench
         from retouch.bench.suite import ground, load_suite
         from retouch.bench.worker import suits
+        from retouch.data.cache import silent
 
         check_folder(place)
+        refuse_contradictions(ctx)
+        check_engine(on, jobs, gpus_per_cell, cpus_per_cell)
         if not resume and (place / "cells").exists():
             raise UserError(f"{place} holds cells already; choose another --out, or --resume")
-        chosen = load_suite(suite).only(_split(methods))
+        chosen = load_suite(suite).only(named("--methods", methods))
+        if chosen.kind == "efficiency":
+            refuse_what_trains(ctx, chosen.name)
         base = ground("builtin" if model == "builtin" else "paper")
         field = Field(
             model_maker(model, device),
             data_root,
             cache,
             reference or base.reference,
-            use_cache=not no_cache,
-            skip_bad=skip_bad,
+            use_cache=not no_cache and not dry_run,
+            skip_bad=skip_bad and not dry_run,
             small=quick,
-            progress=progress,
+            progress=silent if quiet else progress,
         )
         trains = chosen.kind != "efficiency" and not dry_run
         where = engine(on, jobs, device, gpus_per_cell, cpus_per_cell) if trains else Serial()
         computes = where.ask(partial(suits, model, device, precision, compiled))
         options = Options(
-            datasets=tuple(_split(datasets)),
+            datasets=tuple(named("--datasets", datasets)),
             seeds=seeds,
             control=control,
             tasks=tasks,
             epochs=1 if quick and epochs is None else epochs,
             batch=batch,
-            precision=computes.precision if computes.precision != "fp32" else None,
-            compile=computes.compile or None,
+            precision=None if precision == "auto" else precision,
+            compile=compiled,
             replay=50 if quick else None,
-            lr=tuple(float(rate) for rate in _split(lr)),
+            lr=rates(lr),
+            machine=computes.settings,
         )
         made = Bench(chosen, field, model, place, options, keep_deltas=keep_deltas)
+        check_cells(made, quick=quick, reference=reference)
         if dry_run:
             _plan(made)
         elif trains:
@@ -165,8 +181,15 @@ def _show(made: "Bench", done: "Sequence[Done]") -> None:
     for part in table.to_rich(tabulated):
         out.print(part)
     if made.suite.kind == "pareto":
-        for name, area in write_pareto(made.out, done).items():
-            out.print(f"{name}: {area:.1f} % on average at up to 5 points lost")
+        areas = write_pareto(made.out, done)
+        for name, area in areas.items():
+            out.print(f"{name}: {area:.1f} % on average at up to 5 points of control accuracy lost")
+        if not areas:
+            out.print(
+                "There is no control set, so what was lost of earlier knowledge is not known; "
+                "pareto.png shows how much of the new classes was forgotten.",
+                highlight=False,
+            )
     out.print(f"More in {made.out}", highlight=False, soft_wrap=True)
 
 
@@ -187,6 +210,8 @@ def _plan(made: "Bench") -> None:
     from rich.table import Table
 
     from retouch.bench.estimate import estimate
+    from retouch.plural import count
+    from retouch.report.words import duration, file_size
 
     shown = Table("row", "method", "data", "seed", "tasks", "settings", box=None)
     for cell in made.cells:
@@ -199,11 +224,9 @@ def _plan(made: "Bench") -> None:
         return
     about = estimate(made)
     out.print(
-        f"{about['cells']:.0f} cells, roughly {about['seconds'] / 60:.0f} minutes and "
-        f"{about['bytes'] / 1e9:.1f} GB, from one step of each row on this machine",
+        f"{count(about.cells, 'cell')}, one after the other roughly {duration(about.seconds)} and "
+        f"{file_size(about.bytes)} of disk, estimated from one forward and backward pass on this "
+        "machine",
         highlight=False,
+        soft_wrap=True,
     )
-
-
-def _split(names: str | None) -> list[str]:
-    return [name.strip() for name in names.split(",")] if names else []

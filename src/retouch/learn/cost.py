@@ -3,6 +3,7 @@
 import resource
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -10,10 +11,10 @@ import torch
 from retouch.clip import Batch, Clip
 from retouch.data.images import Images
 from retouch.data.pairs import Pairs
-from retouch.data.stream import Stream
+from retouch.data.stream import Stream, Task
 from retouch.learn.kept import JUDGED_A_CLASS
 from retouch.learn.train import backward, lesson_for
-from retouch.methods import Lesson, Method, Settings
+from retouch.methods import Method, Settings
 from retouch.sparse import Selection
 
 _A_PICTURE = 0.6
@@ -34,6 +35,83 @@ class Cost:
     """Bytes that the run's folder will take."""
 
 
+@dataclass(frozen=True)
+class Work:
+    """How much passes through the towers in a run; it follows from the settings alone."""
+
+    trained: int
+    """Images of all training steps, replayed ones included."""
+    trained_prompts: int
+    """Distinct prompts of all training steps."""
+    judged: int
+    """Images of one evaluation."""
+    judged_prompts: int
+    evaluations: int
+
+
+def work(
+    stream: Stream, method: Method, settings: Settings, *, done: int = 0, control: Images | None
+) -> Work:
+    """Count images and prompts. The model is evaluated before the first task and after each."""
+    left = stream.tasks[done:]
+    steps = [_steps(stream, task, method, settings) for task in left]
+    prompts = len(stream.classes) * len(stream.test.templates)
+    prompts += len(control.classes) * len(control.templates) if control is not None else 0
+    return Work(
+        trained=sum(images for images, _ in steps),
+        trained_prompts=sum(prompts for _, prompts in steps),
+        judged=len(stream.test) + len(control or ()),
+        judged_prompts=prompts,
+        evaluations=len(left) + 1,
+    )
+
+
+def _steps(stream: Stream, task: Task, method: Method, settings: Settings) -> tuple[int, int]:
+    """Images and prompts of all steps of a task; from the second on, as many images are replayed.
+
+    Where every image has a caption there may be more prompts than classes.
+    """
+    replayed = sum(map(method.replays.joins, range(settings.epochs))) if task.number else 0
+    earlier = len({label for other in stream.tasks[: task.number] for label in other.classes})
+    per_epoch = -(-len(task.train) // settings.batch)
+    new, old = (min(settings.batch, classes) for classes in (len(task.classes), earlier))
+    images = len(task.train) * (settings.epochs + replayed)
+    return images, per_epoch * (new * settings.epochs + old * replayed)
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Seconds of a forward pass without gradients, on this machine."""
+
+    image: float
+    prompt: float
+
+    def evaluating(self, what: Work) -> float:
+        """Seconds that one evaluation takes."""
+        return self.image * what.judged + self.prompt * what.judged_prompts
+
+
+def pace(clip: Clip, batch: Batch) -> Pace:
+    """Time a forward pass of each tower."""
+    prompts = len(next(iter(batch.tokens.values())))
+    with torch.no_grad():
+        image = timed(clip, lambda: clip.image_features(batch.pixels)) / len(batch.pixels)
+        return Pace(image, timed(clip, lambda: clip.text_features(batch.tokens)) / prompts)
+
+
+def timed(clip: Clip, call: Callable[[], object], tries: int = 3) -> float:
+    """Seconds of the quickest of a few tries."""
+
+    def once() -> float:
+        began = time.monotonic()
+        call()
+        if clip.device.type == "cuda":
+            torch.cuda.synchronize()
+        return time.monotonic() - began
+
+    return min(once() for _ in range(tries))
+
+
 def estimate(
     clip: Clip,
     stream: Stream,
@@ -49,27 +127,19 @@ def estimate(
     trial, left = clip.twin(), stream.tasks[done:]
     chosen = method.start(trial, settings, reference)
     lesson = lesson_for(trial, stream, left[0], chosen, settings)
-    replayed = 2 if chosen.replays.joins(settings.epochs) and done else 1
+    what = work(stream, chosen, settings, done=done, control=control)
     with chosen.trains.begin(lesson) as update:
         chosen.keeps.begin(lesson)
         batch = lesson.load(lesson.new(0))
-        each = min(_seconds(lesson, batch, chosen) for _ in range(3)) / len(batch.prompt)
-        images = sum(len(task.train) for task in left) * settings.epochs * replayed
-        judged = (len(stream.test) + len(control or ())) * (len(left) + 3) / 3
+        step = timed(trial, lambda: backward(lesson, batch, chosen.keeps)) / len(batch.prompt)
+        # Two evaluations more: class by class, before the first task and after the last.
+        judging = pace(trial, batch).evaluating(what) * (what.evaluations + 2)
         return Cost(
             update.selection,
-            each * (images + judged),
+            step * (what.trained if update.optimiser else 0) + judging,
             _peak(clip),
             _disk(clip, stream, chosen, settings, update.selection, len(left), stores),
         )
-
-
-def _seconds(lesson: Lesson, batch: Batch, method: Method) -> float:
-    began = time.monotonic()
-    backward(lesson, batch, method.keeps)
-    if lesson.clip.device.type == "cuda":
-        torch.cuda.synchronize()
-    return time.monotonic() - began
 
 
 def _peak(clip: Clip) -> int:
@@ -77,6 +147,12 @@ def _peak(clip: Clip) -> int:
         return torch.cuda.max_memory_allocated(clip.device)
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def delta_bytes(selection: Selection) -> float:
+    """The size of a delta in which all of the selection moved."""
+    whole = sum(c.count for c in selection.values() if c.index is None)
+    return 4 * whole + _AN_ENTRY * (selection.count - whole)
 
 
 def _disk(
@@ -88,8 +164,7 @@ def _disk(
     tasks: int,
     stores: bool,
 ) -> int:
-    whole = sum(c.count for c in selection.values() if c.index is None)
-    deltas = tasks * (4 * whole + _AN_ENTRY * (selection.count - whole))
+    deltas = tasks * delta_bytes(selection)
     if not stores:
         return int(deltas)
     buffer = method.replays.buffer(len(stream.train) + stream.gone, settings.seed)

@@ -20,6 +20,13 @@ class Hardware:
     precision: str
     compile: bool
 
+    @property
+    def settings(self) -> dict[str, str | bool]:
+        """What differs from the defaults of `Settings`."""
+        chosen: dict[str, str | bool] = {"precision": self.precision, "compile": self.compile}
+        plain = Settings()
+        return {key: value for key, value in chosen.items() if value != getattr(plain, key)}
+
     def __str__(self) -> str:
         kind = "compiled" if self.compile else "not compiled"
         many = f", in {ranks.world()} processes together" if ranks.world() > 1 else ""

@@ -12,6 +12,7 @@ from retouch.clip import Clip, Features
 from retouch.clip.contrast import answers
 from retouch.methods.lesson import Lesson
 from retouch.methods.method import Keeps
+from retouch.methods.settings import Settings
 
 
 class Distils(Keeps):
@@ -39,6 +40,9 @@ class Distils(Keeps):
         assert self._teacher is not None
         old = answers(self._teacher, features.batch, self._at_once)
         return self.weight * divergence(self.scores(old), self.scores(features), self.temperature)
+
+    def passes(self, settings: Settings) -> float:
+        return 1.0
 
     @abstractmethod
     def scores(self, features: Features) -> Tensor:

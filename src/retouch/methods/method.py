@@ -197,6 +197,10 @@ class Keeps(Part):
         """What to add to the loss of a batch."""
         return None
 
+    def passes(self, settings: Settings) -> float:
+        """Forward passes that `loss` adds per image of a batch; a backward pass counts as two."""
+        return 0.0
+
 
 class Settles(Part):
     """What happens when a task ends? Nothing."""

@@ -178,6 +178,10 @@ class KeyLoss(Keeps):
             )
         self._prompts.listen()
 
+    def passes(self, settings: Settings) -> float:
+        """The query: the frozen tower's forward pass without prompts."""
+        return 1.0
+
     def loss(self, features: Features) -> Tensor:
         assert self._prompts is not None
         return self.weight * self._prompts.pull(len(features.images), features.batch.new)

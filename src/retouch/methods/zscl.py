@@ -80,6 +80,10 @@ class ReferenceDistillation(Keeps):
         both = both + divergence(before.T, now.T, self.temperature)
         return self.weight * self.temperature**2 * both
 
+    def passes(self, settings: Settings) -> float:
+        """The teacher's forward pass, and both passes of the model, over the reference batch."""
+        return 4 * self.batch / settings.batch
+
     def _draw(self, lesson: Lesson) -> Batch:
         """This step's reference pairs; the next ones are read while this one is learned from."""
         assert self._reference is not None

@@ -1,0 +1,12 @@
+"""Counts with their noun, for text that people read."""
+
+
+def count(number: int, noun: str, plural: str = "") -> str:
+    """For example "1 epoch", "2 epochs", "1,200 images"; `plural` where an s does not do."""
+    return f"{number:,} {noun if number == 1 else plural or _plural(noun)}"
+
+
+def _plural(noun: str) -> str:
+    if noun.endswith(("s", "x", "ch")):
+        return f"{noun}es"
+    return f"{noun}s"
