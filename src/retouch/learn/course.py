@@ -5,6 +5,7 @@ import os
 import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -28,7 +29,7 @@ from retouch.learn.evaluate import Judge
 from retouch.learn.hardware import check_shard
 from retouch.learn.onward import Earlier
 from retouch.learn.reopen import CONFIG, read_config
-from retouch.learn.results import Results, TaskInfo
+from retouch.learn.results import DataInfo, Results, TaskInfo
 from retouch.learn.stopping import stopping_cleanly
 from retouch.learn.train import lesson_for, train
 from retouch.learn.watch import Watch
@@ -59,6 +60,7 @@ def teach(
     watch: Watch | None = None,
     checkpoint_seconds: float = 60.0,
     earlier: Earlier | None = None,
+    command: str = "",
 ) -> Results:
     """Learn the stream's tasks in order, and judge after each what was learned and what was lost.
 
@@ -67,7 +69,8 @@ def teach(
     knowledge by such. With `out`, a folder is written: settings, results, losses and a delta a
     task; where it holds the same run unfinished, that run goes on. The model is changed in place.
     A run that is built upon an `earlier` one (see `learn.onward`) begins with the same model, and
-    gets a folder that needs the other no more. Of several processes (see `devices.meeting`) all
+    gets a folder that needs the other no more. `command` is the command line that asked for the
+    run, which the page shows. Of several processes (see `devices.meeting`) all
     call this alike, and the first writes.
     """
     settings = settings or Settings()
@@ -78,7 +81,7 @@ def teach(
     clip.bf16 = settings.precision == "bf16"
     with repeatable(clip.device):
         chosen = chosen.start(clip, settings, reference)
-    results = _new_results(clip, stream, chosen, settings)
+    results = _new_results(clip, stream, chosen, settings, control, command)
     if earlier is not None:
         if out is None:
             raise UserError("a run that goes on from another needs a folder of its own: name `out`")
@@ -143,7 +146,14 @@ def first_update(
         yield update
 
 
-def _new_results(clip: Clip, stream: Stream, method: Method, settings: Settings) -> Results:
+def _new_results(
+    clip: Clip,
+    stream: Stream,
+    method: Method,
+    settings: Settings,
+    control: Images | None,
+    command: str,
+) -> Results:
     return Results(
         method=method.name,
         summary=method.summary,
@@ -153,6 +163,9 @@ def _new_results(clip: Clip, stream: Stream, method: Method, settings: Settings)
             TaskInfo(classes=stream.names(t.classes), train=len(t.train), test=len(t.test))
             for t in stream.tasks
         ],
+        command=command,
+        started=datetime.now(UTC).isoformat(timespec="seconds"),
+        data=_data_info(stream, control),
         settings=_knobs(settings),
         environment={
             "python": platform.python_version(),
@@ -165,6 +178,15 @@ def _new_results(clip: Clip, stream: Stream, method: Method, settings: Settings)
             **({"frozen weights": "divided"} if settings.shard else {}),
         },
     )
+
+
+def _data_info(stream: Stream, control: Images | None) -> dict[str, DataInfo]:
+    sets = {"train": stream.train, "test": stream.test, "control": control}
+    return {
+        use: DataInfo(name=images.name, classes=len(images.classes), images=len(images))
+        for use, images in sets.items()
+        if images is not None
+    }
 
 
 def _knobs(settings: Settings) -> dict[str, Any]:
@@ -202,6 +224,7 @@ def _config(
 def _begin_with(results: Results, earlier: Earlier, control: Images | None) -> None:
     """Take over what an earlier run found out about the tasks that it learned."""
     before = earlier.results
+    results.learned_before = before.done
     results.tasks[: before.done] = before.tasks
     results.trained, results.seconds = [*before.trained], [*before.seconds]
     results.kept, results.replay, results.state = [*before.kept], before.replay, before.state
