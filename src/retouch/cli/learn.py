@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from retouch.cli.command import command_line
 from retouch.cli.images import find_control, find_images, find_pairs, ready
 from retouch.cli.options import (
     Cache,
@@ -144,6 +145,10 @@ def learn(
     tensorboard: Annotated[
         Path | None, typer.Option(help="Also write curves for TensorBoard into this folder.")
     ] = None,
+    wandb: Annotated[
+        str | None,
+        typer.Option(help="Also log to this project of Weights & Biases.", metavar="PROJECT"),
+    ] = None,
     dry_run: Annotated[
         bool,
         typer.Option("--dry-run", help="Show what would change and what it would cost, and stop."),
@@ -172,6 +177,10 @@ def learn(
         from retouch.methods import Settings
 
         talk = err if as_json else out
+        if wandb:
+            from retouch.learn.wandb import check_installed
+
+            check_installed()
         if workers:
             set_workers(workers)
         begun = ranks.from_first(lambda: "begun" if is_run(folder) else "")
@@ -223,8 +232,9 @@ def learn(
             control=what,
             reference=pairs,
             out=folder,
-            watch=_watch(suited, stream, quiet, as_json, tensorboard),
+            watch=_watch(suited, stream, quiet, as_json, tensorboard, wandb, folder),
             earlier=earlier,
+            command=command_line(),
         )
         page = _finish(folder, stream, results, clip, what, stores)
         _answer(talk, folder, results, page, as_json)
@@ -244,7 +254,13 @@ def _parts(clip: "Clip", method: "Method") -> str:
 
 
 def _watch(
-    suited: "Suited", stream: "Stream", quiet: bool, as_json: bool, tensorboard: Path | None
+    suited: "Suited",
+    stream: "Stream",
+    quiet: bool,
+    as_json: bool,
+    tensorboard: Path | None,
+    wandb: str | None,
+    folder: Path,
 ) -> "Watch":
     from retouch.devices import ranks
     from retouch.learn.watch import Several, Watch, watch
@@ -252,12 +268,23 @@ def _watch(
     if not ranks.is_first():
         return Watch()
     title, epochs = suited.method.name, suited.settings.epochs
-    watching = watch(title, len(stream.tasks), epochs, quiet=quiet, to_stderr=as_json)
-    if not tensorboard:
-        return watching
-    from retouch.learn.tensorboard import TensorBoard
+    every = [watch(title, len(stream.tasks), epochs, quiet=quiet, to_stderr=as_json)]
+    if tensorboard:
+        from retouch.learn.tensorboard import TensorBoard
 
-    return Several(watching, TensorBoard(tensorboard))
+        every.append(TensorBoard(tensorboard))
+    if wandb:
+        from retouch.learn.wandb import WandB
+
+        config = {
+            "method": suited.method.model_dump(mode="json"),
+            "settings": suited.settings.model_dump(mode="json"),
+            "data": stream.train.name,
+            "classes": len(stream.classes),
+            "tasks": len(stream.tasks),
+        }
+        every.append(WandB(wandb, folder.name, config))
+    return Several(*every) if len(every) > 1 else every[0]
 
 
 def _finish(
@@ -292,7 +319,7 @@ def _finish(
 
 
 def _answer(talk: "Console", folder: Path, results: "Results", page: Path, as_json: bool) -> None:
-    from retouch.report.words import compiled, drifted, kept, learned
+    from retouch.report.words import compiled, verdict
 
     if as_json:
         say_json(
@@ -307,7 +334,6 @@ def _answer(talk: "Console", folder: Path, results: "Results", page: Path, as_js
             }
         )
         return
-    said = learned(results), kept(results), drifted(results), compiled(results), f"More in {page}"
-    for line in said:
+    for line in (*verdict(results), compiled(results), f"More in {page}"):
         if line:
             talk.print(line, highlight=False, markup=False, soft_wrap=True)
