@@ -50,7 +50,8 @@ def content(folder: Path) -> dict[str, Any]:
         str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()
     }
     results = json.loads(found["results.json"])
-    del results["seconds"], results["checksum"]
+    for changing in ("seconds", "started", "checksum"):
+        results.pop(changing)
     return {**found, "results.json": results}
 
 
@@ -462,8 +463,25 @@ def test_tensorboard_gets_the_losses_and_the_accuracies(tmp_path: Path):
     events = EventAccumulator(str(tmp_path)).Reload()
     second = [event.value for event in events.Scalars("loss/task 2")]
     assert second == pytest.approx(heard.found[9:18])
-    control = [event.value for event in events.Scalars("accuracy/could do before")]
+    control = [event.value for event in events.Scalars("accuracy/control")]
     assert control == pytest.approx([row.control for row in results.rows])
+    both = [event.value for event in events.Scalars("accuracy/new and control classes")]
+    assert both == pytest.approx([row.joint.overall for row in results.rows if row.joint])
+
+
+def test_trackers_are_told_only_what_was_measured():
+    """Without images to judge by there is no accuracy to log."""
+    from retouch.learn.scalars import accuracies
+
+    results, _ = teach()
+    assert set(accuracies(results)) == {"new classes", "control", "new and control classes"}
+    for task in results.tasks:
+        task.test = 0
+    for row in results.rows:
+        row.tasks, row.joint = [None] * 3, None
+    assert accuracies(results) == {"control": results.rows[-1].control}
+    before = results.model_copy(update={"rows": results.rows[:1]})
+    assert accuracies(before) == {"control": results.rows[0].control}
 
 
 def test_a_run_without_test_images_can_be_watched(tmp_path: Path, capsys: Any):
@@ -479,8 +497,8 @@ def test_a_run_without_test_images_can_be_watched(tmp_path: Path, capsys: Any):
     assert results.finished
     assert results.metrics() == {}
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("spu      before      new classes     –     could do before ")
-    assert lines[2].startswith("spu      task  2/2  new classes     –     could do before ")
+    assert lines[0].startswith("spu      before      new classes     –     control ")
+    assert lines[2].startswith("spu      task  2/2  new classes     –     control ")
 
 
 def test_tensorboard_that_is_not_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):

@@ -13,8 +13,9 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 from retouch.errors import UserError
-from retouch.learn.results import Results, Row, TaskInfo
+from retouch.learn.results import Joint, Results, Row, TaskInfo
 from retouch.report import comparison, plots, words, write_report
+from retouch.report.intervals import caution, spread_of, wilson
 from retouch.report.look import THEME, looks, svg
 from retouch.report.placing import Box, around, shorten, spread
 from retouch.report.table import COLUMNS, rows
@@ -104,7 +105,7 @@ def test_rows_say_what_was_learned_and_lost() -> None:
             "method": "spu",
             "new classes": "60.0",
             "forgot of them": "15.0",
-            "could do before": "91.4",
+            "control accuracy": "91.4",
             "forgot of that": "6.1",
             "weights that moved": "2.7 %",
             "time": "2.0 min",
@@ -115,7 +116,7 @@ def test_rows_say_what_was_learned_and_lost() -> None:
 
 def test_rows_leave_out_what_is_not_known() -> None:
     unjudged = rows([fake(control=None)])[0]
-    assert (unjudged["could do before"], unjudged["forgot of that"]) == ("–", "–")
+    assert (unjudged["control accuracy"], unjudged["forgot of that"]) == ("–", "–")
     assert set(rows([fake(accuracy=())])[0].values()) == {"spu (0 of 3 tasks)", "–"}
     assert rows([fake(accuracy=(80,))])[0]["forgot of them"] == "–"
     assert rows([fake().model_copy(update={"rows": []})])[0]["new classes"] == "–"
@@ -141,26 +142,23 @@ def test_the_terminal_shows_every_row_and_explains_every_column() -> None:
         (
             fake(),
             "It learned 6 new classes: 12.0 % → 60.0 % recognised.",
-            "Of what it could do before it still does 91.4 % (97.5 % before): "
-            "it forgot 6.1 points.",
+            "Control accuracy 97.5 % → 91.4 %: 6.1 points lost.",
         ),
         (
             fake(accuracy=(12, 12, 11), control=(90, 90, 90, 90.4)),
             "It did not learn the 6 new classes: 12.0 % → 11.0 % recognised.",
-            "Of what it could do before it still does 90.4 % (90.0 % before): "
-            "it gained 0.4 points.",
+            "Control accuracy 90.0 % → 90.4 %: 0.4 points gained.",
         ),
         (
             fake().model_copy(update={"kept": [1.0, 0.0, 0.5]}),
             "It learned 4 of 6 new classes, and kept nothing of the others: "
             "12.0 % → 60.0 % recognised.",
-            "Of what it could do before it still does 91.4 % (97.5 % before): "
-            "it forgot 6.1 points.",
+            "Control accuracy 97.5 % → 91.4 %: 6.1 points lost.",
         ),
         (
             FROZEN,
             "It learned nothing, as no weight could move: 12.0 % → 12.0 % recognised.",
-            "Of what it could do before it still does 97.5 % (97.5 % before): it forgot nothing.",
+            "Control accuracy 97.5 % → 97.5 %: unchanged.",
         ),
         (
             fake(accuracy=(80, 70), control=None),
@@ -170,7 +168,7 @@ def test_the_terminal_shows_every_row_and_explains_every_column() -> None:
         (
             fake(accuracy=()),
             "Nothing is learned yet: 12.0 % of the 6 new classes recognised.",
-            "It can do 97.5 % of what it must not forget.",
+            "Control accuracy 97.5 % before the first task.",
         ),
         (
             fake(accuracy=()).model_copy(update={"rows": []}),
@@ -228,6 +226,92 @@ def test_several_runs_in_words_that_the_numbers_support(
     runs: list[Results], said: list[str]
 ) -> None:
     assert words.reading(runs) == said
+
+
+def continued(
+    accuracy: Sequence[float] = (77.5, 20.0),
+    after: Sequence[float] = (70.0, 20.0),
+    *,
+    before: Sequence[str] = SIGNS[:4],
+    own: Sequence[str] = SIGNS[4:],
+    kept_images: int = 40,
+) -> Results:
+    """A run that goes on from another: one task was learned before, and one is its own."""
+    run = fake(accuracy=(), control=(76.0,))
+    run.tasks = [
+        TaskInfo(classes=list(before), train=50, test=kept_images),
+        TaskInfo(classes=list(own), train=50, test=25),
+    ]
+    first, *values = ([24.6, 10.0], accuracy, after)
+    judged = [[old if kept_images else None, new] for old, new in values]
+    control = (75.0, 74.6)
+    run.rows = [Row(tasks=[first[0] if kept_images else None, first[1]], control=76.0)]
+    run.rows += [Row(tasks=row, control=c) for row, c in zip(judged, control, strict=True)]
+    run.learned_before, run.trained, run.seconds = 1, [27, 27], [40.0, 20.0]
+    return run
+
+
+def test_a_run_that_goes_on_tells_its_own_step_first() -> None:
+    """What the step taught, what it did to earlier classes and to control; then the total."""
+    assert words.verdict(continued()) == [
+        "In this step it did not learn the 2 new classes: 20.0 % → 20.0 % recognised.",
+        "The 4 classes learned before: 77.5 % → 70.0 %, now chosen among 6 classes instead of 4.",
+        "Control accuracy in this step 75.0 % → 74.6 %: 0.4 points lost.",
+        "In all, since before the first task: 6 new classes, 19.0 % → 50.8 % recognised; "
+        "control accuracy 76.0 % → 74.6 %.",
+    ]
+    better = continued(after=(80.0, 60.0))
+    assert words.learned(better) == (
+        "In this step it learned 2 new classes: 20.0 % → 60.0 % recognised."
+    )
+    again = continued(own=[SIGNS[0], SIGNS[5]], after=(80.0, 60.0))
+    assert words.learned(again).startswith(
+        "In this step it learned 2 classes (1 of them taught before): 20.0 % → 60.0 %"
+    )
+    assert words.total(again).startswith("In all, since before the first task: 5 new classes")
+    forgotten = continued(kept_images=0)
+    assert words.learned_earlier(forgotten) == (
+        "The 4 classes learned before: not measured, as the earlier run kept no images of them."
+    )
+    under_way = continued()
+    under_way.rows.pop()
+    assert words.verdict(under_way)[0] == (
+        "Nothing of this step is learned yet: 20.0 % of its 2 new classes recognised."
+    )
+    assert not words.learned_earlier(fake())
+    assert not words.total(fake())
+
+
+def test_the_page_of_a_run_that_goes_on(tmp_path: Path) -> None:
+    page = page_of(tmp_path, continued())
+    for sentence in words.verdict(continued()):
+        assert sentence in page.text
+    assert "before 20.0 %" in page.text, "the bars are about this step"
+    assert "before 75.0 %" in page.text
+
+
+def test_new_and_control_classes_at_once() -> None:
+    run = fake()
+    run.rows[0].joint = Joint(classes=162, new=50.0, control=95.0, overall=88.0)
+    run.rows[-1].joint = Joint(classes=162, new=86.9, control=94.0, overall=93.5)
+    assert words.joint(run) == (
+        "Choosing among all 162 classes, new and control: new classes 50.0 % → 86.9 %, "
+        "control 95.0 % → 94.0 %, both together 88.0 % → 93.5 %."
+    )
+    assert words.joint(run) in words.verdict(run)
+    run.rows.pop()
+    assert words.joint(run) == ""
+    assert words.joint(fake()) == ""
+
+
+def test_intervals_are_wilsons() -> None:
+    """Against values from the literature (Wilson's interval without continuity correction)."""
+    assert wilson(50, 10) == pytest.approx((23.66, 76.34), abs=0.01)
+    assert wilson(0, 10) == pytest.approx((0, 27.75), abs=0.01)
+    assert wilson(100, 16) == pytest.approx((80.64, 100), abs=0.01)
+    assert spread_of(93.75, 32) == "79.9–98.3"
+    assert spread_of(50, 1000) == ""
+    assert caution(100, 1, "test") == "95 % interval 20.7–100.0 %, from 1 test image."
 
 
 def test_numbers_are_for_people() -> None:
@@ -292,7 +376,7 @@ def test_the_drawings_follow_light_and_dark(one: Page) -> None:
 def test_a_page_without_a_control_set(tmp_path: Path) -> None:
     page = page_of(tmp_path, fake(control=None))
     assert "the run had no control set" in page.text
-    assert "Recognised of what it could do before, %" not in page.text
+    assert "Control accuracy, %" not in page.text
 
 
 def test_a_page_of_an_unfinished_run(tmp_path: Path) -> None:

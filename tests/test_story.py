@@ -12,9 +12,10 @@ from typer.testing import CliRunner
 
 from retouch.cli import app
 from retouch.errors import UserError
-from retouch.learn.by_class import ByClass, ClassRow
-from retouch.learn.results import Drift, Results, TaskInfo
+from retouch.learn.by_class import ByClass, ClassRow, ConfusionMatrix
+from retouch.learn.results import DataInfo, Drift, Results, TaskInfo
 from retouch.report import plots, read_story, words, write_report
+from retouch.report.loss import read_losses, smoothed
 from retouch.report.naming import apart
 from retouch.report.table import rows
 from retouch.report.where import blocks, farthest
@@ -34,7 +35,7 @@ def told(folder: Path) -> Page:
 def test_a_page_of_a_folder_tells_more(told: Page) -> None:
     assert "retouch · march What it learned, and what it forgot" in told.text
     assert "Of 6 new classes, 4 gained and 2 lost." in told.text
-    assert "Of 2 classes that it could do before, 0 gained and 2 lost." in told.text
+    assert "Of 2 control classes, 0 gained and 2 lost." in told.text
     parts = "Each task by itself", "Class by class", "Where weights moved", "Settings", "undo"
     places = [told.text.index(part) for part in parts]
     assert places == sorted(places)
@@ -55,7 +56,7 @@ def test_classes_that_changed_most_come_with_images(told: Page) -> None:
     assert "40.0 % → 90.0 % of 20 images" in gained
     assert "before ✗ give way now ✓ right" in gained
     assert lost.index("bend right") < lost.index("bend left")
-    assert lost.index("Lost most of what it could do before") < lost.index("tench")
+    assert lost.index("Control classes that lost most") < lost.index("tench")
     pictures = [v for n, v in told.attributes if n == "src"]
     assert len(pictures) == 3 * 4
     assert all(v and v.startswith("data:image/jpeg;base64,") for v in pictures)
@@ -64,9 +65,9 @@ def test_classes_that_changed_most_come_with_images(told: Page) -> None:
 
 def test_every_class_and_confusion_is_somewhere(told: Page) -> None:
     assert "New classes: all 6" in told.text
-    assert "What it could do before: all 2" in told.text
-    assert re.search(r"roundabout\s*20\s*40.0\s*42.0\s*\+2.0", told.text)
-    assert re.search(r"tench\s*8\s*75.0\s*50.0\s*−25.0", told.text)
+    assert "Control classes: all 2" in told.text
+    assert re.search(r"roundabout\s*20\s*40.0\s*42.0\s*23.4–63.1\s*\+2.0", told.text)
+    assert re.search(r"tench\s*8\s*75.0\s*50.0\s*21.5–78.5\s*−25.0", told.text)
     assert re.search(r"stop\s*give way\s*9 of 20", told.text)
 
 
@@ -74,7 +75,7 @@ def test_a_model_judged_once_has_no_gains(tmp_path: Path) -> None:
     once = ByClass(classes=[ClassRow(name="stop", images=3, after=66.7)])
     page = Page(write_report(tmp_path, [write_run(tmp_path / "run", fake(), once)]))
     assert "gained most" not in page.text
-    assert re.search(r"stop\s*3\s*–\s*66.7\s*–", page.text)
+    assert re.search(r"stop\s*3\s*–\s*66.7\s*20.8–93.9\s*–", page.text)
 
 
 def test_images_that_were_deleted_are_missed_quietly(tmp_path: Path) -> None:
@@ -234,6 +235,84 @@ def test_undo_as_commands_that_name_what_there_is(told: Page, tmp_path: Path) ->
     assert "were not kept" in Page(write_report(run, [run])).text
 
 
+# What people know from other tools
+
+
+def logged(folder: Path, tasks: int = 3, steps: int = 40) -> Path:
+    """The losses of a run, as a run writes them; the last line was cut off."""
+    lines = [
+        {"task": t + 1, "epoch": 1, "step": s + 1, "loss": 3 - t - s / steps, "lr": 1e-3}
+        for t in range(tasks)
+        for s in range(steps)
+    ]
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (folder / "metrics.jsonl").write_text(text + '{"task": 3, "lo')
+    return folder
+
+
+def test_the_loss_of_every_step_is_drawn_and_told(tmp_path: Path) -> None:
+    run = logged(write_run(tmp_path / "run", fake(), by_class(SIGNS)))
+    steps = read_losses(run)
+    assert [steps[0].step, steps[-1].step, len(steps)] == [1, 120, 120]
+    axes = plots.loss_curve(steps).axes[0]
+    assert len([line for line in axes.lines if len(line.get_xdata()) == 40]) == 2 * 3
+    assert [text.get_text() for text in axes.texts] == ["task 1", "task 2", "task 3"]
+    page = Page(write_report(run, [run]))
+    assert "While it learned" in page.text
+    assert re.search(r"task 2\s*40\s*2\s*1.03[78]\s*0.001", page.text)
+    assert any(v and v.startswith("Training loss over 120 steps") for _, v in page.attributes)
+    assert (run / "plots" / "loss.png").exists()
+    bare = write_run(tmp_path / "bare", fake())
+    assert "While it learned" not in Page(write_report(bare, [bare])).text
+
+
+def test_many_steps_are_averaged_and_odd_lines_left_out(tmp_path: Path) -> None:
+    steps = read_losses(logged(write_run(tmp_path / "run", fake()), tasks=1, steps=5000))
+    lines = plots.loss_curve(steps).axes[0].lines
+    assert max(len(line.get_xdata()) for line in lines) <= 1250
+    odd = '{"task": 1, "loss": NaN, "lr": 1}\n[]\n{"task": 1, "loss": 2, "lr": 0}\n\xff\n'
+    (tmp_path / "run" / "metrics.jsonl").write_text(odd)
+    (only,) = read_losses(tmp_path / "run")
+    assert only.loss == 2
+    for draw in (plots.loss_curve, plots.rate_curve):
+        assert draw([only]).axes
+    assert smoothed([1, 2, 3, 4, 5, 6], 1) == [1, 2, 3, 4, 5, 5.5]
+    assert read_losses(tmp_path / "nowhere") == read_losses(None) == []
+
+
+def test_a_confusion_matrix_is_a_table_of_its_own(tmp_path: Path) -> None:
+    found = by_class(SIGNS)
+    counts = [[20 if i == j else 0 for j in range(6)] for i in range(6)]
+    counts[1] = [5, 15, 0, 0, 0, 0]
+    found.matrices = [ConfusionMatrix(classes=SIGNS, counts=counts)]
+    run = write_run(tmp_path / "run", fake(), found)
+    page = Page(write_report(run, [run]))
+    assert "Confusion matrix of the new classes" in page.text
+    titles = [value for name, value in page.attributes if name == "title"]
+    assert "5 (25 %) of give way → stop" in titles
+    assert 'class="miss" style="--p: 25"' in page.source
+    assert 'class="hit deep" style="--p: 75"' in page.source
+
+
+def test_it_says_where_it_came_from(tmp_path: Path) -> None:
+    results = fake()
+    results.command = "retouch learn 'my <photos>' --out run"
+    results.started = "2026-03-01T08:05:00+00:00"
+    results.data = {
+        "train": DataInfo(name="my <photos>", classes=6, images=150),
+        "control": DataInfo(name="imagenet", classes=1000, images=500),
+    }
+    run = write_run(tmp_path / "run", results)
+    page = Page(write_report(run, [run]))
+    line = "Data: my <photos> · Control set: imagenet · 1 March 2026, 08:05 UTC · learned in"
+    assert line in page.text
+    assert page.text.count(results.command) == 1
+    assert "imagenet: 500 images of 1,000 classes" in page.text
+    assert "95 % interval 42.3–75.4 %, from 30 test images." in page.text
+    assert "from 500 control images" in page.text
+    assert "60.0 % (95 % interval 31.3–83.2) of 10 test images" in page.text
+
+
 # Numbers that are missing, and weaker evidence
 
 
@@ -346,6 +425,14 @@ def test_the_command_compares_runs_by_their_folders(two: Path) -> None:
     assert "april learned most: 80.0 %" in page.text
     assert "What 2 runs learned" in page.text
     assert "april</text>" in page.source
+    links = [value for name, value in page.attributes if name == "href" and value[0] not in "#d"]
+    assert set(links) == {"march/report.html"}, "april has no page yet"
+    write_report(two / "april", [two / "april"])
+    elsewhere = two / "a folder" / "b"
+    assert report(two / "march", two / "april", "-o", elsewhere)[0] == 0
+    links = [v for n, v in Page(elsewhere / "report.html").attributes if n == "href"]
+    assert {"../../march/report.html", "../../april/report.html"} <= set(links)
+    assert all((elsewhere / link).is_file() for link in links if link.startswith(".."))
 
 
 def test_json_is_one_object(two: Path, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from rich.logging import RichHandler
 from retouch.cli.bench import bench
 from retouch.cli.cam import cam
 from retouch.cli.classify import classify
+from retouch.cli.command import Commands
 from retouch.cli.datasets import datasets
 from retouch.cli.delta import delta
 from retouch.cli.demo import demo
@@ -25,6 +26,7 @@ from retouch.devices import started
 from retouch.version import VERSION
 
 app = typer.Typer(
+    cls=Commands,
     help="Teach CLIP new things without making it forget.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,

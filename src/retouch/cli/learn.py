@@ -15,6 +15,7 @@ from retouch.cli.checks import (
     find_everything,
     find_finished,
 )
+from retouch.cli.command import command_line
 from retouch.cli.images import ready, show_notes
 from retouch.cli.options import (
     MODEL_HELP,
@@ -165,6 +166,10 @@ def learn(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the run that --out holds already.")
     ] = False,
+    wandb: Annotated[
+        str | None,
+        typer.Option(help="Also log to this project of Weights & Biases.", metavar="PROJECT"),
+    ] = None,
     dry_run: Annotated[
         bool,
         typer.Option("--dry-run", help="Show what would change and what it would cost, and stop."),
@@ -202,6 +207,10 @@ def learn(
             stack.enter_context(run_lock(folder))
         if tensorboard:
             check_folder(tensorboard, "--tensorboard")
+        if wandb:
+            from retouch.learn.wandb import check_installed
+
+            check_installed()
         if model is None and goes_on_from is None:
             raise UserError("which model shall learn? Name one with --model, or a run with --from")
         check_machine(model, device, precision)
@@ -267,10 +276,11 @@ def learn(
             control=what,
             reference=pairs,
             out=folder,
-            watch=_watch(suited, stream, quiet, as_json, tensorboard),
+            watch=_watch(suited, stream, quiet, as_json, tensorboard, wandb, folder),
             earlier=earlier,
             overwrite=overwrite,
             store_images=stores,
+            command=command_line(),
         )
         if ranks.is_first():
             _answer(talk, folder, results, as_json)
@@ -290,7 +300,13 @@ def _parts(clip: "Clip", method: "Method") -> str:
 
 
 def _watch(
-    suited: "Suited", stream: "Stream", quiet: bool, as_json: bool, tensorboard: Path | None
+    suited: "Suited",
+    stream: "Stream",
+    quiet: bool,
+    as_json: bool,
+    tensorboard: Path | None,
+    wandb: str | None,
+    folder: Path,
 ) -> "Watch":
     from retouch.devices import ranks
     from retouch.learn.watch import Several, Watch, watch
@@ -298,17 +314,28 @@ def _watch(
     if not ranks.is_first():
         return Watch()
     title, epochs = suited.method.name, suited.settings.epochs
-    watching = watch(title, len(stream.tasks), epochs, quiet=quiet, to_stderr=as_json)
-    if not tensorboard:
-        return watching
-    from retouch.learn.tensorboard import TensorBoard
+    every = [watch(title, len(stream.tasks), epochs, quiet=quiet, to_stderr=as_json)]
+    if tensorboard:
+        from retouch.learn.tensorboard import TensorBoard
 
-    return Several(watching, TensorBoard(tensorboard))
+        every.append(TensorBoard(tensorboard))
+    if wandb:
+        from retouch.learn.wandb import WandB
+
+        config = {
+            "method": suited.method.model_dump(mode="json"),
+            "settings": suited.settings.model_dump(mode="json"),
+            "data": stream.train.name,
+            "classes": len(stream.classes),
+            "tasks": len(stream.tasks),
+        }
+        every.append(WandB(wandb, folder.name, config))
+    return Several(*every) if len(every) > 1 else every[0]
 
 
 def _answer(talk: "Console", folder: Path, results: "Results", as_json: bool) -> None:
     from retouch.report import write_report
-    from retouch.report.words import compiled, drifted, kept, learned
+    from retouch.report.words import compiled, verdict
 
     page = write_report(folder, [results])
     if as_json:
@@ -324,7 +351,6 @@ def _answer(talk: "Console", folder: Path, results: "Results", as_json: bool) ->
             }
         )
         return
-    said = learned(results), kept(results), drifted(results), compiled(results), f"More in {page}"
-    for line in said:
+    for line in (*verdict(results), compiled(results), f"More in {page}"):
         if line:
             talk.print(line, highlight=False, markup=False, soft_wrap=True)

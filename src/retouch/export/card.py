@@ -79,9 +79,8 @@ def _run(subject: Subject, run: Results) -> dict[str, Any]:
         "done": run.done,
         "tasks": len(run.tasks),
         "finished": run.finished,
-        "learned": words.learned(run),
-        "kept": words.kept(run),
-        "drifted": words.drifted(run),
+        "verdict": words.verdict(run),
+        "joint": _joint(run),
         "accuracy": words.percent(metrics["accuracy"]) if metrics else "",
         "before": words.NONE if before is None or not run.finished else words.percent(before),
         "forgot": words.points(metrics["forgetting"]) if metrics and run.done > 1 else "",
@@ -111,6 +110,15 @@ def _control(metrics: dict[str, float], control: dict[str, int] | None) -> dict[
         "after": words.percent(metrics["control"]),
         "set": f"{control['images']:,} images of {control['classes']:,} classes" if control else "",
     }
+
+
+def _joint(run: Results) -> dict[str, str] | None:
+    """Accuracy over new and control classes at once, where it was measured."""
+    found, start = run.rows[-1].joint, run.rows[0].joint
+    if found is None:
+        return None
+    before = words.percent(start.overall) if start and run.finished else words.NONE
+    return {"classes": f"{found.classes:,}", "before": before, "now": words.percent(found.overall)}
 
 
 def _rows(subject: Subject, run: Results) -> list[dict[str, Any]]:

@@ -5,6 +5,7 @@ import os
 import platform
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ from retouch.learn.hardware import check_shard
 from retouch.learn.onward import Earlier
 from retouch.learn.reopen import CONFIG, read_config
 from retouch.learn.replace import forget, learned_nothing, restore, set_aside
-from retouch.learn.results import Results, TaskInfo
+from retouch.learn.results import DataInfo, Results, TaskInfo
 from retouch.learn.run_lock import locks_out
 from retouch.learn.stopping import stopping_cleanly
 from retouch.learn.train import lesson_for, train
@@ -67,6 +68,7 @@ def teach(
     overwrite: bool = False,
     store_images: bool = True,
     per_class: bool = True,
+    command: str = "",
 ) -> Results:
     """Learn the stream's tasks in order, and judge after each what was learned and what was lost.
 
@@ -79,8 +81,9 @@ def teach(
     learned nothing yet or `overwrite` is set; what is replaced is deleted when the new run has
     learned something, and comes back if it cannot start. When all is learned, `store_images` stores
     the images that a continued run replays and evaluates, and `per_class` compares the model before
-    and after class by class; both need `out`, and take a little disk and one more evaluation. Call
-    this on every rank (see `devices.meeting`); rank 0 writes.
+    and after class by class; both need `out`, and take a little disk and one more evaluation.
+    `command` is the command line that asked for the run, which the page shows. Call this on every
+    rank (see `devices.meeting`); rank 0 writes.
     """
     settings = settings or Settings()
     chosen = recipe(method) if isinstance(method, str) else method
@@ -93,7 +96,7 @@ def teach(
     clip.bf16 = settings.precision == "bf16"
     with repeatable(clip.device):
         chosen = chosen.start(clip, settings, reference)
-    results = _new_results(clip, stream, chosen, settings)
+    results = _new_results(clip, stream, chosen, settings, control, command)
     if earlier is not None:
         if out is None:
             raise UserError("a run that goes on from another needs a folder of its own: name `out`")
@@ -178,7 +181,14 @@ def first_update(
         yield update
 
 
-def _new_results(clip: Clip, stream: Stream, method: Method, settings: Settings) -> Results:
+def _new_results(
+    clip: Clip,
+    stream: Stream,
+    method: Method,
+    settings: Settings,
+    control: Images | None,
+    command: str,
+) -> Results:
     return Results(
         method=method.name,
         summary=method.summary,
@@ -188,6 +198,9 @@ def _new_results(clip: Clip, stream: Stream, method: Method, settings: Settings)
             TaskInfo(classes=stream.names(t.classes), train=len(t.train), test=len(t.test))
             for t in stream.tasks
         ],
+        command=command,
+        started=datetime.now(UTC).isoformat(timespec="seconds"),
+        data=_data_info(stream, control),
         settings=_knobs(settings),
         environment={
             "python": platform.python_version(),
@@ -200,6 +213,15 @@ def _new_results(clip: Clip, stream: Stream, method: Method, settings: Settings)
             **({"frozen weights": "divided"} if settings.shard else {}),
         },
     )
+
+
+def _data_info(stream: Stream, control: Images | None) -> dict[str, DataInfo]:
+    sets = {"train": stream.train, "test": stream.test, "control": control}
+    return {
+        use: DataInfo(name=images.name, classes=len(images.classes), images=len(images))
+        for use, images in sets.items()
+        if images is not None
+    }
 
 
 def _knobs(settings: Settings) -> dict[str, Any]:
@@ -240,6 +262,7 @@ def _config(
 def _begin_with(results: Results, earlier: Earlier, control: Images | None) -> None:
     """Take over what an earlier run found out about the tasks that it learned."""
     before = earlier.results
+    results.learned_before = before.done
     results.tasks[: before.done] = before.tasks
     results.trained, results.seconds = [*before.trained], [*before.seconds]
     results.kept, results.replay, results.state = [*before.kept], before.replay, before.state

@@ -61,6 +61,14 @@ class Row(BaseModel):
     drift: Drift | None = None
 
 
+class DataInfo(BaseModel):
+    """A set of images that the run used."""
+
+    name: str
+    classes: int
+    images: int
+
+
 class Results(BaseModel):
     """A run, finished or under way."""
 
@@ -71,6 +79,14 @@ class Results(BaseModel):
     model: str
     tasks: list[TaskInfo]
     parameters: int
+    learned_before: int = 0
+    """How many tasks an earlier run had learned (`learn --from`); this run learns the others."""
+    command: str = ""
+    """The command line that began the run, if there was one."""
+    started: str = ""
+    """When the run began, in UTC (ISO 8601)."""
+    data: dict[str, DataInfo] = {}
+    """Under "train", "test" and "control": of a run that goes on from another, its own images."""
     trained: list[int] = []
     """How many entries could move in each task."""
     rows: list[Row] = []

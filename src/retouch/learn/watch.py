@@ -3,7 +3,7 @@
 import sys
 import time
 from contextlib import ExitStack
-from typing import Self, TextIO
+from typing import Any, Self, TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
@@ -42,8 +42,8 @@ class Several(Watch):
             self._open.enter_context(each)
         return self
 
-    def __exit__(self, *error: object) -> None:
-        self._open.close()
+    def __exit__(self, *error: Any) -> None:
+        self._open.__exit__(*error)
 
     def begins(self, task: int, steps: int) -> None:
         for each in self._watches:
@@ -126,7 +126,7 @@ class Bar(Watch):
 def summary(results: Results, loss: float | None = None) -> str:
     """Where a run stands, in a line."""
     row, done = results.rows[-1], results.done
-    control = "" if row.control is None else f"   could do before {row.control:5.1f} %"
+    control = "" if row.control is None else f"   control {row.control:5.1f} %"
     new = "    –  " if results.accuracy is None else f"{results.accuracy:5.1f} %"
     if not done:
         return f"before      new classes {new}{control}"

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from retouch.errors import UserError
-from retouch.learn.by_class import FILE, ByClass, ClassRow, Example
+from retouch.learn.by_class import FILE, ByClass, ClassRow, ConfusionMatrix, Example
+from retouch.report.intervals import spread_of
 from retouch.report.words import NONE, number
 
 MOST, FEWER = 4, 3
@@ -51,6 +52,7 @@ def class_by_class(found: ByClass, folder: Path | None) -> dict[str, Any]:
         "tables": _tables(found.classes),
         "confusions": found.confusions[:CONFUSED],
         "more_confusions": found.confusions[CONFUSED:],
+        "matrices": [_matrix(matrix) for matrix in found.matrices],
     }
 
 
@@ -66,8 +68,8 @@ def _groups(found: ByClass, folder: Path | None) -> list[list[Group]]:
     gained = [group("New classes that gained most", "No new class gained.", new, 1, MOST)]
     lost = [group("New classes that lost most", "No new class lost.", new, -1, FEWER)]
     if old:
-        none = "No class that it could do before lost."
-        lost.append(group("Lost most of what it could do before", none, old, -1, FEWER))
+        none = "No control class lost."
+        lost.append(group("Control classes that lost most", none, old, -1, FEWER))
     return [gained if new else [], lost if new else lost[1:]] if new or old else []
 
 
@@ -93,7 +95,7 @@ def summary(found: ByClass | None, learned: bool) -> str:
     if not rises:
         return ""
     same = f", {len(rises) - up - down} stayed as they were" if len(rises) > up + down else ""
-    kind = "new classes" if learned else "classes that it could do before"
+    kind = "new classes" if learned else "control classes"
     return f"Of {len(rises)} {kind}, {up} gained and {down} lost{same}."
 
 
@@ -136,12 +138,12 @@ def _inline(folder: Path | None, example: Example) -> str:
 
 
 def _tables(rows: Sequence[ClassRow]) -> list[dict[str, Any]]:
-    """The new classes and those it could do before, each from the largest gain to the largest loss.
+    """The new classes and the control classes, each from the largest gain to the largest loss.
 
     Numbers are as text, since some may be missing.
     """
     found = []
-    for learned, title in ((True, "New classes"), (False, "What it could do before")):
+    for learned, title in ((True, "New classes"), (False, "Control classes")):
         part = sorted((row for row in rows if row.learned is learned), key=_rise, reverse=True)
         if part:
             found.append({"title": title, "rows": [_cells(row) for row in part]})
@@ -156,5 +158,27 @@ def _cells(row: ClassRow) -> dict[str, str]:
         "images": f"{row.images:,}",
         "before": NONE if row.before is None else number(row.before),
         "now": number(row.after),
+        "range": spread_of(row.after, row.images) or NONE,
         "change": (f"+{change}" if round(_rise(row), 1) > 0 else change) if known else NONE,
     }
+
+
+class Cell(NamedTuple):
+    """A cell of a confusion matrix."""
+
+    count: int
+    share: int
+    """Percent of the images of its row."""
+
+
+def _matrix(found: ConfusionMatrix) -> dict[str, Any]:
+    """A confusion matrix, row by row; a class without images is empty."""
+    rows = [
+        {
+            "name": name,
+            "cells": [Cell(count, round(100 * count / max(1, sum(counts)))) for count in counts],
+        }
+        for name, counts in zip(found.classes, found.counts, strict=True)
+    ]
+    title = "New classes" if found.learned else "Control classes"
+    return {"title": title, "classes": found.classes, "rows": rows}

@@ -13,9 +13,11 @@ from retouch.files import write_atomically
 from retouch.learn.results import Results
 from retouch.report import overlap as sharing
 from retouch.report import plots
-from retouch.report.facts import own
+from retouch.report.facts import judged_now, own
 from retouch.report.inside import read_analyses
 from retouch.report.look import inline, png, svg
+from retouch.report.loss import read_losses
+from retouch.report.loss import table_of as loss_table
 from retouch.report.naming import labels
 from retouch.report.shared import TITLE, pick, sentences
 from retouch.report.story import Story
@@ -53,13 +55,40 @@ def drawings(runs: Sequence[Results], gallery: Gallery) -> dict[str, Any]:
         {
             "name": name,
             "summary": run.summary,
-            "tasks": run.tasks,
+            "tasks": [
+                {"classes": task.classes, "judged": judged}
+                for task, judged in zip(run.tasks, _judged(run, runs), strict=True)
+            ],
             "facts": own(run, runs),
             "matrix": _matrix(run, name, f"-{i:02}" if len(runs) > 1 else "", gallery),
         }
         for i, (name, run) in enumerate(zip(labels(runs), runs, strict=True), 1)
     ]
     return found
+
+
+def _judged(run: Results, runs: Sequence[Results]) -> list[str]:
+    """How each task stands; left out where several runs are compared, who share a list."""
+    return judged_now(run) if len(runs) == 1 else [""] * len(run.tasks)
+
+
+def losses(told: Sequence[Story], gallery: Gallery) -> dict[str, Any]:
+    """The loss and the learning rate of every step of a single run."""
+    steps = read_losses(told[0].folder) if len(told) == 1 else []
+    if not steps:
+        return {"curves": [], "loss_table": []}
+    table = loss_table(steps)
+    text = f"Training loss over {len(steps):,} steps: {table[0].first:.3g} at first, "
+    text += f"{table[-1].last:.3g} at the end; the table below has each task"
+    loss = gallery.hang("loss", plots.loss_curve(steps))
+    rates = svg(plots.rate_curve(steps), "rate")
+    return {
+        "curves": [
+            Markup(inline(loss, text)),
+            Markup(inline(rates, f"Learning rate over {len(steps):,} steps")),
+        ],
+        "loss_table": table,
+    }
 
 
 def moved(told: Sequence[Story], gallery: Gallery) -> dict[str, Any]:
@@ -121,7 +150,7 @@ def _panels(runs: Sequence[Results]) -> list[Markup]:
     text = "Accuracy on the classes seen so far, after each task"
     found = [inline(svg(plots.learned_over_time(runs), "learned"), text)]
     if any(row.control is not None for run in runs for row in run.rows):
-        text = "Accuracy on what the model could do before, before the first task and after each"
+        text = "Control accuracy, before the first task and after each"
         found.append(inline(svg(plots.kept_over_time(runs), "kept"), text))
     return [Markup(drawing) for drawing in found]
 

@@ -1,22 +1,28 @@
 """What the page states besides the plots: headings, the answers in short, settings, notes."""
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import NamedTuple
 
 from retouch.learn.by_class import ByClass
-from retouch.learn.results import Results
+from retouch.learn.results import DataInfo, Results
 from retouch.report.changes import summary
+from retouch.report.intervals import SMALL, caution, spread_of, wilson
 from retouch.report.naming import Named, labels
+from retouch.report.steps import continues, this_step
 from retouch.report.words import (
     before,
     classes,
     drifted,
     duration,
+    joint,
     kept,
     learned,
+    learned_earlier,
     numbers,
     percent,
     share,
+    total,
     trains,
 )
 
@@ -30,14 +36,21 @@ class Bar(NamedTuple):
     value: float
     was: float | None = None
     """Where to mark what it was before."""
+    images: int = 0
+    """How many images it was measured on; 0 where that is not known."""
 
     @property
     def text(self) -> str:
         return percent(self.value)
 
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The 95 % interval, where there are so few images that it matters."""
+        return wilson(self.value, self.images) if 0 < self.images < SMALL else None
+
 
 class Answer(NamedTuple):
-    """One of the two questions of the first screen: a sentence and a picture."""
+    """A question of the first screen: what to say, and a picture."""
 
     heading: str
     sentence: str
@@ -63,26 +76,104 @@ def about(runs: Sequence[Results]) -> str:
     return " · ".join(said)
 
 
+def made_of(run: Results) -> str:
+    """What it learned from, what judged it, when that was and how long it took."""
+    said = []
+    for use, what in (("train", "Data"), ("control", "Control set")):
+        if use in run.data:
+            said.append(f"{what}: {run.data[use].name}")
+    if run.started:
+        said.append(_date(run.started))
+    if run.done > run.learned_before:
+        said.append(f"learned in {duration(sum(run.seconds[run.learned_before :]))}")
+    return " · ".join(said)
+
+
+def _date(started: str) -> str:
+    """For people: "16 November 2026, 18:40 UTC"."""
+    try:
+        when = datetime.fromisoformat(started)
+    except ValueError:
+        return started
+    return f"{when.day} {when:%B %Y, %H:%M} UTC"
+
+
 def answers(run: Results, by_class: ByClass | None = None) -> list[Answer]:
-    """What one run learned and what it kept."""
-    found, start = numbers(run), before(run)
-    new, old = [], []
-    if start is not None and (run.finished or not run.done):
-        new.append(Bar("before", "then", start))
-    if "accuracy" in found:
-        new.append(Bar("now", "now", found["accuracy"], start if run.finished else None))
-    could = run.rows[0].control if run.rows else None
-    if could is not None:
-        old.append(Bar("before", "then", could))
-    if "control" in found:
-        old.append(Bar("now", "now", found["control"], could))
-    if not old and "drift_neighbours" in found:
-        old.append(Bar("words", "weak", found["drift_neighbours"]))
-    asides = [summary(by_class, learned=True)], [summary(by_class, learned=False), drifted(run)]
-    return [
-        Answer("What it learned", learned(run), new, list(filter(None, asides[0]))),
-        Answer("What it kept", kept(run), old, list(filter(None, asides[1]))),
+    """What one run learned, what it did to the control set, and how it does on both at once."""
+    everything = summary(by_class, learned=True)
+    if everything and continues(run):
+        everything = f"Since before the first task: {everything[0].lower()}{everything[1:]}"
+    new, old = _new_bars(run), _control_bars(run)
+    sentence = " ".join(filter(None, [learned(run), learned_earlier(run)]))
+    asides = [_caution(new, "test"), total(run), everything]
+    control = [_caution(old, "control"), summary(by_class, learned=False), drifted(run)]
+    found = [
+        Answer("What it learned", sentence, new, list(filter(None, asides))),
+        Answer("What it could do before", kept(run), old, list(filter(None, control))),
     ]
+    if together := joint(run):
+        found.append(Answer("New and control classes at once", together, _joint_bars(run), []))
+    return found
+
+
+def _caution(bars: Sequence[Bar], what: str) -> str:
+    """How sure the last of these numbers is."""
+    return caution(bars[-1].value, bars[-1].images, what) if bars else ""
+
+
+def _new_bars(run: Results) -> list[Bar]:
+    """Before and now; of a run that goes on from another, in this step."""
+    if continues(run):
+        step, own = this_step(run), run.tasks[run.learned_before : run.done]
+        start, now = step.before, step.now
+        images = sum(task.test for task in own)
+    else:
+        start, now = before(run), numbers(run).get("accuracy")
+        images = sum(task.test for task in run.tasks[: run.done])
+    found = []
+    if start is not None and (run.finished or now is None):
+        found.append(Bar("before", "then", start))
+    if now is not None:
+        found.append(Bar("now", "now", now, start if run.finished else None, images))
+    return found
+
+
+def _control_bars(run: Results) -> list[Bar]:
+    start = run.rows[0].control if run.rows else None
+    if continues(run):
+        start = this_step(run).control_before
+    info, found, now = run.data.get("control"), [], numbers(run)
+    if start is not None:
+        found.append(Bar("before", "then", start))
+    if "control" in now:
+        found.append(Bar("now", "now", now["control"], start, info.images if info else 0))
+    if not found and "drift_neighbours" in now:
+        found.append(Bar("words", "weak", now["drift_neighbours"]))
+    return found
+
+
+def _joint_bars(run: Results) -> list[Bar]:
+    now, start = run.rows[-1].joint, run.rows[0].joint
+    assert now is not None
+    then = start if run.finished and run.done else None
+    return [
+        Bar(name, "now", getattr(now, part), getattr(then, part) if then else None)
+        for name, part in (("new", "new"), ("control", "control"), ("both", "overall"))
+    ]
+
+
+def judged_now(run: Results) -> list[str]:
+    """Of each task that is learned: how many are right now, of how many, and how sure that is."""
+    found = []
+    for number, task in enumerate(run.tasks):
+        value = run.rows[-1].tasks[number] if number < run.done and run.begun else None
+        if value is None or not task.test:
+            found.append("")
+            continue
+        sure = spread_of(value, task.test)
+        sure = f" (95 % interval {sure})" if sure else ""
+        found.append(f"{percent(value)}{sure} of {task.test:,} test image{'s'[: task.test - 1]}")
+    return found
 
 
 def notes(runs: Sequence[Results]) -> dict[str, list[str]]:
@@ -97,7 +188,10 @@ def notes(runs: Sequence[Results]) -> dict[str, list[str]]:
 def shared(runs: Sequence[Results]) -> dict[str, str]:
     """The facts that are the same for all runs."""
     every = [_facts(run) for run in runs]
-    return {k: v for k, v in every[0].items() if all(other.get(k) == v for other in every)}
+    alike = {k: v for k, v in every[0].items() if all(other.get(k) == v for other in every)}
+    if len(runs) == 1:  # its command stands above the table
+        alike.pop("command", None)
+    return alike
 
 
 def own(run: Results, runs: Sequence[Results]) -> dict[str, str]:
@@ -111,6 +205,7 @@ def _facts(run: Results) -> dict[str, str]:
     found = {
         "method": f"{run.method}: {run.summary}",
         "model": run.model,
+        **_sources(run),
         "weights in the model": f"{run.parameters:,}",
         "tasks learned": f"{run.done} of {len(run.tasks)}",
         "images to learn from": f"{sum(task.train for task in run.tasks):,}",
@@ -129,3 +224,18 @@ def _facts(run: Results) -> dict[str, str]:
     names = {key: key.replace("_", " ") for key in run.settings} | {"lr": "learning rate"}
     settings = {names[key]: str(v) for key, v in run.settings.items() if v is not None}
     return found | settings | run.environment
+
+
+def _sources(run: Results) -> dict[str, str]:
+    """Where the images came from, the command and the date, as far as they are known."""
+    names = {"train": "learned from", "test": "judged by", "control": "control set"}
+    found = {what: _described(run.data[use]) for use, what in names.items() if use in run.data}
+    if run.learned_before:
+        found["tasks learned by an earlier run"] = str(run.learned_before)
+    if run.started:
+        found["begun"] = _date(run.started)
+    return found | ({"command": run.command} if run.command else {})
+
+
+def _described(data: DataInfo) -> str:
+    return f"{data.name}: {data.images:,} images of {data.classes:,} classes"

@@ -54,7 +54,7 @@ class Panel(NamedTuple):
 
 
 LEARNED = Panel("Recognised of the classes seen so far, %", _learned, 1)
-KEPT = Panel("Recognised of what it could do before, %", _kept, 0)
+KEPT = Panel("Control accuracy, %", _kept, 0)
 
 
 def over_time(runs: Sequence[Results]) -> Figure:

@@ -1,9 +1,11 @@
 """The page: one file that opens offline and says what was learned and what was forgotten."""
 
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -11,8 +13,8 @@ from retouch.files import write_atomically
 from retouch.learn.results import Results
 from retouch.report import words
 from retouch.report.changes import class_by_class
-from retouch.report.drawings import Gallery, drawings, inside, moved
-from retouch.report.facts import about, answers, notes, shared, title
+from retouch.report.drawings import Gallery, drawings, inside, losses, moved
+from retouch.report.facts import about, answers, made_of, notes, shared, title
 from retouch.report.look import THEME
 from retouch.report.story import Run, Story, named_results, stories
 from retouch.report.table import columns, rows
@@ -31,7 +33,9 @@ def write_report(folder: str | Path, runs: Sequence[Run]) -> Path:
     results = named_results(told)
     content = _content(results) | _story(told)  # before anything is written: it may be refused
     gallery = Gallery(folder / "plots")
-    content |= drawings(results, gallery) | moved(told, gallery) | inside(told, gallery)
+    content |= drawings(results, gallery) | losses(told, gallery)
+    content |= moved(told, gallery) | inside(told, gallery)
+    content["links"] = _links(folder, told)
     environment = Environment(
         loader=PackageLoader("retouch.report", ""),
         autoescape=True,
@@ -41,6 +45,21 @@ def write_report(folder: str | Path, runs: Sequence[Run]) -> Path:
     environment.filters |= {"unbroken": _unbroken, "number": words.number}
     write_atomically(folder / FILE, environment.get_template("page.html.j2").render(content))
     return folder / FILE
+
+
+def _links(folder: Path, told: Sequence[Story]) -> list[str]:
+    """Where each run's own page lies, seen from this one; "" where it has none."""
+    return [_link(folder, story) if len(told) > 1 else "" for story in told]
+
+
+def _link(folder: Path, story: Story) -> str:
+    if story.folder is None or not (story.folder / FILE).is_file():
+        return ""
+    try:
+        there = os.path.relpath(story.folder.resolve() / FILE, folder.resolve())
+    except ValueError:  # on another drive of Windows
+        return ""
+    return quote(Path(there).as_posix())
 
 
 def _unbroken(text: str) -> str:
@@ -73,6 +92,8 @@ def _story(told: Sequence[Story]) -> dict[str, Any]:
     return {
         "title": title([story.results for story in told], named=folder is not None),
         "name": folder.resolve().name if folder else "",
+        "made_of": made_of(only.results) if only else "",
+        "command": only.results.command if only else "",
         "answers": answers(only.results, by_class) if only else [],
         "classes": class_by_class(by_class, folder) if by_class else None,
         "deltas": max((story.deltas for story in told), key=len),

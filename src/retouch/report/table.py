@@ -31,9 +31,9 @@ COLUMNS = (
         "F.",
     ),
     Column(
-        "could do before",
+        "control accuracy",
         "%",
-        "accuracy at the end on what the model knew before, which no task teaches",
+        "accuracy at the end on what the model could do before, which no task teaches",
         "control set, C.",
     ),
     Column("forgot of that", "points", "what was lost of it since the beginning", "C. Drop"),
@@ -70,7 +70,7 @@ def _row(run: Results) -> dict[str, str]:
         "new classes": cell("accuracy"),
         # With a single task there was no chance to forget one: 0 would say too much.
         "forgot of them": cell("forgetting") if len(run.matrix) > 1 else NONE,
-        "could do before": cell("control"),
+        "control accuracy": cell("control"),
         "forgot of that": cell("control_drop"),
         "weights that moved": moved if run.done else NONE,
         "time": duration(sum(run.seconds)) if run.done else NONE,

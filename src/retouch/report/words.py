@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from retouch.learn.results import Results
 from retouch.report.naming import labels
+from retouch.report.steps import Step, continues, names, this_step
 
 NONE = "–"
 """Stands where there is nothing to say."""
@@ -55,8 +56,8 @@ def trains(run: Results) -> bool:
 
 
 def classes(run: Results, tasks: int | None = None) -> int:
-    """How many new classes there are, in all tasks or in the first so many."""
-    return sum(len(task.classes) for task in run.tasks[:tasks])
+    """How many new classes there are, in all tasks or in the first so many; each counts once."""
+    return len(names(run, range(len(run.tasks))[:tasks]))
 
 
 def numbers(run: Results) -> dict[str, float]:
@@ -71,11 +72,13 @@ def before(run: Results) -> float | None:
 
 
 def learned(run: Results) -> str:
-    """What one run learned.
+    """What one run learned; if it goes on from another, in this step alone.
 
     Before all tasks are learned there is no "before → after": the model then chooses among fewer
     classes than it did at the beginning, which is easier.
     """
+    if continues(run):
+        return _learned_in_step(run, this_step(run))
     total, start, now = classes(run), before(run), numbers(run).get("accuracy")
     if not run.rows:
         return f"The run has not begun: there are {total} new classes to learn."
@@ -87,31 +90,125 @@ def learned(run: Results) -> str:
     if not run.finished:
         seen = f"{classes(run, run.done)} of {total} new classes"
         return f"So far it has seen {seen}: {percent(now)} recognised."
+    return _verdict(run, range(len(run.tasks)), f"{total} new classes", start, now)
+
+
+def _learned_in_step(run: Results, step: Step) -> str:
+    total, what = len(step.classes), _of_step(step)
+    if run.done == run.learned_before:
+        known = "" if step.before is None else f": {percent(step.before)} of its {what} recognised"
+        return f"Nothing of this step is learned yet{known}."
+    own = range(run.learned_before, run.done)
+    seen = f"{len(names(run, own))} of {total} classes" if not run.finished else what
+    if step.before is None or step.now is None:
+        return (
+            f"In this step it has seen {seen}; there are no images to judge by how many it knows."
+        )
+    if not run.finished:
+        return f"So far in this step it has seen {seen}: {percent(step.now)} recognised."
+    return f"In this step {_lower(_verdict(run, own, what, step.before, step.now))}"
+
+
+def _of_step(step: Step) -> str:
+    """This step's classes, and how many of them the model had been taught before."""
+    total, again = len(step.classes), len(step.again)
+    if not again:
+        return f"{total} new class{'' if total == 1 else 'es'}"
+    if again == total:
+        return f"{total} class{'' if total == 1 else 'es'} it had been taught before"
+    return f"{total} classes ({again} of them taught before)"
+
+
+def _verdict(run: Results, tasks: range, what: str, start: float, now: float) -> str:
+    """Whether the classes of finished tasks were learned."""
     change = f"{percent(start)} → {percent(now)} recognised."
     if not trains(run):
         return f"It learned nothing, as no weight could move: {change}"
     if round(now, 1) <= round(start, 1):
-        return f"It did not learn the {total} new classes: {change}"
-    pairs = zip(run.tasks, run.kept, strict=False)
-    if held := sum(len(task.classes) for task, share in pairs if not share):
+        return f"It did not learn the {what}: {change}"
+    dropped = [task for task in tasks if task < len(run.kept) and not run.kept[task]]
+    if held := len(names(run, dropped)):
+        total = len(names(run, tasks))
         seen = f"{total - held} of {total} new classes, and kept nothing of the others"
         return f"It learned {seen}: {change}"
-    return f"It learned {total} new classes: {change}"
+    return f"It learned {what}: {change}"
+
+
+def _lower(sentence: str) -> str:
+    return sentence[0].lower() + sentence[1:]
+
+
+def learned_earlier(run: Results) -> str:
+    """What this step did to the classes that earlier steps taught; "" where there are none."""
+    if not continues(run) or run.done == run.learned_before:
+        return ""
+    step = this_step(run)
+    count = len(step.earlier)
+    which = f"The {count} classes learned before" if count > 1 else "The class learned before"
+    if step.earlier_before is None or step.earlier_now is None:
+        return f"{which}: not measured, as the earlier run kept no images of them."
+    seen = len(names(run, range(run.done)))
+    among = f", now chosen among {seen} classes instead of {count}" if seen > count else ""
+    return f"{which}: {percent(step.earlier_before)} → {percent(step.earlier_now)}{among}."
 
 
 def kept(run: Results) -> str:
-    """What is left of what the model could do before."""
+    """The control accuracy before and now; of a run that goes on, in this step alone."""
     found = numbers(run)
+    if continues(run):
+        step, found = this_step(run), {}
+        if step.control_before is not None and step.control_now is not None:
+            once, now = step.control_before, step.control_now
+            return f"Control accuracy in this step {_control(once, now)}."
     if "control" in found:
-        still, once = percent(found["control"]), percent(found["control_before"])
-        lost = _lost(found["control_drop"])
-        return f"Of what it could do before it still does {still} ({once} before): it {lost}."
+        return f"Control accuracy {_control(found['control_before'], found['control'])}."
     start = run.rows[0].control if run.rows else None
     if start is not None and run.done:
-        return f"It could do {percent(start)} before; how much of that is left was not measured."
+        return f"Control accuracy was {percent(start)} before; it was not measured again."
     if start is not None:
-        return f"It can do {percent(start)} of what it must not forget."
+        return f"Control accuracy {percent(start)} before the first task."
     return "What it could do before was not measured: the run had no control set."
+
+
+def _control(once: float, now: float) -> str:
+    drop = once - now
+    verb = "unchanged" if round(drop, 1) == 0 else "lost" if drop > 0 else "gained"
+    size = "" if verb == "unchanged" else f"{points(abs(drop))} "
+    return f"{percent(once)} → {percent(now)}: {size}{verb}"
+
+
+def joint(run: Results) -> str:
+    """Accuracy over new and control classes at once, where it was measured."""
+    found, start = (run.rows[-1].joint, run.rows[0].joint) if run.rows else (None, None)
+    if found is None:
+        return ""
+    then = start if run.finished and run.done else None
+    pairs = [
+        (f"{percent(getattr(then, part))} → " if then else "") + percent(getattr(found, part))
+        for part in ("new", "control", "overall")
+    ]
+    among = f"Choosing among all {found.classes} classes, new and control"
+    return f"{among}: new classes {pairs[0]}, control {pairs[1]}, both together {pairs[2]}."
+
+
+def total(run: Results) -> str:
+    """All steps together, of a run that goes on from another; "" of any other."""
+    found, start = numbers(run), before(run)
+    if not continues(run) or not run.finished or start is None or "accuracy" not in found:
+        return ""
+    change = f"{percent(start)} → {percent(found['accuracy'])} recognised"
+    said = f"In all, since before the first task: {classes(run)} new classes, {change}"
+    if "control" in found:
+        said += (
+            f"; control accuracy {percent(found['control_before'])} → {percent(found['control'])}"
+        )
+    return f"{said}."
+
+
+def verdict(run: Results) -> list[str]:
+    """A run in sentences, in the order in which they should be read."""
+    said = [learned(run), learned_earlier(run), kept(run), total(run), joint(run), drifted(run)]
+    return [sentence for sentence in said if sentence]
 
 
 def drifted(run: Results) -> str:
