@@ -20,6 +20,7 @@ from retouch.errors import UserError
 from retouch.learn import finish as finishing
 from retouch.learn.by_class import ByClass
 from retouch.learn.kept import is_kept, read_kept
+from retouch.learn.onward import COPY, run_or_copy
 from retouch.methods import Method
 from retouch.methods.everything import Everything
 from retouch.sparse import fingerprint
@@ -154,3 +155,15 @@ def test_what_cannot_be_continued_is_refused(model: Path, tmp_path: Path):
     march(model, tmp_path / "mine", mine)
     refused("mine", "mine")
     assert april(tmp_path / "mine", tmp_path / "more", method=mine, settings=QUICK).done == 2
+
+
+def test_the_copy_of_an_earlier_run_is_read_where_it_is_of_that_run(tmp_path: Path):
+    before, out = tmp_path / "march", tmp_path / "april"
+    for folder in (before, out / COPY):
+        folder.mkdir(parents=True)
+        (folder / "config.yaml").write_text("seed: 0")
+    assert run_or_copy(before, out) == out / COPY
+    assert run_or_copy(before, out, overwrite=True) == before
+    assert run_or_copy(tmp_path / "gone", out) == out / COPY
+    (before / "config.yaml").write_text("seed: 1")
+    assert run_or_copy(before, out) == before

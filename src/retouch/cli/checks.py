@@ -74,20 +74,15 @@ def check_machine(model: str | None, device: str, precision: str) -> None:
 
 def find_finished(goes_on_from: Path | None, folder: Path, overwrite: bool) -> Finished | None:
     """The run to go on from: it, or the copy of it that an interrupted run keeps."""
-    from retouch.learn import Results, is_run
-    from retouch.learn.onward import COPY, refuse_unfinished
-    from retouch.learn.reopen import CONFIG, read_config
+    from retouch.learn import Results
+    from retouch.learn.onward import refuse_unfinished, run_or_copy
+    from retouch.learn.reopen import read_config
 
     if goes_on_from is None:
         return None
     if goes_on_from.resolve() == folder.resolve():
         raise UserError(f"--from {goes_on_from} and --out are the same; a run goes on in a new one")
-    copy, place = folder / COPY, goes_on_from
-    if is_run(copy) and not overwrite:
-        # Another run than the one that was copied is not taken for it.
-        gone = not is_run(place)
-        if gone or (place / CONFIG).read_bytes() == (copy / CONFIG).read_bytes():
-            place = copy
+    place = run_or_copy(goes_on_from, folder, overwrite)
     config, results = read_config(place), Results.read(place)
     refuse_unfinished(place, results)
     return Finished(place, config, results)

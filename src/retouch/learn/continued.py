@@ -9,8 +9,8 @@ from retouch.data.images import Images
 from retouch.errors import UserError
 from retouch.learn.course import teach
 from retouch.learn.kept import is_kept, read_kept
-from retouch.learn.onward import COPY, go_on
-from retouch.learn.reopen import is_run, method_of, reopen
+from retouch.learn.onward import go_on, run_or_copy
+from retouch.learn.reopen import method_of, reopen
 from retouch.learn.results import Results
 from retouch.methods import Method, Settings
 
@@ -27,6 +27,7 @@ def continue_run(
     device: str = "cpu",
     method: str | Method | None = None,
     settings: Settings | None = None,
+    overwrite: bool = False,
     **more: Any,
 ) -> Results:
     """Teach the model of a finished run more classes, or more images of classes that it knows.
@@ -43,12 +44,13 @@ def continue_run(
         method: By default that of the earlier run, with its settings. Name it where the run was
             made by a method of your own.
         settings: By default those of the earlier run.
+        overwrite: Replace another run that `out` holds.
         more: `control`, `reference`, `watch`, `store_images` and whatever else `teach` takes.
     """
-    folder, copy = Path(run), Path(out) / COPY
-    if folder.resolve() == Path(out).resolve():
+    before, new = Path(run), Path(out)
+    if before.resolve() == new.resolve():
         raise UserError(f"{out} is the run to continue; give the new run a folder of its own")
-    opened = reopen(copy if is_run(copy) else folder, model=model, device=device)
+    opened = reopen(run_or_copy(before, new, overwrite), model=model, device=device)
     stored = read_kept(opened.folder) if is_kept(opened.folder) else None
     stream, earlier = go_on(opened, stored, train, test, tasks=tasks, order=order)
     return teach(
@@ -58,5 +60,6 @@ def continue_run(
         settings=settings or Settings(**opened.config["settings"]),
         out=out,
         earlier=earlier,
+        overwrite=overwrite,
         **more,
     )

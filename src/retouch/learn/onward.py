@@ -16,7 +16,7 @@ from retouch.errors import UserError
 from retouch.learn import results as stored
 from retouch.learn.kept import FOLDER as IMAGES
 from retouch.learn.kept import Kept, is_kept, with_classes
-from retouch.learn.reopen import CONFIG, Reopened, delta_file
+from retouch.learn.reopen import CONFIG, Reopened, delta_file, is_run
 from retouch.learn.results import Results
 from retouch.methods import Method
 
@@ -70,6 +70,19 @@ class Earlier:
         for name in ("metrics.jsonl", f"state-{done:02}.safetensors"):
             if (self.folder / name).exists():
                 shutil.copyfile(self.folder / name, folder / name)
+
+
+def run_or_copy(before: Path, out: Path, overwrite: bool = False) -> Path:
+    """Where to read the earlier run: itself, or the copy that an interrupted run in `out` has.
+
+    Another run than the one that was copied is not taken for it.
+    """
+    copy = out / COPY
+    if overwrite or not is_run(copy):
+        return before
+    gone = not is_run(before)
+    same = gone or (before / CONFIG).read_bytes() == (copy / CONFIG).read_bytes()
+    return copy if same else before
 
 
 def drop_copy(folder: Path) -> None:
