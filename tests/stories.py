@@ -18,7 +18,7 @@ def write_run(folder: Path, results: Results, classes: ByClass | None = None) ->
     """What the page needs of a run's folder."""
     (folder / "examples").mkdir(parents=True)
     (folder / "config.yaml").write_text("weights: none\n")
-    (folder / "results.json").write_text(results.to_json())
+    results.write(folder)
     if classes:
         for number, example in enumerate(classes.examples):
             (folder / example.file).write_bytes(jpeg(number))

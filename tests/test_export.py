@@ -36,7 +36,7 @@ from retouch.export import Subject, export, of_model, of_run, onnx, write
 from retouch.export.plain import _CLEAN
 from retouch.export.subject import hub_id, shown
 from retouch.export.tokenizer import fast_tokenizer
-from retouch.learn import reopen
+from retouch.learn import Results, reopen
 from retouch.learn.by_class import ByClass, ClassRow
 from retouch.methods import Settings
 from retouch.sparse import fingerprint
@@ -477,9 +477,9 @@ def test_mistakes(words: list[str], code: int, complaint: str, hf_run: Path, tmp
 def test_a_run_that_has_learned_nothing(hf_run: Path, tmp_path: Path):
     run = tmp_path / "run"
     shutil.copytree(hf_run, run)
-    results = json.loads((run / "results.json").read_text())
-    results |= {"rows": results["rows"][:1], "trained": [], "seconds": []}
-    (run / "results.json").write_text(json.dumps(results))
+    results = Results.read(run)
+    none: dict[str, Any] = {"rows": results.rows[:1], "trained": [], "seconds": [], "kept": []}
+    results.model_copy(update=none).write(run)
     with pytest.raises(UserError, match="has learned no task yet"):
         of_run(run)
     export(of_run(run, task=0), "hf", tmp_path / "there")

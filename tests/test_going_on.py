@@ -14,6 +14,7 @@ from test_methods import quick, reference
 from tiny import images, tiny_clip, tiny_folder
 
 import retouch
+from retouch import sealed
 from retouch.clip import Pixels
 from retouch.data import Images, Stream
 from retouch.data.images import join
@@ -193,13 +194,23 @@ def test_stored_images_are_exactly_those_of_the_buffer(model: Path, tmp_path: Pa
     assert kept.groups == {"0": list(range(len(positions)))}
 
 
+def _spoil(folder: Path, change: Any) -> None:
+    """As somebody would who puts the checksum right."""
+    index = sealed.read_json(folder / "index.json", "")
+    change(index)
+    sealed.write_json(folder / "index.json", index)
+
+
 @pytest.mark.parametrize(
     ("damage", "complaint"),
     [
         (lambda f: (f / "replay-000001.png").write_bytes(b"x"), "replay-000001.png was changed"),
         (lambda f: (f / "judge-000000.png").unlink(), "judge-000000.png cannot be read"),
         (lambda f: (f / "index.json").write_text("{"), "index.json is damaged"),
-        (lambda f: (f / "index.json").write_text('{"format": "x"}'), "of another version"),
+        (lambda f: sealed.write_json(f / "index.json", {"format": "x"}), "of another version"),
+        (lambda f: _spoil(f, lambda i: i["groups"]["0"].append(99)), "groups do not hold each"),
+        (lambda f: _spoil(f, lambda i: i["judge"][0].update(file="../x.png")), "does not lie"),
+        (lambda f: _spoil(f, lambda i: i["replay"][0].pop("task")), "an entry is missing"),
         (lambda f: (f / "index.json").unlink(), "holds no images to go on from"),
     ],
 )
@@ -223,8 +234,11 @@ def test_reopening_refuses_another_model_and_damaged_settings(model: Path, tmp_p
     assert fingerprint(run.go_to(0).model) == before
     config = tmp_path / "march" / "config.yaml"
     told = config.read_text()
-    config.write_text(told.replace("weights:", "heights:"))
-    with pytest.raises(UserError, match="lacks 'weights'"):
+    config.write_text(told.replace("lr: 0.001", "lr: 0.002"))
+    with pytest.raises(UserError, match=r"config\.yaml is damaged or was changed by hand"):
+        reopen(tmp_path / "march")
+    sealed.write_yaml(config, {"weights": "0" * 64, "places": {}, "method": [], "settings": {}})
+    with pytest.raises(UserError, match="of another version of retouch: 'method' is missing"):
         reopen(tmp_path / "march")
     config.write_text("{")
     with pytest.raises(UserError, match="is damaged"):

@@ -56,6 +56,7 @@ def fake(
         trained=[moved] * len(accuracy),
         rows=[Row(tasks=row, control=c) for row, c in zip(table, kept, strict=False)],
         seconds=[40.0] * len(accuracy),
+        kept=[1.0] * len(accuracy),
         notes=list(notes),
         environment={"python": "3.11"},
     )

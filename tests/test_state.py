@@ -247,3 +247,11 @@ def test_what_a_killed_run_did_not_delete_is_not_worth_a_word(tmp_path: Path):
         assert list(out.glob(f"{name}*"))
         assert teach(out, "mas", checkpoint_seconds=0).notes == []
         assert content(out) == content(whole)
+
+
+def test_a_damaged_run_can_be_overwritten(tmp_path: Path):
+    begin(tmp_path)
+    (tmp_path / "config.yaml").write_text("{")
+    with pytest.raises(UserError, match=r"config\.yaml is damaged"):
+        teach(tmp_path)
+    assert teach(tmp_path, overwrite=True).finished

@@ -10,6 +10,7 @@ from test_report import SIGNS, Page, fake, page_of
 from tiny import tiny_clip
 from typer.testing import CliRunner
 
+from retouch import sealed
 from retouch.cli import app
 from retouch.errors import UserError
 from retouch.learn.by_class import ByClass, ClassRow, ConfusionMatrix
@@ -109,8 +110,9 @@ def test_what_is_not_what_it_seems_is_refused(
 def test_files_outside_of_the_run_are_not_read(tmp_path: Path) -> None:
     (tmp_path / "secret.jpg").write_bytes(b"\xff\xd8\xff secret")
     run = write_run(tmp_path / "run", fake(accuracy=(80,)), by_class(SIGNS))
-    known = (run / "classes.json").read_text()
-    (run / "classes.json").write_text(known.replace("examples/00.jpg", "../secret.jpg"))
+    known = by_class(SIGNS)
+    known.examples[0].file = "../secret.jpg"
+    known.write(run)
     with pytest.raises(UserError, match=r"'../secret.jpg' lies outside"):
         write_report(tmp_path / "out", [run])
 
@@ -245,8 +247,8 @@ def logged(folder: Path, tasks: int = 3, steps: int = 40) -> Path:
         for t in range(tasks)
         for s in range(steps)
     ]
-    text = "".join(json.dumps(line) + "\n" for line in lines)
-    (folder / "metrics.jsonl").write_text(text + '{"task": 3, "lo')
+    content = b"".join(sealed.to_line(line) for line in lines)
+    (folder / "metrics.jsonl").write_bytes(content + b'{"task": 3, "lo')
     return folder
 
 
@@ -266,14 +268,15 @@ def test_the_loss_of_every_step_is_drawn_and_told(tmp_path: Path) -> None:
     assert "While it learned" not in Page(write_report(bare, [bare])).text
 
 
-def test_many_steps_are_averaged_and_odd_lines_left_out(tmp_path: Path) -> None:
+def test_many_steps_are_averaged_and_damaged_lines_refused(tmp_path: Path) -> None:
     steps = read_losses(logged(write_run(tmp_path / "run", fake()), tasks=1, steps=5000))
     lines = plots.loss_curve(steps).axes[0].lines
     assert max(len(line.get_xdata()) for line in lines) <= 1250
-    odd = '{"task": 1, "loss": NaN, "lr": 1}\n[]\n{"task": 1, "loss": 2, "lr": 0}\n\xff\n'
-    (tmp_path / "run" / "metrics.jsonl").write_text(odd)
-    (only,) = read_losses(tmp_path / "run")
-    assert only.loss == 2
+    file = tmp_path / "run" / "metrics.jsonl"
+    file.write_bytes(file.read_bytes().replace(b'"loss": 2.9', b'"loss": 0.9', 1))
+    with pytest.raises(UserError, match=r"line 2 of .*metrics\.jsonl is damaged"):
+        write_report(tmp_path / "run", [tmp_path / "run"])
+    only = read_losses(logged(tmp_path / "run", tasks=1, steps=1))[0]
     for draw in (plots.loss_curve, plots.rate_curve):
         assert draw([only]).axes
     assert smoothed([1, 2, 3, 4, 5, 6], 1) == [1, 2, 3, 4, 5, 5.5]

@@ -287,8 +287,7 @@ def _open_folder(
     for left in [path for half in HALVES for path in folder.glob(half)]:
         left.unlink()
     if (folder / CONFIG).exists():
-        existing = read_config(folder)
-        refusal = _other_run(existing, config)
+        refusal = None if overwrite else _other_run(read_config(folder), config)
         if not refusal and not overwrite:
             return Results.read(folder) if (folder / stored.FILE).exists() else fresh
         if not overwrite and not learned_nothing(folder):

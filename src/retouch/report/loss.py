@@ -1,6 +1,5 @@
 """Loss curves: the loss and the learning rate of every step, from a run's `metrics.jsonl`."""
 
-import json
 import math
 from collections.abc import Sequence
 from itertools import accumulate, groupby
@@ -12,10 +11,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from retouch.learn.checkpoint_file import METRICS, read_metrics
 from retouch.report.frame import frame
 from retouch.report.look import LINE, MUTED, STILL, WIDTH, run_colour, styled
 
-FILE = "metrics.jsonl"
 MOST_POINTS = 1200
 """Of longer runs, neighbouring steps are averaged: the page stays small."""
 HEADROOM = 1.16
@@ -48,20 +47,11 @@ class TaskLosses(NamedTuple):
 
 
 def read_losses(folder: Path | None) -> list[Logged]:
-    """All steps that a run's folder has logged; lines that cannot be read are left out."""
-    file = folder / FILE if folder else None
-    if file is None or not file.is_file():
+    """All steps that a run's folder has logged; a damaged log is refused by name."""
+    if folder is None or not (folder / METRICS).is_file():
         return []
-    found: list[Logged] = []
-    for text in file.read_text(encoding="utf-8", errors="replace").splitlines():
-        try:
-            line = json.loads(text)
-            task, loss, lr = int(line["task"]), float(line["loss"]), float(line["lr"])
-        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
-            continue
-        if math.isfinite(loss) and math.isfinite(lr):
-            found.append(Logged(task, len(found) + 1, loss, lr))
-    return found
+    lines = read_metrics(folder)
+    return [Logged(x["task"], number, x["loss"], x["lr"]) for number, x in enumerate(lines, 1)]
 
 
 def smoothed(values: Sequence[float], reach: int) -> list[float]:
