@@ -1,10 +1,13 @@
 """`retouch delta`: what was learned, looked at, applied, undone and put together from the shell."""
 
+import io
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from test_cli import retouch as in_a_shell
 from test_clip import saved_open_clip
 from tiny import images, tiny_clip, tiny_folder
@@ -79,6 +82,31 @@ def test_show_a_delta(march: Path):
         "vision_model.encoder.layers.1.mlp.fc1.weight"
         in run("show", task(march, 2), "--tensors")[1]
     )
+
+
+@pytest.mark.parametrize("tensors", [False, True])
+def test_rows_differ_in_a_narrow_terminal_and_are_whole_in_a_pipe(
+    march: Path, monkeypatch: pytest.MonkeyPatch, tensors: bool
+):
+    """On a real model's numbers: counts of seven digits leave little room for names."""
+    words = ["--tensors"] if tensors else []
+    end = ".mlp.fc1.weight" if tensors else ""
+    header = read_header(task(march, 2))
+    for movement in header.movements:
+        movement.chosen, movement.moved, movement.size = 12_345_678, 12_345_678, 123_456_789
+    monkeypatch.setattr("retouch.learn.deltas.headers_in", lambda files: [header])
+    shown = {}
+    for terminal in (True, False):
+        console = Console(width=80, force_terminal=terminal, color_system=None, file=io.StringIO())
+        monkeypatch.setattr(sys.modules["retouch.cli.delta"], "out", console)
+        assert run("show", task(march, 2), *words)[0] == 0
+        text = console.file.getvalue()
+        shown[terminal] = [line.split()[0] for line in text.splitlines() if "12,345,678" in line]
+        assert not terminal or max(map(len, text.splitlines())) <= 80
+    every = [f"{t}_model.encoder.layers.{n}{end}" for t in ("vision", "text") for n in (0, 1)]
+    assert sorted(shown[False]) == sorted(every)
+    assert len(set(shown[True])) == 4
+    assert {name.split("…")[0] for name in shown[True]} == {"vision_model", "text_model"}
 
 
 def test_show_a_run_and_json(march: Path):

@@ -467,3 +467,22 @@ def test_labels_of_points_keep_apart() -> None:
     boxes = [Box(x, y - 6, x + 25, y + 6) for x, y, _ in labels]
     for i, box in enumerate(boxes):
         assert not any(box.overlap(other) for other in boxes[:i])
+
+
+def test_a_mark_stands_at_its_value_and_the_axis_of_an_accuracy_ends_at_100():
+    """Labels that would touch are moved apart; what leads to them looks like no data point."""
+    ends = (96.8, 97.0, 96.5)
+    runs = [fake(f"m{i}", (80, 90, end), (97.5, 97, 97, end)) for i, end in enumerate(ends)]
+    for figure in (plots.over_time(runs), plots.learned_and_forgot(runs)):
+        for axes in figure.axes:
+            low, high = axes.get_ylim()
+            assert 0 <= low < high <= 100
+            marked = [line for line in axes.lines if line.get_marker() not in (None, "None", "")]
+            assert marked
+            assert all(line.get_transform() == axes.transData for line in marked)
+    axes = plots.kept_over_time(runs).axes[0]
+    leaders = [line for line in axes.lines if line.get_transform() == axes.transAxes]
+    starts = [(axes.transAxes - axes.transData).transform(line.get_xydata()[0]) for line in leaders]
+    assert sorted(y for _, y in starts) == pytest.approx(sorted(ends))
+    floor = plots.kept_over_time([fake(control=(100, 50, 0, 0))]).axes[0]
+    assert floor.get_ylim() == (0, 100)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from rich.console import Console
 
 from retouch.cli.options import Json
 from retouch.cli.say import out, plainly, say_json
@@ -25,6 +26,8 @@ Files = Annotated[
 Folder = Annotated[
     Path, typer.Option("--out", "-o", help="Where to write the model: a new folder.")
 ]
+UNLIMITED = 1000
+"""Columns of a file or a pipe: nothing is cut there."""
 File = Annotated[Path, typer.Option("--out", "-o", help="Where to write the delta: a new file.")]
 
 
@@ -51,8 +54,10 @@ def show(
         if json:
             say_json({"deltas": [delta_show.as_json(header) for header in headers]})
             return
-        for part in delta_show.pages(headers, tensors):
-            out.print(part, highlight=False)
+        width = out.width if out.is_terminal else None
+        talk = out if width else Console(file=out.file, width=UNLIMITED)
+        for part in delta_show.pages(headers, tensors, width):
+            talk.print(part, highlight=False)
 
 
 @delta.command()

@@ -1,5 +1,6 @@
 """What `retouch delta show` prints: of one delta everything, of several a line each and the sum."""
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -23,14 +24,19 @@ MOST = 8
 """So many classes are named."""
 
 
-def pages(headers: Sequence[Header], tensors: bool = False) -> Iterator[RenderableType]:
-    """All there is to print. `tensors`: a line a tensor instead of a line a block."""
+def pages(
+    headers: Sequence[Header], tensors: bool = False, width: int | None = None
+) -> Iterator[RenderableType]:
+    """All there is to print. `tensors`: a line a tensor instead of a line a block.
+
+    `width` is that of the terminal; without one, every name is whole.
+    """
     if len(headers) == 1:
         yield facts(headers[0])
     else:
         yield overview(headers)
         yield Text("\nBy layer, all together. An entry that moved in two deltas counts twice:\n")
-    yield layers(headers, tensors)
+    yield layers(headers, tensors, width)
     yield note(headers)
 
 
@@ -79,28 +85,66 @@ def overview(headers: Sequence[Header]) -> RenderableType:
     return Group(*where, table)
 
 
-def layers(headers: Sequence[Header], tensors: bool = False) -> RenderableType:
+def layers(
+    headers: Sequence[Header], tensors: bool = False, width: int | None = None
+) -> RenderableType:
     """Where weights moved, and how far."""
     known = [movement for header in headers for movement in header.movements]
     unknown = _unknown(headers, tensors)
     grouped = by_tensor(known) if tensors else by_block(known)
     rows = [row for row in grouped if row.tensor not in unknown]
     low, high = _range(rows)
-    table = Table("layer", box=None, header_style="bold", pad_edge=False)
-    for heading in ("could move", "moved", "share", "change"):
-        table.add_column(heading, justify="right")
-    table.add_column(_heading(low, high), no_wrap=True)
-    for row in rows:
-        table.add_row(row.tensor, *_cells(row), histogram(_cropped(row, low, high)))
-    for name, entries in unknown.items():
-        table.add_row(name, f"{entries:,}", *[NONE] * 3, "")
-    if rows and not unknown:
-        whole = total(rows, "in all")
-        bars = histogram(_cropped(whole, low, high))
-        table.add_row("in all", *_cells(whole), bars, style="bold")
-        if len(headers) == 1 and headers[0].model_size:
-            table.add_row("of the model", "", share(whole.moved, headers[0].model_size))
+    headings = ["could move", "moved", "share", "change", _heading(low, high)]
+    lines = [[*_cells(row), histogram(_cropped(row, low, high))] for row in rows]
+    lines += [[f"{entries:,}", *[NONE] * 3, ""] for entries in unknown.values()]
+    whole = total(rows, "in all") if rows and not unknown else None
+    sums = [[*_cells(whole), histogram(_cropped(whole, low, high))]] if whole else []
+    names = [*(row.tensor for row in rows), *unknown]
+    if width is not None:
+        columns = zip(headings, *lines, *sums, strict=True)
+        names = shortened(names, width - sum(2 + max(map(len, column)) for column in columns))
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("layer", overflow="fold")
+    for heading in headings[:-1]:
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column(headings[-1], no_wrap=True)
+    for name, line in zip(names, lines, strict=True):
+        table.add_row(name, *line)
+    for line in sums:
+        table.add_row("in all", *line, style="bold")
+    if whole and len(headers) == 1 and headers[0].model_size:
+        table.add_row("of the model", "", share(whole.moved, headers[0].model_size))
     return table
+
+
+def shortened(names: Sequence[str], room: int) -> list[str]:
+    """Names of tensors or blocks with parts left out, so that they fit and still differ.
+
+    The beginning names the tower and the end the layer, so these stay as long as they can; after
+    that, the words that all names share are left out. Names that fit in no such way stay whole.
+    """
+    parts = [name.split(".") for name in names]
+    shared = set.intersection(*map(set, parts)) if parts else set()
+    most = max(map(len, parts), default=0)
+    tries = [list(names)]
+    for kept in range(most - 2, 0, -1):
+        tries.append(
+            [
+                n if len(p) <= kept + 1 else f"{p[0]}…{'.'.join(p[-kept:])}"
+                for n, p in zip(names, parts, strict=True)
+            ]
+        )
+    tries.append([_without(each, shared) for each in parts])
+    for tried in tries:
+        if max(map(len, tried), default=0) <= room and len(set(tried)) == len(set(names)):
+            return tried
+    return list(names)
+
+
+def _without(parts: Sequence[str], shared: set[str]) -> str:
+    """The parts that not all names have; an ellipsis stands for each gap."""
+    text = ".".join("…" if part in shared else part for part in parts)
+    return re.sub(r"\.?…(\.…)*\.?", "…", text)
 
 
 def note(headers: Sequence[Header]) -> Text:

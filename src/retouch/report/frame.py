@@ -95,4 +95,4 @@ def accuracies(values: Sequence[float], least: float) -> Point:
     """A range for accuracies: there is nothing to show below 0 or above 100."""
     known = [value for value in values if not isnan(value)]
     low, high = padded(known or [0.0, 100.0], 0.08, least)
-    return max(low, -3.0), min(high, 103.0)
+    return max(low, 0.0), min(high, 100.0)

@@ -130,10 +130,11 @@ def _write_ends(axes: Axes, every: Sequence[Drawn], tell: bool) -> None:
     heights = spread([y * high for _, y in ends], LINE_HEIGHT, 0, high)
     place: dict[str, Any] = {"transform": axes.transAxes, "clip_on": False}
     for one, (x, y), height in zip(every, ends, heights, strict=True):
-        at, key, text = height / high, 1 + 14 / wide, number(one.end[1])
+        at, text = height / high, number(one.end[1])
         if tell:
+            # Without a mark at its end: at the label's height it would show another value.
+            key = 1 + 19 / wide
             axes.plot([x, key], [y, at], color=one.look.colour, linewidth=0.8, zorder=1, **place)
-            axes.plot([key], [at], **{**mark(one.look, 4 if one.thin else 7), **place})
             text = f"{text} {one.name}"  # the number first: it stays there if the name is Arabic
         left = 1 + 22 / wide if tell else x + 8 / wide
         axes.text(
