@@ -9,6 +9,7 @@ from pathlib import Path
 import layouts
 import numpy as np
 import pytest
+from commands import run
 from PIL import Image
 from test_data import make_folder, places
 from test_sources import PIXELS
@@ -37,13 +38,13 @@ CLASSES = {"cat": 3, "dog": 2}
 @pytest.mark.parametrize(
     ("folders", "train", "test", "said"),
     [
-        (["train", "test"], "train", "test", "train/ is learned from, test/ is judged by"),
-        (["train", "val"], "train", "val", "train/ is learned from, val/ is judged by"),
-        (["Train", "Test"], "Train", "Test", "Train/ is learned from, Test/ is judged by"),
-        (["TRAINING", "Validation"], "TRAINING", "Validation", "Validation/ is judged by"),
-        (["train", "valid", "test"], "train", "test", "valid/ is not used, since there is a test/"),
-        (["train"], "train", None, "train/ is learned from, a share of every class is held out"),
-        (["val"], None, "val", "val/ is judged by"),
+        (["train", "test"], "train", "test", "train/ is to learn from, test/ to judge by"),
+        (["train", "val"], "train", "val", "train/ is to learn from, val/ to judge by"),
+        (["Train", "Test"], "Train", "Test", "Train/ is to learn from, Test/ to judge by"),
+        (["TRAINING", "Validation"], "TRAINING", "Validation", "Validation/ to judge by"),
+        (["train", "valid", "test"], "train", "test", "valid/ is not used, since there is test/"),
+        (["train"], "train", None, "train/ is to learn from, and there is no part to judge by"),
+        (["val"], None, "val", "val/ is to judge by, and there is no part to learn from"),
         (["val", "test"], None, "test", "val/ is not used"),
     ],
 )
@@ -96,9 +97,9 @@ TABLE = "path,label,split\n1.png,a,{}\n2.png,a,{}\n3.png,a,{}\n"
     ("splits", "counts", "said"),
     [
         (("train", "train", "test"), (2, 1), None),
-        (("Train", "training", "VAL"), (2, 1), "train is learned from, val is judged by"),
-        (("train", "valid", "test"), (1, 1), "val is not used, since there is a test"),
-        (("train", "train", "train"), (3, 0), "a share of every class is held out"),
+        (("Train", "training", "VAL"), (2, 1), "train is to learn from, val to judge by"),
+        (("train", "valid", "test"), (1, 1), "val is not used, since there is test"),
+        (("train", "train", "train"), (3, 0), "there is no part to judge by"),
     ],
 )
 def test_parts_of_a_table(splits, counts, said, tmp_path: Path):
@@ -114,11 +115,11 @@ def test_parts_of_shards(tmp_path: Path):
     (own / "test").rename(own / "Validation")
     found = read_data(own)
     assert parts_of(found) == ("train", "Validation")
-    assert "Validation/ is judged by" in notes(found)[0]
+    assert "Validation/ to judge by" in notes(found)[0]
     shutil.copytree(own / "Validation", own / "test")
     found = read_data(own)
     assert parts_of(found) == ("train", "test")
-    assert "Validation/ is not used, since there is a test/" in notes(found)[0]
+    assert "Validation/ is not used, since there is test/" in notes(found)[0]
 
 
 def test_parts_of_a_saved_data_set(tmp_path: Path):
@@ -129,12 +130,17 @@ def test_parts_of_a_saved_data_set(tmp_path: Path):
     three = datasets.DatasetDict({**whole, "validation": whole["test"]})
     three.save_to_disk(tmp_path / "three")
     said = notes(read_data(tmp_path / "three"))
-    assert "validation is not used, since there is a test" in said[0]
+    assert "validation is not used, since there is test" in said[0]
     del three["test"]
     three.save_to_disk(tmp_path / "two")
     found = read_data(tmp_path / "two")
     assert len(found.test) == len(whole["test"])
-    assert "validation is judged by" in notes(found)[0]
+    assert "validation to judge by" in notes(found)[0]
+    secret = whole["test"].map(lambda row: {"label": -1})
+    datasets.DatasetDict({**three, "test": secret}).save_to_disk(tmp_path / "secret")
+    found = read_data(tmp_path / "secret")
+    assert len(found.test) == len(whole["test"])
+    assert "test is not used, since it has no labels" in notes(found)[1]
 
 
 # What is passed over.
@@ -321,3 +327,29 @@ def test_why_an_image_cannot_be_read(content: bytes, why: str, tmp_path: Path):
             decode(source)
         assert "'it'" not in str(told.value)
         assert "BytesIO" not in str(told.value)
+
+
+# On the command line.
+
+
+def test_what_was_taken_for_what_is_shown(tmp_path: Path):
+    photos = tmp_path / "photos"
+    make_folder(photos / "train", {"cat": 3, "dog": 2})
+    make_folder(photos / "val", CLASSES, size=31)
+    shutil.copy(photos / "train" / "cat" / "0.png", photos / "val" / "dog")
+    (photos / "train" / "cat" / "1.heic").write_bytes(b"x")
+    words = ("learn", photos, "--model", "builtin", "--out", tmp_path / "run", "--dry-run")
+    shown = run(*words).stdout
+    assert f"Note: {photos}: train/ is to learn from, val/ to judge by.\n" in shown
+    assert "1 × .heic passed over, such as cat/1.heic" in shown
+    assert "1 image is in two classes" in shown
+    assert "2 classes to learn, from 5 images; 5 more to judge by" in shown
+
+
+def test_check_shows_what_learn_would_refuse(tmp_path: Path):
+    folder = make_folder(tmp_path, {"cat": 3, "dog": 1})
+    shutil.copy(folder / "cat" / "0.png", folder / "dog" / "0.png")
+    shown = run("datasets", "check", folder, code=1).stdout
+    assert f"in two classes: 1\n  {folder}/cat/0.png is {folder}/dog/0.png\n" in shown
+    assert "`retouch learn` would not begin: " in shown
+    assert shown.endswith("not whole\n")

@@ -151,8 +151,9 @@ class _Chosen:
 
 def _items(images: Sequence[str]) -> list[Item]:
     """The images as they were named; a folder stands for all that are in it."""
+    from retouch.cli.images import images_below
+    from retouch.data.decode import ENDINGS
     from retouch.data.pictures import Files
-    from retouch.data.sources.folder import ENDINGS, image_names
 
     found: list[Item] = []
     for name in images:
@@ -161,7 +162,7 @@ def _items(images: Sequence[str]) -> list[Item]:
             found += _of_source(name)
         elif not path.is_dir():
             found.append(Item(Files(Path(), [name]), 0))
-        elif inside := sorted(image_names(path)):
+        elif inside := images_below(path):
             files = Files(path, inside)
             shows = [Path(each).parent.name.replace("_", " ") or None for each in inside]
             found += [Item(files, index, what) for index, what in enumerate(shows)]

@@ -84,15 +84,16 @@ def _without_gc() -> Iterator[None]:
 
 def _pictures(paths: Sequence[Path]) -> "Pictures":
     """The images as they were named; a folder stands for all that are in it."""
+    from retouch.cli.images import images_below
+    from retouch.data.decode import ENDINGS
     from retouch.data.pictures import Files
-    from retouch.data.sources.folder import ENDINGS, image_names
 
     found: list[str] = []
     for path in paths:
         if not path.is_dir():
             found.append(str(path))
             continue
-        inside = sorted(image_names(path))
+        inside = images_below(path)
         if not inside:
             raise UserError(f"{path} holds no image ({', '.join(ENDINGS)}); give another folder")
         found += [str(path / name) for name in inside]

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from retouch.cli.say import progress
+from retouch.cli.say import err, progress
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,6 +39,17 @@ def find_control(control: str, root: Path | None = None) -> "Images":
     """The images of a control set; what is built in is what the built-in model can do."""
     name = "builtin:world" if control == "builtin" else control
     return find_images(name, root).to_judge()
+
+
+def images_below(folder: Path) -> list[str]:
+    """The names of the images in and below a folder, sorted; what is passed over is said."""
+    from retouch.data.sources.folder import PassedOver, image_names
+
+    passed = PassedOver()
+    found = sorted(image_names(folder, passed=passed))
+    for note in passed.notes(str(folder)):
+        err.print(f"Note: {note}.", highlight=False, markup=False, soft_wrap=True)
+    return found
 
 
 def ready(

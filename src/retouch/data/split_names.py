@@ -45,13 +45,15 @@ class Parts:
 
     def note(self, source: str, end: str = "") -> str:
         """A sentence for the user; `end` is a slash where the parts are folders."""
-        uses = [(self.train, "is learned from"), (self.test, "is judged by")]
-        said = [f"{name}{end} {use}" for name, use in uses if name is not None]
-        if self.test is None:
-            said.append("a share of every class is held out to judge by")
+        if self.train is None:
+            said = f"{self.test}{end} is to judge by, and there is no part to learn from"
+        elif self.test is None:
+            said = f"{self.train}{end} is to learn from, and there is no part to judge by"
+        else:
+            said = f"{self.train}{end} is to learn from, {self.test}{end} to judge by"
         if self.unused is not None:
-            said.append(f"{self.unused}{end} is not used, since there is a {self.test}{end}")
-        return f"{source}: {', '.join(said)}"
+            said += f"; {self.unused}{end} is not used, since there is {self.test}{end}"
+        return f"{source}: {said}"
 
 
 def choose_parts(source: str, names: Iterable[str]) -> Parts:

@@ -1,5 +1,7 @@
 """Data sets of the `datasets` library: by name on the hub, or as it saved them to disk."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,7 @@ from PIL import Image
 from retouch.data.decode import Unreadable, decode
 from retouch.data.images import Images
 from retouch.data.pictures import Pictures
-from retouch.data.split_names import choose_parts
+from retouch.data.split_names import choose_parts, role_of
 from retouch.data.splits import Splits
 from retouch.errors import UserError
 
@@ -22,25 +24,28 @@ def recognises(folder: Path) -> bool:
 
 def read(folder: Path) -> Splits:
     """What `save_to_disk` wrote."""
-    library = _library()
-    try:
-        return _splits(library.load_from_disk(str(folder)), str(folder))
-    except UserError:
-        raise
-    except Exception as why:  # whatever the library meets in damaged files
-        raise UserError(
-            f"{folder} cannot be read as a saved data set ({type(why).__name__}: {why}); save it "
-            "again with `save_to_disk`"
-        ) from None
+    load = _library().load_from_disk
+    with _explained(f"{folder} cannot be read as a saved data set", "; save it again"):
+        return _splits(load(str(folder)), str(folder))
 
 
 def read_hub(name: str) -> Splits:
     """`hf:OWNER/NAME`, fetched from the hub or its cache."""
+    load = _library().load_dataset
+    with _explained(f"{name} cannot be loaded"):
+        return _splits(load(name.removeprefix(PREFIX)), name)
+
+
+@contextmanager
+def _explained(what: str, advice: str = "") -> Iterator[None]:
+    """Whatever the library meets in damaged files, or on its way to the hub, is a sentence."""
     try:
-        found = _library().load_dataset(name.removeprefix(PREFIX))
-    except (OSError, ValueError, RuntimeError) as why:  # RuntimeError: it brings a script
-        raise UserError(f"{name} cannot be loaded: {why}") from None
-    return _splits(found, name)
+        yield
+    except UserError:
+        raise
+    except Exception as why:
+        kind = "" if isinstance(why, OSError | ValueError) else f"{type(why).__name__}: "
+        raise UserError(f"{what}: {kind}{why}{advice}") from None
 
 
 class Rows(Pictures):
@@ -68,7 +73,8 @@ class Rows(Pictures):
 def _splits(found: Any, name: str) -> Splits:
     if not isinstance(found, dict):  # a single table
         return Splits(train=_images(found, name))
-    parts = choose_parts(name, found)
+    labelled = [part for part in found if role_of(part) and not _unlabelled(found[part], name)]
+    parts = choose_parts(name, labelled)
     if parts.train is None and parts.test is None:
         raise UserError(
             f"{name} has the parts {', '.join(map(str, found))}; none is called train or test"
@@ -80,7 +86,19 @@ def _splits(found: Any, name: str) -> Splits:
     for images in (train, test):
         if images and not parts.plain:
             images.notes.append(parts.note(name))
+        if images:
+            hidden = [part for part in found if role_of(part) and part not in labelled]
+            images.notes += [
+                f"{name}: {part} is not used, since it has no labels" for part in hidden
+            ]
     return Splits(train, test)
+
+
+def _unlabelled(table: Any, name: str) -> bool:
+    """Whether the labels are kept secret, as those of many test parts are: all are -1."""
+    label = _column(table, name, _library().ClassLabel, "class labels")
+    labels = np.asarray(table.with_format("numpy")[label])
+    return bool(len(labels) and (labels < 0).all())
 
 
 def _images(table: Any, name: str) -> Images:
