@@ -314,7 +314,10 @@ def test_diff(model: Path, march: Path, tmp_path: Path):
         (["apply", "no/such/model", "{one}", "-o", "{tmp}/x"], "no folder no/such/model"),
         (["undo", "{model}", "{one}", "-o", "{tmp}/x"], "was applied to other weights"),
         (["merge", "{one}", "-o", "{tmp}/x"], "nothing to merge"),
-        (["merge", "{one}", "{one}", "-o", "{tmp}/x"], "each of them once"),
+        (["merge", "{one}", "{one}", "-o", "{tmp}/x"], "hold the same deltas; give each of them"),
+        (["merge", "{march}", "{march}", "-o", "{tmp}/x"], "hold the same deltas"),
+        (["merge", "{march}", "{one}", "-o", "{tmp}/x"], "march goes on from"),
+        (["merge", "{one}", "{march}", "-o", "{tmp}/x"], "makes one delta of all"),
         (["merge", "{one}", "{two}", "-o", "{one}"], "exists already"),
     ],
 )

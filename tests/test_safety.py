@@ -254,6 +254,16 @@ def test_broken_files_of_a_model_get_a_sentence(tmp_path: Path):
         )
 
 
+def test_a_model_without_its_tokenizer(tmp_path: Path):
+    folder = tiny_folder(tmp_path / "m")
+    (folder / "tokenizer.json").unlink()
+    with pytest.raises(UserError, match="tokenizer"):
+        retouch.load(str(folder))
+    (folder / "tokenizer_config.json").unlink()
+    with pytest.raises(UserError, match="no vocabulary"):
+        retouch.load(str(folder))
+
+
 def test_broken_files_of_open_clip_get_a_sentence(tmp_path: Path):
     folder = open_clip_folder(tmp_path / "o")
     weights = (folder / WEIGHTS).read_bytes()

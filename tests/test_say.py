@@ -14,7 +14,7 @@ from rich.logging import RichHandler
 from rich.table import Table
 from rich.text import Text
 
-from retouch.cli import say
+from retouch.cli import log_to_terminal, say
 from retouch.errors import UserError
 from retouch.export.markdown import literal
 from retouch.text import printable
@@ -60,6 +60,22 @@ def test_an_error_about_an_odd_name(tmp_path: Path):
     said = run("learn", ODD, "--model", "builtin", "--out", tmp_path / "r", code=1).stderr
     assert SHOWN in said
     assert not set(said) & set("\x1b\x9b\u202e\r\x07")
+
+
+def test_the_hubs_retries_are_told_once(screen: StringIO, monkeypatch: pytest.MonkeyPatch):
+    import huggingface_hub.utils  # which adds a handler of its own
+
+    assert huggingface_hub.utils
+    log = logging.getLogger("huggingface_hub")
+    assert log.handlers
+    monkeypatch.setattr(log, "propagate", True)
+    monkeypatch.setattr(log, "handlers", [logging.StreamHandler(screen)])
+    monkeypatch.setattr(logging.root, "handlers", [])
+    log_to_terminal()
+    log.getChild("utils").warning("Retrying in 1s [Retry 1/5].")
+    logging.getLogger("retouch").warning("[a] note")
+    assert screen.getvalue().count("Retrying") == 1
+    assert screen.getvalue().count("[a] note") == 1
 
 
 def test_json_is_for_terminals_too(capsys: pytest.CaptureFixture[str]):

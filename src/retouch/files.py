@@ -50,7 +50,7 @@ def whole_folder(folder: Path) -> Iterator[Path]:
 
 @contextmanager
 def _named(part: Path, path: Path) -> Iterator[None]:
-    """What the system refuses is told of the file or folder itself, not of its unfinished copy.
+    """What goes wrong is told of the file or folder itself, not of its unfinished copy.
 
     safetensors has an error of its own for that, which becomes an OSError as any other.
     """
@@ -60,6 +60,9 @@ def _named(part: Path, path: Path) -> Iterator[None]:
         if why.filename is not None:
             why.filename = os.fspath(why.filename).replace(str(part), str(path))
         raise
+    except UserError as why:
+        told = str(why).replace(str(part), str(path))
+        raise type(why)(told) if told != str(why) else why from None
     except SafetensorError as why:
         code = re.search(r"\(os error (\d+)\)", str(why))
         if code is None:

@@ -49,17 +49,24 @@ app.add_typer(delta)
 
 def main() -> None:
     """The program `retouch`."""
-    logging.basicConfig(
-        format="%(message)s",
-        level=logging.WARNING,
-        handlers=[RichHandler(console=err, show_time=False, show_path=False)],
-    )
+    log_to_terminal()
     try:
         app()
     except SystemExit as end:
         if started() > 1 or sys.argv[1:2] == ["classify"]:  # taking torch apart takes a second
             leave(end.code)
         raise
+
+
+def log_to_terminal() -> None:
+    """Show warnings. Some libraries do that themselves, and would be heard twice."""
+    logging.basicConfig(
+        format="%(message)s",
+        level=logging.WARNING,
+        handlers=[RichHandler(console=err, show_time=False, show_path=False)],
+    )
+    for library in ("huggingface_hub", "datasets"):
+        logging.getLogger(library).propagate = False
 
 
 @app.callback(invoke_without_command=True)

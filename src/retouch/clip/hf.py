@@ -159,6 +159,7 @@ def load_hf(source: str, *, random_weights: bool = False) -> HuggingFaceClip:
             check_weights(source, raw, options)
             model = _with_all_weights(kind, source, own)
         tokenizer = transformers.AutoTokenizer.from_pretrained(source, **own)
+        _check_tokenizer(source, tokenizer)
         pixels = _read_pixels(source, config.vision_config, options)
         return HuggingFaceClip(model, tokenizer, pixels, source)
 
@@ -181,6 +182,15 @@ def _with_all_weights(kind: Any, source: str, options: dict[str, Any]) -> Any:
             "in at random; take a complete checkpoint of this very model"
         )
     return model
+
+
+def _check_tokenizer(source: str, tokenizer: Any) -> None:
+    """Without its files the library makes one that knows no word, and reads every prompt alike."""
+    if set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):
+        raise UserError(
+            f"{source} has no vocabulary: its tokenizer's files are missing. Add tokenizer.json, "
+            "or vocab.json and merges.txt, of this very model"
+        )
 
 
 def _hub_options(name: str) -> dict[str, Any]:

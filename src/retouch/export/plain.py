@@ -57,12 +57,12 @@ def write_hf(subject: Subject, folder: Path) -> Written:
     if isinstance(clip, HuggingFaceClip):
         clip.save(folder)
         _say_how_long(folder, clip)
-        return _checked(subject, load_hf(str(folder)), "transformers", [])
+        return _checked(subject, _again(folder, "transformers"), "transformers", [])
     if isinstance(clip, OpenClip):
         as_transformers(clip).save(folder)
         _say_how_long(folder, clip)
         limits = _differences(clip, "transformers", "open_clip")
-        return _checked(subject, load_hf(str(folder)), "transformers", limits)
+        return _checked(subject, _again(folder, "transformers"), "transformers", limits)
     raise of_ones_own(clip)
 
 
@@ -91,7 +91,18 @@ def write_open_clip(subject: Subject, folder: Path) -> Written:
         raise of_ones_own(clip)
     (folder / "open_clip_config.json").write_text(json.dumps(config, indent=1), "utf-8")
     save_file({k: t.contiguous() for k, t in state.items()}, folder / "open_clip_model.safetensors")
-    return _checked(subject, load_open_clip_folder(folder), "open_clip", limits)
+    return _checked(subject, _again(folder, "open_clip"), "open_clip", limits)
+
+
+def _again(folder: Path, library: str) -> Clip:
+    """What was written, loaded from there."""
+    try:
+        return load_hf(str(folder)) if library == "transformers" else load_open_clip_folder(folder)
+    except UserError as why:
+        raise UserError(
+            f"this model cannot be exported: written as its parts save themselves, {library} does "
+            f"not load it again. {why}"
+        ) from why
 
 
 def _differences(clip: Clip, there: str, here: str) -> list[str]:

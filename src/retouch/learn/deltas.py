@@ -90,7 +90,7 @@ def merge_files(paths: Sequence[str | Path], how: How = "sum", base: str | None 
     shared = _shared(parts)
     parts = [part[shared:] for part in parts]
     if len(parts) < 2 or not all(parts):
-        raise UserError("there is nothing to merge; give two deltas or more, each of them once")
+        raise _nothing_to_merge(paths, parts)
     deltas = [join([Delta.load(step.name) for step in part]) for part in parts]
     chain = not side_by_side(deltas)
     if how == "sum" and chain and base is None:
@@ -98,6 +98,26 @@ def merge_files(paths: Sequence[str | Path], how: How = "sum", base: str | None 
     deltas = in_order(deltas) if chain else deltas
     clip = _base(deltas[0], paths, base)
     return Merged(merge(clip.model, deltas, how), len(deltas), chain, shared)
+
+
+def _nothing_to_merge(paths: Sequence[str | Path], own: Sequence[Sequence[Header]]) -> UserError:
+    """Why not; `own` are the deltas of each path that not all of them hold."""
+    if len(paths) < 2:
+        return UserError(
+            f"{paths[0]} holds one delta, so there is nothing to merge; give two deltas or more"
+        )
+    rest = list(zip(paths, own, strict=True))
+    first = next(path for path, deltas in rest if not deltas)
+    longer = [path for path, deltas in rest if deltas]
+    if not longer:
+        return UserError(
+            f"there is nothing to merge: {', '.join(map(str, paths))} hold the same deltas; give "
+            "each of them once"
+        )
+    return UserError(
+        f"there is nothing to merge: {longer[0]} goes on from {first} and holds all of its deltas. "
+        f"`retouch delta merge {longer[0]}` makes one delta of all that it learned"
+    )
 
 
 def _files(path: Path) -> list[Path]:
