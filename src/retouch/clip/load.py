@@ -12,6 +12,7 @@ from retouch.clip.open_clip import (
     load_open_clip,
     load_open_clip_folder,
 )
+from retouch.clip.own import check_code, load_own, names_code
 from retouch.clip.prompt_file import load_prompts
 from retouch.errors import UserError
 
@@ -21,13 +22,17 @@ def load(name: str, *, device: str = "cpu", random_weights: bool = False) -> Cli
 
     `name` is a folder of either library, a hub id of transformers (`openai/clip-vit-base-patch16`),
     `open_clip:NAME/TAG`, `open_clip:NAME@FILE.safetensors`, or `builtin`, the small model that
-    comes with the package. Weights that are missing are an error; `random_weights` asks for them.
-    Weights stored in 16 bits are loaded as float32, because training moves them by less than 16
-    bits can tell apart.
+    comes with the package; or `FILE.py:FUNCTION`, which is run (see `clip.own`). Weights that are
+    missing are an error; `random_weights` asks for them. Weights stored in 16 bits are loaded as
+    float32, because training moves them by less than 16 bits can tell apart.
     """
     target = find_device(device)
     check_name(name)
     clip: Clip
+    if names_code(name):
+        if random_weights:
+            raise UserError(f"--random-weights says nothing to {name}, which makes its own weights")
+        return load_own(name).to(target)
     if name == "builtin":
         clip = load_hf(str(files("retouch") / "builtin" / "model"), random_weights=random_weights)
         clip.name = "builtin"
@@ -44,6 +49,9 @@ def load(name: str, *, device: str = "cpu", random_weights: bool = False) -> Cli
 
 def check_name(name: str) -> None:
     """Refuse what cannot be a model, before anything is loaded."""
+    if names_code(name):
+        check_code(name)
+        return
     if name.startswith("open_clip:") or Path(name).is_dir() or not _looks_like_path(name):
         return
     raise UserError(f"there is no folder {name}; give a model's folder, a hub id or 'builtin'")

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from retouch.clip import Clip, load
+from retouch.clip.own import refuse_code
 from retouch.errors import UserError
 from retouch.files import whole_folder
 from retouch.learn.reopen import Reopened, delta_file, is_run, reopen
@@ -130,6 +131,8 @@ def _base(first: Delta, paths: Sequence[str | Path], named: str | None) -> Clip:
             f"{first.name} does not say which model it begins at, and its weights are needed to "
             "merge; name the model with --base"
         )
+    if not named and not runs:
+        refuse_code(name, first.name, "--base")
     try:
         return model_at(name, first.before)
     except UserError as why:

@@ -7,6 +7,7 @@ from typing import Any
 import yaml
 
 from retouch.clip import Clip, load
+from retouch.clip.own import refuse_code
 from retouch.errors import UserError
 from retouch.learn.results import Results
 from retouch.methods import Method, Settings, recipe
@@ -60,6 +61,8 @@ def reopen(folder: str | Path, *, model: str | None = None, device: str = "cpu")
     folder = Path(folder)
     config = read_config(folder)
     name = model or config["places"]["model"]
+    if not model:
+        refuse_code(name, folder)
     try:
         clip = load(name, device=device)
     except UserError as why:
