@@ -1,6 +1,8 @@
 """`retouch classify`."""
 
-from collections.abc import Sequence
+import gc
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -47,10 +49,12 @@ def classify(
     Example: `retouch classify runs/march bird.jpg --names "red kite,buzzard,crow"`
     """
     with plainly():
-        from retouch.learn.answers import guess
+        with _without_gc():  # most of the time goes into imports
+            from retouch.learn.answers import guess
 
-        pictures = _pictures(images)
-        subject = open_subject(where, model=model, task=task, device=device, precision=precision)
+            pictures = _pictures(images)
+            how = {"device": device, "precision": precision}
+            subject = open_subject(where, model=model, task=task, light=True, **how)
         choices, prompts = _names(names, names_file, subject), _templates(template, subject)
         said: list[list[list[Guess]]] = []
         bad: list[Bad] = []
@@ -64,6 +68,18 @@ def classify(
             _show(subject, pictures, said, bad)
         if bad:
             raise typer.Exit(1)
+
+
+@contextmanager
+def _without_gc() -> Iterator[None]:
+    """Importing torch makes objects by the hundred thousand, none of which is garbage."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _pictures(paths: Sequence[Path]) -> "Pictures":

@@ -5,7 +5,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -110,8 +110,9 @@ def leave(code: str | int | None) -> None:
     Its threads may want Python's lock when Python is gone (github.com/pytorch/pytorch, issue
     190489), and torchrun would call a job that did all its work a failure.
     """
-    sys.stdout.flush()
-    sys.stderr.flush()
+    with suppress(BrokenPipeError):
+        sys.stdout.flush()
+        sys.stderr.flush()
     os._exit(code if isinstance(code, int) else int(code is not None))
 
 

@@ -52,21 +52,26 @@ def open_subject(
     task: int | None = None,
     device: str = "cpu",
     precision: str = "auto",
+    light: bool = False,
 ) -> Subject:
-    """The model of a run before its first task and after the last, or a model alone."""
+    """The model of a run before its first task and after the last, or a model alone.
+
+    `light` as in `retouch.load`: for a command that encodes some images and ends.
+    """
     from retouch.clip import load
     from retouch.learn import is_run, reopen
     from retouch.learn.hardware import hardware
 
     if is_run(where):
-        return _of_run(reopen(where, model=model, device=device), task, precision)
+        run = reopen(where, model=model, device=device, light=light)
+        return _of_run(run, task, precision)
     for option, value in (("--model", model), ("--task", task)):
         if value is not None:
             raise UserError(
                 f"{where} is no folder of a run, so {option} {value} says nothing about it; "
                 f"leave {option} out, or give a run's folder"
             )
-    clip = load(where, device=device)
+    clip = load(where, device=device, light=light)
     clip.bf16 = hardware(clip.device, clip.size, precision).precision == "bf16"
     return Subject(where, clip.pixels, lambda: clip)
 

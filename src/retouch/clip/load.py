@@ -16,15 +16,21 @@ from retouch.clip.own import check_code, load_own, names_code
 from retouch.clip.prompt_file import load_prompts
 from retouch.errors import UserError
 
+BUILTIN = files("retouch") / "builtin" / "model"
 
-def load(name: str, *, device: str = "cpu", random_weights: bool = False) -> Clip:
+
+def load(
+    name: str, *, device: str = "cpu", random_weights: bool = False, light: bool = False
+) -> Clip:
     """Load a CLIP, whichever library it comes from.
 
     `name` is a folder of either library, a hub id of transformers (`openai/clip-vit-base-patch16`),
     `open_clip:NAME/TAG`, `open_clip:NAME@FILE.safetensors`, or `builtin`, the small model that
     comes with the package; or `FILE.py:FUNCTION`, which is run (see `clip.own`). Weights that are
     missing are an error; `random_weights` asks for them. Weights stored in 16 bits are loaded as
-    float32, because training moves them by less than 16 bits can tell apart.
+    float32, because training moves them by less than 16 bits can tell apart. `light` is for a model
+    that is only asked: a plain CLIP in a folder is then loaded without its library, which takes
+    seconds to import.
     """
     target = find_device(device)
     check_name(name)
@@ -33,8 +39,10 @@ def load(name: str, *, device: str = "cpu", random_weights: bool = False) -> Cli
         if random_weights:
             raise UserError(f"--random-weights says nothing to {name}, which makes its own weights")
         return load_own(name).to(target)
+    if light and not random_weights and (plain := _light(name)):
+        return plain.to(target)
     if name == "builtin":
-        clip = load_hf(str(files("retouch") / "builtin" / "model"), random_weights=random_weights)
+        clip = load_hf(str(BUILTIN), random_weights=random_weights)
         clip.name = "builtin"
     elif name.startswith("open_clip:"):
         clip = load_open_clip(name.removeprefix("open_clip:"), random_weights=random_weights)
@@ -45,6 +53,15 @@ def load(name: str, *, device: str = "cpu", random_weights: bool = False) -> Cli
     if not random_weights:
         load_prompts(clip, _folder(name))
     return clip.to(target)
+
+
+def _light(name: str) -> Clip | None:
+    from retouch.clip.light import load_light
+
+    folder = Path(str(BUILTIN)) if name == "builtin" else Path(name)
+    if not folder.is_dir() or is_open_clip_folder(folder):
+        return None
+    return load_light(folder, name)
 
 
 def check_name(name: str) -> None:

@@ -52,11 +52,13 @@ def is_run(folder: str | Path) -> bool:
     return (Path(folder) / CONFIG).is_file()
 
 
-def reopen(folder: str | Path, *, model: str | None = None, device: str = "cpu") -> Reopened:
+def reopen(
+    folder: str | Path, *, model: str | None = None, device: str = "cpu", light: bool = False
+) -> Reopened:
     """The run in a folder, with the model that it began with.
 
     Where that model lies elsewhere now, `model` says where. It is known by its weights: any other
-    is refused.
+    is refused. `light` as in `retouch.load`.
     """
     folder = Path(folder)
     config = read_config(folder)
@@ -64,7 +66,7 @@ def reopen(folder: str | Path, *, model: str | None = None, device: str = "cpu")
     if not model:
         refuse_code(name, folder)
     try:
-        clip = load(name, device=device)
+        clip = load(name, device=device, light=light)
     except UserError as why:
         if model:
             raise
@@ -72,10 +74,13 @@ def reopen(folder: str | Path, *, model: str | None = None, device: str = "cpu")
             f"{folder} began with the model {name}, which cannot be loaded here: {why}. "
             "Say where it is now with --model, or name the model itself"
         ) from None
-    if fingerprint(clip.model) != config["weights"]:
+    known = fingerprint(clip.model) == config["weights"]
+    if light and not known:
+        return reopen(folder, model=model, device=device)
+    if not known:
         method, settings = method_of(config), Settings(**config["settings"])
         method.trains.start(clip, settings, None)  # prompts are part of the model it began with
-    if (found := fingerprint(clip.model)) != config["weights"]:
+    if not known and (found := fingerprint(clip.model)) != config["weights"]:
         raise UserError(
             f"{folder} began with weights {config['weights'][:12]}, but those of {name} are "
             f"{found[:12]}; give the model that the run began with as --model"

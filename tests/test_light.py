@@ -1,0 +1,138 @@
+"""A plain CLIP without transformers gives the same answers, to the bit, and sooner."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from commands import run
+from test_data import make_folder
+from tiny import tiny_clip, tiny_folder
+
+import retouch
+from retouch.clip.hf import HuggingFaceClip
+from retouch.clip.light import LightClip, load_light
+from retouch.sparse import fingerprint
+
+PROMPTS = ["a photo of a red sign", "blue", "", "a picture of the dark green photo, bright " * 9]
+
+
+def same(folder: Path | str) -> None:
+    """Weights, tokens, features and pixels are those of transformers."""
+    light, full = retouch.load(str(folder), light=True), retouch.load(str(folder))
+    assert type(light) is LightClip
+    assert type(full) is HuggingFaceClip
+    assert fingerprint(light.model) == fingerprint(full.model)
+    assert light.pixels == full.pixels
+    height, width = full.pixels.size
+    noise = np.random.default_rng(0).integers(0, 256, (5, height, width, 3), np.uint8)
+    with torch.no_grad():
+        for each in (PROMPTS[:2], PROMPTS):
+            tokens = [clip.tokenise(each) for clip in (light, full)]
+            assert torch.equal(tokens[0]["input_ids"], tokens[1]["input_ids"])
+            assert torch.equal(light.lengths(tokens[0]), full.lengths(tokens[1]))
+            assert torch.equal(light.text_features(tokens[0]), full.text_features(tokens[1]))
+        pixels = torch.from_numpy(noise)
+        assert torch.equal(light.image_features(pixels), full.image_features(pixels))
+        assert torch.equal(light.logit_scale, full.logit_scale)
+
+
+def change(folder: Path, file: str, **values: Any) -> Path:
+    found = json.loads((folder / file).read_text())
+    (folder / file).write_text(json.dumps({**found, **values}))
+    return folder
+
+
+def test_it_agrees_with_transformers_to_the_bit(tmp_path: Path):
+    same("builtin")
+    same(tiny_folder(tmp_path / "tiny"))
+    gelu = tiny_folder(tmp_path / "gelu")
+    config = json.loads((gelu / "config.json").read_text())
+    for tower in ("text_config", "vision_config"):
+        config[tower] |= {"hidden_act": "gelu", "layer_norm_eps": 1e-3}
+    same(change(gelu, "config.json", **config))
+    config["text_config"]["eos_token_id"] = 2  # as OpenAI's were, and read at the largest token
+    same(change(gelu, "config.json", **config))
+
+
+def test_it_reads_clips_own_tokenizer_as_transformers_does(tmp_path: Path):
+    transformers = pytest.importorskip("transformers")
+    from tokenizers.pre_tokenizers import ByteLevel
+
+    letters = sorted(ByteLevel.alphabet())
+    words = [*letters, *(f"{letter}</w>" for letter in letters), "re", "red</w>"]
+    marks = ["<|startoftext|>", "<|endoftext|>"]
+    vocabulary = {word: i for i, word in enumerate([*words, *marks])}
+    merges = [("r", "e"), ("re", "d</w>")]
+    tokenizer = transformers.CLIPTokenizer(vocab=vocabulary, merges=merges)
+    folder = tiny_folder(tmp_path / "model")
+    own = tiny_clip().model.config
+    own.text_config.vocab_size, own.text_config.eos_token_id = 600, vocabulary[marks[1]]
+    torch.manual_seed(0)
+    clip = HuggingFaceClip(transformers.CLIPModel(own), tokenizer, tiny_clip().pixels)
+    shutil.rmtree(folder)
+    clip.save(folder)
+    same(folder)
+
+
+@pytest.mark.parametrize(
+    ("file", "values"),
+    [
+        ("config.json", {"model_type": "vision-text-dual-encoder"}),
+        ("config.json", {"quantization_config": {}}),
+        ("config.json", {"projection_dim": 7}),
+        ("tokenizer_config.json", {"tokenizer_class": "BertTokenizer"}),
+        ("tokenizer_config.json", {"padding_side": "left"}),
+        ("prompts.safetensors", None),
+        ("processor_config.json", None),
+        ("model.safetensors", None),
+    ],
+)
+def test_what_is_out_of_the_ordinary_is_left_to_transformers(
+    file: str, values: dict[str, Any] | None, tmp_path: Path
+):
+    folder = tiny_folder(tmp_path / "model")
+    assert load_light(folder, "x")
+    if values is None:
+        (folder / file).write_bytes(b"something else")
+    else:
+        change(folder, file, **values)
+    assert load_light(folder, "x") is None
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    home = tmp_path_factory.mktemp("home")
+    make_folder(home / "photos", {"dark_red": 6, "bright green": 6})
+    words = ("learn", home / "photos", "--model", tiny_folder(home / "model"), "--epochs", 1)
+    for method in ("spu", "l2p"):
+        run(*words, "--method", method, "-o", home / method)
+    return home
+
+
+def test_classify_says_the_same_and_prompts_are_not_forgotten(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+):
+    words = [["classify", home / method, home / "photos", "--json"] for method in ("spu", "l2p")]
+    light = [run(*each).stdout for each in words]
+    monkeypatch.setattr("retouch.clip.light.load_light", lambda folder, name: None)
+    assert [run(*each).stdout for each in words] == light
+
+
+def test_classify_does_not_wait_for_what_it_does_not_need(home: Path):
+    """Most of its time went into imports."""
+    heavy = ["transformers", "torchvision", "scipy", "sympy", "pandas", "matplotlib", "jinja2"]
+    code = f"""
+import sys
+from retouch.cli import app
+app(["classify", {str(home / "spu")!r}, {str(home / "photos")!r}], standalone_mode=False)
+here = [name for name in {heavy} + ["torch._dynamo"] if name in sys.modules]
+sys.exit(", ".join(here))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
