@@ -66,7 +66,9 @@ def env(checkout: Path) -> dict[str, str]:
 def run(checkout: Path, home: Path, words: list[str]) -> Took:
     before, began = os.times(), time.perf_counter()
     command = [sys.executable, "-m", "retouch", *words]
-    subprocess.run(command, cwd=home, env=env(checkout), capture_output=True)
+    done = subprocess.run(command, cwd=home, env=env(checkout), capture_output=True, text=True)
+    if done.returncode != int("--max-drop" in words):
+        sys.exit(f"{checkout}: retouch {' '.join(words)} failed\n{done.stderr}")
     wall, after = time.perf_counter() - began, os.times()
     spent = [t.children_user + t.children_system for t in (before, after)]
     return Took(spent[1] - spent[0], wall)

@@ -132,7 +132,7 @@ import sys
 from retouch.cli import app
 app(["classify", {str(home / "spu")!r}, {str(home / "photos")!r}], standalone_mode=False)
 here = [name for name in {heavy} + ["torch._dynamo"] if name in sys.modules]
-sys.exit(", ".join(here))
+sys.exit(", ".join(here) or 0)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -1,10 +1,8 @@
-"""A plain CLIP in a few lines of torch: the same weights and the same features as transformers'.
+"""Load a plain CLIP to ask it something, without its library.
 
-Importing transformers takes longer than a model of its kind takes to answer. Where a model is only
-asked, and its folder holds a `CLIPModel` as transformers writes it, this loads it without: the same
-parameters by the same names, and the same operations in the same order, so that features agree to
-the bit (tests/test_light.py). Anything out of the ordinary returns None, and is left to
-`clip.hf`, which also says what is wrong with it.
+Importing transformers takes longer than its models take to answer. Where a folder holds a
+`CLIPModel` as transformers writes it, the model is `clip.plain` with the same weights. Anything out
+of the ordinary is left to `clip.hf`, which also says what is wrong with it.
 """
 
 import json
@@ -13,16 +11,16 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import safetensors
 import torch
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
-from torch import Tensor, nn
-from torch.nn.functional import gelu, pad, scaled_dot_product_attention
+from torch import Tensor
+from torch.nn.functional import pad
 
 from retouch.clip.hf import HuggingFaceClip
 from retouch.clip.model import Tokens
 from retouch.clip.pixels import Pixels
+from retouch.clip.plain import PlainCLIP
 from retouch.clip.prompt_file import FILE as PROMPTS
 
 # What transformers takes for granted where config.json is silent.
@@ -50,157 +48,6 @@ _UNUSUAL |= {"attn_implementation", "_attn_implementation"}
 _WORDS = r"""'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"""
 _MARKS = r"<\|startoftext\|>|<\|endoftext\|>|"
 _TOKENIZERS = {"CLIPTokenizer", "CLIPTokenizerFast", "PreTrainedTokenizerFast", "TokenizersBackend"}
-
-
-class _Empty(nn.Module):
-    """Layers that are not filled at random: their weights come from a file."""
-
-    def reset_parameters(self) -> None:
-        pass
-
-
-class _Linear(_Empty, nn.Linear):
-    pass
-
-
-class _Embedding(_Empty, nn.Embedding):
-    pass
-
-
-class _Conv2d(_Empty, nn.Conv2d):
-    pass
-
-
-class _LayerNorm(_Empty, nn.LayerNorm):
-    pass
-
-
-class _Attention(nn.Module):
-    def __init__(self, width: int, heads: int, causal: bool) -> None:
-        super().__init__()
-        self.heads, self.causal = heads, causal
-        self.k_proj, self.v_proj = _Linear(width, width), _Linear(width, width)
-        self.q_proj, self.out_proj = _Linear(width, width), _Linear(width, width)
-
-    def forward(self, x: Tensor) -> Tensor:
-        split = (layer(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for layer in self._qkv())
-        query, key, value = split
-        scale = query.shape[-1] ** -0.5
-        causal = self.causal and x.shape[1] > 1
-        out = scaled_dot_product_attention(query, key, value, is_causal=causal, scale=scale)
-        return self.out_proj(out.transpose(1, 2).contiguous().flatten(2))
-
-    def _qkv(self) -> tuple[nn.Module, nn.Module, nn.Module]:
-        return self.q_proj, self.k_proj, self.v_proj
-
-
-class _MLP(nn.Module):
-    def __init__(self, width: int, hidden: int, activation: str) -> None:
-        super().__init__()
-        self.fc1, self.fc2 = _Linear(width, hidden), _Linear(hidden, width)
-        self.quick = activation == "quick_gelu"
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.fc1(x)
-        return self.fc2(x * torch.sigmoid(1.702 * x) if self.quick else gelu(x))
-
-
-class _Block(nn.Module):
-    def __init__(self, config: Mapping[str, Any], causal: bool) -> None:
-        super().__init__()
-        width, eps = config["hidden_size"], config["layer_norm_eps"]
-        self.self_attn = _Attention(width, config["num_attention_heads"], causal)
-        self.layer_norm1 = _LayerNorm(width, eps=eps)
-        self.mlp = _MLP(width, config["intermediate_size"], config["hidden_act"])
-        self.layer_norm2 = _LayerNorm(width, eps=eps)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = x + self.self_attn(self.layer_norm1(x))
-        return x + self.mlp(self.layer_norm2(x))
-
-
-class _Encoder(nn.Module):
-    def __init__(self, config: Mapping[str, Any], causal: bool) -> None:
-        super().__init__()
-        blocks = [_Block(config, causal) for _ in range(config["num_hidden_layers"])]
-        self.layers = nn.ModuleList(blocks)
-
-    def forward(self, x: Tensor) -> Tensor:
-        for block in self.layers:
-            x = block(x)
-        return x
-
-
-class _TextEmbeddings(nn.Module):
-    def __init__(self, config: Mapping[str, Any]) -> None:
-        super().__init__()
-        self.token_embedding = _Embedding(config["vocab_size"], config["hidden_size"])
-        places = config["max_position_embeddings"]
-        self.position_embedding = _Embedding(places, config["hidden_size"])
-
-    def forward(self, ids: Tensor) -> Tensor:
-        places = torch.arange(ids.shape[1], device=ids.device)[None]
-        return self.token_embedding(ids) + self.position_embedding(places)
-
-
-class _TextTower(nn.Module):
-    def __init__(self, config: Mapping[str, Any]) -> None:
-        super().__init__()
-        self.embeddings, self.encoder = _TextEmbeddings(config), _Encoder(config, causal=True)
-        width = config["hidden_size"]
-        self.final_layer_norm = _LayerNorm(width, eps=config["layer_norm_eps"])
-        self.end: int = config["eos_token_id"]
-
-    def forward(self, ids: Tensor) -> Tensor:
-        x = self.final_layer_norm(self.encoder(self.embeddings(ids)))
-        # Of old configs, which say 2, transformers reads the largest token instead.
-        last = ids if self.end == 2 else ids == self.end
-        return x[torch.arange(len(x), device=x.device), last.int().argmax(dim=-1)]
-
-
-class _ImageEmbeddings(nn.Module):
-    def __init__(self, config: Mapping[str, Any]) -> None:
-        super().__init__()
-        width, patch = config["hidden_size"], config["patch_size"]
-        self.class_embedding = nn.Parameter(torch.empty(width))
-        self.patch_embedding = _Conv2d(
-            config["num_channels"], width, kernel_size=patch, stride=patch, bias=False
-        )
-        self.size: int = config["image_size"]
-        self.places = (self.size // patch) ** 2 + 1
-        self.position_embedding = _Embedding(self.places, width)
-
-    def forward(self, pixels: Tensor) -> Tensor:
-        patches = self.patch_embedding(pixels).flatten(2).transpose(1, 2)
-        first = self.class_embedding.expand(len(pixels), 1, -1)
-        places = torch.arange(self.places, device=pixels.device)[None]
-        return torch.cat([first, patches], dim=1) + self.position_embedding(places)
-
-
-class _ImageTower(nn.Module):
-    def __init__(self, config: Mapping[str, Any]) -> None:
-        super().__init__()
-        width, eps = config["hidden_size"], config["layer_norm_eps"]
-        self.embeddings = _ImageEmbeddings(config)
-        self.pre_layrnorm = _LayerNorm(width, eps=eps)  # transformers' spelling
-        self.encoder = _Encoder(config, causal=False)
-        self.post_layernorm = _LayerNorm(width, eps=eps)
-
-    def forward(self, pixels: Tensor) -> Tensor:
-        return self.post_layernorm(self.encoder(self.pre_layrnorm(self.embeddings(pixels)))[:, 0])
-
-
-class PlainCLIP(nn.Module):
-    """`transformers.CLIPModel`, by the names of its parameters; it encodes, nothing more."""
-
-    def __init__(self, text: Mapping[str, Any], image: Mapping[str, Any], width: int) -> None:
-        super().__init__()
-        self.text_model, self.vision_model = _TextTower(text), _ImageTower(image)
-        self.visual_projection = _Linear(image["hidden_size"], width, bias=False)
-        self.text_projection = _Linear(text["hidden_size"], width, bias=False)
-        self.logit_scale = nn.Parameter(torch.empty(()))
-        context = SimpleNamespace(max_position_embeddings=text["max_position_embeddings"])
-        self.config = SimpleNamespace(model_type="clip", text_config=context)
 
 
 class LightClip(HuggingFaceClip):
@@ -243,9 +90,10 @@ def load_light(folder: Path, name: str) -> LightClip | None:
         if model is None or tokenizer is None:
             return None
         pixels = Pixels.from_processor(settings, model.vision_model.embeddings.size)
-    except (OSError, ValueError, TypeError, KeyError, RuntimeError, safetensors.SafetensorError):
-        return None  # transformers will say what is wrong
-    return LightClip(model, tokenizer, pixels, name)
+    except Exception:  # whatever it is, transformers will say what is wrong
+        return None
+    size = model.vision_model.embeddings.size
+    return LightClip(model, tokenizer, pixels, name) if pixels.size == (size, size) else None
 
 
 def _read(file: Path) -> dict[str, Any]:
@@ -306,7 +154,7 @@ def _tokenizer(folder: Path) -> SimpleNamespace | None:
     backend = Tokenizer.from_file(str(file))
     ids = {}
     for key in ("pad_token", "eos_token"):
-        token = settings.get(key)
+        token = settings[key]
         text = token["content"] if isinstance(token, dict) else token
         ids[f"{key}_id"] = backend.token_to_id(text)
     return SimpleNamespace(backend_tokenizer=backend, padding_side="right", **ids)

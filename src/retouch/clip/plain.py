@@ -1,0 +1,171 @@
+"""CLIP in plain torch: `transformers.CLIPModel` by the names of its parameters.
+
+The same operations in the same order give the same features, to the bit (tests/test_light.py). It
+encodes, and nothing more: what is trained, saved or exported is transformers' own (`clip.hf`).
+"""
+
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import gelu, scaled_dot_product_attention
+
+
+class _Empty(nn.Module):
+    """Layers that are not filled at random: their weights come from a file."""
+
+    def reset_parameters(self) -> None:
+        pass
+
+
+class _Linear(_Empty, nn.Linear):
+    pass
+
+
+class _Embedding(_Empty, nn.Embedding):
+    pass
+
+
+class _Conv2d(_Empty, nn.Conv2d):
+    pass
+
+
+class _LayerNorm(_Empty, nn.LayerNorm):
+    pass
+
+
+class _Attention(nn.Module):
+    def __init__(self, width: int, heads: int, causal: bool) -> None:
+        super().__init__()
+        self.heads, self.causal = heads, causal
+        self.k_proj, self.v_proj = _Linear(width, width), _Linear(width, width)
+        self.q_proj, self.out_proj = _Linear(width, width), _Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        split = (layer(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for layer in self._qkv())
+        query, key, value = split
+        scale = query.shape[-1] ** -0.5
+        causal = self.causal and x.shape[1] > 1
+        out = scaled_dot_product_attention(query, key, value, is_causal=causal, scale=scale)
+        projected: Tensor = self.out_proj(out.transpose(1, 2).contiguous().flatten(2))
+        return projected
+
+    def _qkv(self) -> tuple[nn.Module, nn.Module, nn.Module]:
+        return self.q_proj, self.k_proj, self.v_proj
+
+
+class _MLP(nn.Module):
+    def __init__(self, width: int, hidden: int, activation: str) -> None:
+        super().__init__()
+        self.fc1, self.fc2 = _Linear(width, hidden), _Linear(hidden, width)
+        self.quick = activation == "quick_gelu"
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.fc1(x)
+        out: Tensor = self.fc2(x * torch.sigmoid(1.702 * x) if self.quick else gelu(x))
+        return out
+
+
+class _Block(nn.Module):
+    def __init__(self, config: Mapping[str, Any], causal: bool) -> None:
+        super().__init__()
+        width, eps = config["hidden_size"], config["layer_norm_eps"]
+        self.self_attn = _Attention(width, config["num_attention_heads"], causal)
+        self.layer_norm1 = _LayerNorm(width, eps=eps)
+        self.mlp = _MLP(width, config["intermediate_size"], config["hidden_act"])
+        self.layer_norm2 = _LayerNorm(width, eps=eps)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.self_attn(self.layer_norm1(x))
+        out: Tensor = x + self.mlp(self.layer_norm2(x))
+        return out
+
+
+class _Encoder(nn.Module):
+    def __init__(self, config: Mapping[str, Any], causal: bool) -> None:
+        super().__init__()
+        blocks = [_Block(config, causal) for _ in range(config["num_hidden_layers"])]
+        self.layers = nn.ModuleList(blocks)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.layers:
+            x = block(x)
+        return x
+
+
+class _TextEmbeddings(nn.Module):
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.token_embedding = _Embedding(config["vocab_size"], config["hidden_size"])
+        places = config["max_position_embeddings"]
+        self.position_embedding = _Embedding(places, config["hidden_size"])
+
+    def forward(self, ids: Tensor) -> Tensor:
+        places = torch.arange(ids.shape[1], device=ids.device)[None]
+        out: Tensor = self.token_embedding(ids) + self.position_embedding(places)
+        return out
+
+
+class _TextTower(nn.Module):
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.embeddings, self.encoder = _TextEmbeddings(config), _Encoder(config, causal=True)
+        width = config["hidden_size"]
+        self.final_layer_norm = _LayerNorm(width, eps=config["layer_norm_eps"])
+        self.end: int = config["eos_token_id"]
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x: Tensor = self.final_layer_norm(self.encoder(self.embeddings(ids)))
+        # Of old configs, which say 2, transformers reads the largest token instead.
+        last = ids if self.end == 2 else ids == self.end
+        return x[torch.arange(len(x), device=x.device), last.int().argmax(dim=-1)]
+
+
+class _ImageEmbeddings(nn.Module):
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        super().__init__()
+        width, patch = config["hidden_size"], config["patch_size"]
+        self.class_embedding = nn.Parameter(torch.empty(width))
+        self.patch_embedding = _Conv2d(
+            config["num_channels"], width, kernel_size=patch, stride=patch, bias=False
+        )
+        self.size: int = config["image_size"]
+        self.places = (self.size // patch) ** 2 + 1
+        self.position_embedding = _Embedding(self.places, width)
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        patches = self.patch_embedding(pixels).flatten(2).transpose(1, 2)
+        first = self.class_embedding.expand(len(pixels), 1, -1)
+        places = torch.arange(self.places, device=pixels.device)[None]
+        out: Tensor = torch.cat([first, patches], dim=1) + self.position_embedding(places)
+        return out
+
+
+class _ImageTower(nn.Module):
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        super().__init__()
+        width, eps = config["hidden_size"], config["layer_norm_eps"]
+        self.embeddings = _ImageEmbeddings(config)
+        self.pre_layrnorm = _LayerNorm(width, eps=eps)  # transformers' spelling
+        self.encoder = _Encoder(config, causal=False)
+        self.post_layernorm = _LayerNorm(width, eps=eps)
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        x = self.encoder(self.pre_layrnorm(self.embeddings(pixels)))
+        pooled: Tensor = self.post_layernorm(x[:, 0])
+        return pooled
+
+
+class PlainCLIP(nn.Module):
+    """`transformers.CLIPModel`, by the names of its parameters; it encodes, nothing more."""
+
+    def __init__(self, text: Mapping[str, Any], image: Mapping[str, Any], width: int) -> None:
+        super().__init__()
+        self.text_model, self.vision_model = _TextTower(text), _ImageTower(image)
+        self.visual_projection = _Linear(image["hidden_size"], width, bias=False)
+        self.text_projection = _Linear(text["hidden_size"], width, bias=False)
+        self.logit_scale = nn.Parameter(torch.empty(()))
+        context = SimpleNamespace(max_position_embeddings=text["max_position_embeddings"])
+        self.config = SimpleNamespace(model_type="clip", text_config=context)
