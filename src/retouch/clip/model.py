@@ -231,7 +231,19 @@ class Pair(Clip):
         from safetensors.torch import save_file
 
         Path(folder).mkdir(parents=True, exist_ok=True)
-        save_file(self.model.state_dict(), Path(folder) / "model.safetensors")
+        save_file(savable(self.model), Path(folder) / "model.safetensors")
+
+
+def savable(model: nn.Module) -> dict[str, Tensor]:
+    """The model's state as safetensors takes it: contiguous, and no two tensors share memory."""
+    state: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for name, tensor in model.state_dict().items():
+        own = tensor.contiguous()
+        place = own.untyped_storage().data_ptr()
+        state[name] = own.clone() if place in seen else own
+        seen.add(place)
+    return state
 
 
 def how_many(tokens: Tokens) -> int:

@@ -14,7 +14,7 @@ from torch.nn.functional import pad
 
 from retouch.clip.compiled import length_for
 from retouch.clip.guard import NO_CODE, no_code
-from retouch.clip.model import Clip, Tokens
+from retouch.clip.model import Clip, Tokens, savable
 from retouch.clip.pixels import Pixels
 from retouch.clip.prompt_file import saving
 from retouch.clip.torchvision import mend_torchvision
@@ -111,7 +111,7 @@ class OpenClip(Clip):
 
         Path(folder).mkdir(parents=True, exist_ok=True)
         with saving(self.model, folder):
-            save_file(self.model.state_dict(), Path(folder) / "open_clip_model.safetensors")
+            save_file(savable(self.model), Path(folder) / "open_clip_model.safetensors")
 
     @property
     def _causal(self) -> bool:

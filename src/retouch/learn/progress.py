@@ -3,6 +3,7 @@
 Nothing here depends on how many processes there are, so a run goes on with another number of them.
 """
 
+import torch
 from torch import Tensor
 
 from retouch.clip import Clip
@@ -23,7 +24,7 @@ def content_of(update: Update, method: Method) -> dict[str, Tensor]:
     content |= {f"part:{name}": t for name, t in remembered(method).items()}
     state = update.optimiser.state_dict()["state"]
     for number, entry in state.items():
-        content |= {f"state:{number}:{key}": value.cpu() for key, value in entry.items()}
+        content |= {f"state:{number}:{key}": v.cpu().contiguous() for key, v in entry.items()}
     return content
 
 
@@ -40,6 +41,11 @@ def put_back(update: Update, method: Method, content: dict[str, Tensor]) -> None
             _, number, what = key.split(":")
             state.setdefault(int(number), {})[what] = value
     update.optimiser.load_state_dict({**update.optimiser.state_dict(), "state": state})
+    for parameter, entry in update.optimiser.state.items():
+        for key, value in entry.items():
+            if value.shape == parameter.shape and value.stride() != parameter.stride():
+                # Fused kernels go through both as they lie in memory.
+                entry[key] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
 
 
 def same_model(clip: Clip, method: Method) -> None:

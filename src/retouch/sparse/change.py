@@ -5,7 +5,7 @@ lost to rounding.
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from retouch.devices.streams import helpers
+from retouch.errors import UserError
 from retouch.sparse.select import Chosen
 
 WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -24,6 +25,9 @@ def digest(tensors: Mapping[str, Tensor]) -> str:
 
     So a large model's tensors are read side by side.
     """
+    for name, tensor in tensors.items():
+        if tensor.is_meta:
+            raise UserError(f"{name} is on the meta device, without values; load its weights first")
     return _whole(_digests(tensors))
 
 
@@ -71,9 +75,9 @@ def _digest_of(tensor: Tensor) -> str:
     return found.hexdigest()
 
 
-def bits(tensor: Tensor) -> Tensor:
-    """The tensor's memory as a flat row of whole numbers of the same width."""
-    return tensor.detach().view(-1).view(WORDS[tensor.element_size()])
+def bits(entries: Tensor) -> Tensor:
+    """A contiguous tensor's entries as a flat row of whole numbers of the same width."""
+    return entries.detach().view(-1).view(WORDS[entries.element_size()])
 
 
 @dataclass(frozen=True)
@@ -88,17 +92,6 @@ class Change:
         """What the old entries became, or what the new ones were."""
         return (bits(entries) ^ self.xor.to(entries.device)).view(entries.dtype)
 
-    @torch.no_grad()
-    def flip(self, tensor: Tensor) -> None:
-        """Lead a tensor from old to new or back, in place."""
-        row, index = bits(tensor), self.chosen.index
-        xor = self.xor.to(row.device)
-        if index is None:
-            row.bitwise_xor_(xor)
-        else:
-            index = index.to(row.device)
-            row[index] = row[index] ^ xor
-
     def fits(self, tensor: Tensor | None) -> bool:
         """Whether it can be a change of this tensor."""
         chosen = self.chosen
@@ -106,7 +99,7 @@ class Change:
             tensor is not None
             and tuple(tensor.shape) == chosen.shape
             and tensor.dtype == self.dtype
-            and self.xor.dtype == WORDS[tensor.element_size()]
+            and self.xor.dtype == WORDS.get(tensor.element_size())
             and self.xor.numel() == chosen.count
             and (chosen.index is None or not chosen.count or int(chosen.index[-1]) < chosen.size)
         )
@@ -120,6 +113,49 @@ class Change:
             xor[index] ^= change.xor.cpu()
             touched[index] = True
         return _at(touched, xor, self.chosen.shape, self.dtype)
+
+
+@torch.no_grad()
+def flip(changes: Mapping[str, Change], tensors: Mapping[str, Tensor]) -> None:
+    """Lead tensors from old to new or back, in place; all of them, or none where that fails.
+
+    Of tensors that share memory, all are read before one is written. The first is written last:
+    a change of tied weights is always known by their first name, and not always by the others.
+    """
+    done: list[list[str]] = []
+    try:
+        for names in by_memory({name: tensors[name] for name in tensors if name in changes}):
+            done.append(names)
+            _flip(names, changes, tensors)
+    except BaseException:
+        for names in reversed(done[:-1]):
+            _flip(names, changes, tensors)
+        raise
+
+
+def _flip(
+    names: Sequence[str], changes: Mapping[str, Change], tensors: Mapping[str, Tensor]
+) -> None:
+    new = {name: changes[name].other(changes[name].chosen.take(tensors[name])) for name in names}
+    for name in reversed(names):
+        changes[name].chosen.put(tensors[name], new[name])
+
+
+def by_memory(tensors: Mapping[str, Tensor]) -> list[list[str]]:
+    """The names of tensors that share memory, together and in order; most stand alone."""
+    found: dict[tuple[torch.device, int], list[str]] = {}
+    for name, tensor in tensors.items():
+        found.setdefault((tensor.device, _memory(tensor)), []).append(name)
+    return list(found.values())
+
+
+def ties(tensors: Mapping[str, Tensor]) -> list[list[str]]:
+    """The names of tensors that are one and the same, together and in order; most stand alone."""
+    found: dict[object, list[str]] = {}
+    for name, t in tensors.items():
+        place = (_memory(t), t.storage_offset(), t.shape, t.stride()) if t.numel() else name
+        found.setdefault((t.device, t.dtype, place), []).append(name)
+    return list(found.values())
 
 
 def between(old: Tensor, new: Tensor) -> Change | None:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from retouch.errors import UserError
 from retouch.sparse import delta_file
-from retouch.sparse.change import Change, between, bits, digest
+from retouch.sparse.change import Change, between, bits, digest, flip, ties
 from retouch.sparse.movement import Movement, moved_by, root_mean_square
 from retouch.sparse.select import Selection
 
@@ -88,6 +88,11 @@ class Delta:
                 raise UserError(
                     f"the entry for {name} in {self.name} does not fit; take another copy"
                 )
+            if any(n > 1 and step == 0 for n, step in _layout(tensors[name])):
+                raise UserError(
+                    f"entries of {name} share memory, so they cannot be written one by one; call "
+                    ".clone() on it first"
+                )
 
     def _lead(self, model: nn.Module, start: str, goal: str, relation: str) -> None:
         tensors = model.state_dict()
@@ -98,14 +103,10 @@ class Delta:
                 "load the model it was made for, with the deltas before it applied in order"
             )
         self.check(tensors)
-        self._flip(tensors)
+        flip(self.changes, tensors)
         if fingerprint(model) != goal:
-            self._flip(tensors)
+            flip(self.changes, tensors)
             raise UserError(f"the content of {self.name} does not match its header; take another")
-
-    def _flip(self, tensors: Mapping[str, Tensor]) -> None:
-        for name, change in self.changes.items():
-            change.flip(tensors[name])
 
 
 class Snapshot:
@@ -154,6 +155,7 @@ def from_states(
 ) -> Delta:
     """What leads from one state of a model to another: the entries whose bits differ."""
     _check_alike(old, new)
+    _check_tied(old, new)
     found = {name: between(tensor, new[name]) for name, tensor in old.items()}
     changes = {name: change for name, change in found.items() if change is not None}
     known = []
@@ -187,6 +189,22 @@ def _check_alike(old: Mapping[str, Tensor], new: Mapping[str, Tensor]) -> None:
                 f"the two models are not of the same architecture: {name} is {first} in the first, "
                 f"and {second} in the second; a delta leads between weights of one architecture"
             )
+
+
+def _check_tied(old: Mapping[str, Tensor], new: Mapping[str, Tensor]) -> None:
+    """Weights that are tied in the first model must become the same, or nothing can lead there."""
+    for first, *others in ties(old):
+        for name in others:
+            if between(new[first], new[name]) is not None:
+                raise UserError(
+                    f"{first} and {name} are one and the same in the first model, and differ in "
+                    "the second; untie them in the first, or tie them in the second"
+                )
+
+
+def _layout(tensor: Tensor) -> list[tuple[int, int]]:
+    """How many entries each dimension has, and how far apart they lie."""
+    return list(zip(tensor.shape, tensor.stride(), strict=True))
 
 
 def _described(tensor: Tensor | None) -> str:

@@ -6,7 +6,7 @@ what each changed is summed, averaged, or the largest change of each entry wins.
 weights themselves are needed (`merge`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from typing import Any, Literal, Protocol, TypeVar, get_args
 
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from retouch.errors import UserError
-from retouch.sparse.change import Change
+from retouch.sparse.change import Change, ties
 from retouch.sparse.delta import Delta, combined, fingerprint, from_states
 from retouch.sparse.select import Chosen
 
@@ -82,18 +82,41 @@ def merge(
     fork = side_by_side(deltas)
     parts = list(deltas) if fork else in_order(deltas)
     _check_start(parts[0], fingerprint(model))
-    base = {name: tensor.detach().cpu() for name, tensor in model.state_dict().items()}
+    state = model.state_dict()
+    base = {name: tensor.detach().cpu() for name, tensor in state.items()}
     for part in parts:
         part.check(base)
-    merged = dict(base)
-    for name in dict.fromkeys(name for part in parts for name in part.changes):
-        mixed = _Mixed(base[name], how, chained=not fork)
-        for part in parts:
-            if name in part.changes:
-                mixed.add(part.changes[name])
-        merged[name] = mixed.result(len(parts))
-        _check_finite(name, merged[name], base[name], how)
+    merged = _copied(state)
+    for names in reversed(ties(state)):  # the first of those that share memory last: as in `flip`
+        changes = [found for part in parts if (found := _change_of(part, names))]
+        if not changes:
+            continue
+        mixed = _Mixed(base[names[0]], how, chained=not fork)
+        for change in changes:
+            mixed.add(change)
+        result = mixed.result(len(parts))
+        _check_finite(names[0], result, base[names[0]], how)
+        merged[names[0]].copy_(result)
     return from_states(base, merged, about or combined([part.about for part in parts], how))
+
+
+def _change_of(part: Delta, names: Sequence[str]) -> Change | None:
+    """What a delta does to a tensor of several names."""
+    return next((part.changes[name] for name in names if name in part.changes), None)
+
+
+def _copied(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Copies in main memory that share memory with each other as the originals do."""
+    storages: dict[int, torch.UntypedStorage] = {}
+    found = {}
+    for name, tensor in state.items():
+        own = tensor.untyped_storage()
+        if own.data_ptr() not in storages:
+            storages[own.data_ptr()] = own.clone().cpu()
+        copy = torch.empty(0, dtype=tensor.dtype)
+        place = tensor.storage_offset(), tensor.shape, tensor.stride()
+        found[name] = copy.set_(storages[own.data_ptr()], *place)
+    return found
 
 
 class _Mixed:

@@ -97,11 +97,8 @@ class _Part:
     def __init__(
         self, parameter: nn.Parameter, chosen: Chosen, layer: nn.Linear | None = None
     ) -> None:
-        if not parameter.is_contiguous():
-            raise UserError(
-                "a parameter's memory is not contiguous; call .contiguous() on it first"
-            )
         self.parameter = parameter.requires_grad_()
+        self._chosen = chosen
         self.index = chosen.index
         self._end = ExitStack()
         # A whole tensor needs no gathering: AdamW works on the parameter itself.
@@ -135,10 +132,10 @@ class _Part:
 
     def scatter(self) -> None:
         if self.index is not None:
-            self._flat().index_copy_(0, self.index, self.entries.data)
+            self._chosen.put(self.parameter, self.entries.data)
 
     def _flat(self) -> Tensor:
-        return self.parameter.detach().view(-1)
+        return self.parameter.detach().reshape(-1)
 
     def close(self) -> None:
         self._end.close()

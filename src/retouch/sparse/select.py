@@ -37,15 +37,20 @@ class Chosen:
     def take(self, tensor: Tensor) -> Tensor:
         """A copy of the chosen entries of `tensor`, flat."""
         flat = tensor.detach().reshape(-1)
-        return flat.clone() if self.index is None else flat.index_select(0, self.index)
+        if self.index is None:
+            return flat.clone()
+        return flat.index_select(0, self.index.to(flat.device))
 
     def put(self, tensor: Tensor, entries: Tensor) -> None:
-        """Write entries back to where `take` found them."""
-        flat = tensor.detach().view(-1)
+        """Write entries back to where `take` found them, however the tensor lies in memory."""
+        own = tensor.detach()
+        flat = own.view(-1) if own.is_contiguous() else own.reshape(-1)
         if self.index is None:
             flat.copy_(entries)
         else:
-            flat.index_copy_(0, self.index, entries.to(flat.device))
+            flat.index_copy_(0, self.index.to(flat.device), entries.to(flat.device))
+        if not own.is_contiguous():
+            own.copy_(flat.view(own.shape))
 
 
 @dataclass(frozen=True)
