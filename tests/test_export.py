@@ -40,6 +40,7 @@ from retouch.export.tokenizer import fast_tokenizer
 from retouch.learn import Results, reopen
 from retouch.learn.by_class import ByClass, ClassRow
 from retouch.methods import Settings
+from retouch.report import words
 from retouch.sparse import fingerprint
 
 ODD = [
@@ -433,6 +434,10 @@ def test_the_card_tells_the_run_and_odd_names_stay_text(hf_run: Path, tmp_path: 
     numbers = subject.run.metrics()
     for number in ("accuracy", "frozen_accuracy", "control", "control_before"):
         assert f"{numbers[number]:.1f} %" in body
+    assert "| control accuracy, on " in body
+    assert "| both together, choosing among all " in body
+    for sentence in words.verdict(subject.run):
+        assert sentence in body
     assert "This is my model, taught" in body
     assert "method `flyp`" in body
     assert "lr: 0.005" in body

@@ -106,6 +106,8 @@ def test_going_on_is_as_one_long_run(model: Path, tmp_path: Path):
     assert [row.tasks for row in results.rows] == [row.tasks for row in long.rows]
     assert [row.control for row in results.rows] == [row.control for row in long.rows]
     assert results.metrics().keys() == long.metrics().keys()
+    assert (results.learned_before, long.learned_before) == (1, 0)
+    assert [row.joint for row in results.rows] == [row.joint for row in long.rows]
 
 
 @pytest.mark.parametrize("name", RECIPES)

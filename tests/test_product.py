@@ -77,8 +77,17 @@ def test_a_month_later(march: Path, model: Path, data: Path, tmp_path: Path):
     moved = shutil.move(out, tmp_path / "elsewhere")
     assert reopen(moved).classes == told["classes"]
     may = ["learn", data / "photos", "--from", moved, "--out", tmp_path / "may", *FAST]
-    assert "as it knows" not in run(*may).stdout
-    assert Results.read(tmp_path / "may").done == 3
+    said = run(*may).stdout
+    assert "as it knows" not in said
+    assert "In this step it " in said
+    assert "The 4 classes learned before: " in said
+    third = Results.read(tmp_path / "may")
+    assert (third.done, third.learned_before) == (3, 2), "a step begins at the last --from"
+    assert third.command.startswith(f"retouch learn {data / 'photos'} --from ")
+    assert third.data["train"].name == str(data / "photos")
+    page = (tmp_path / "may" / "report.html").read_text()
+    for shown in ("In this step it ", "While it learned", "Confusion matrix", "--from"):
+        assert shown in page
 
 
 def test_more_than_the_allowed_drop_is_not_kept(model: Path, data: Path, tmp_path: Path):

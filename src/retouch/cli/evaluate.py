@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -166,7 +166,7 @@ def _as_json(
             "after": after,
         }
     learned = _learned(subject)
-    rows = [
+    marked = [
         {**row.model_dump(), "set": _set(row), "learned": row.name in learned}
         for row in found.classes
     ]
@@ -177,7 +177,7 @@ def _as_json(
         "notes": _notes(subject, exams),
         **totals,
         **found.model_dump(exclude={"examples"}),
-        "classes": rows,
+        "classes": marked,
     }
 
 
@@ -249,11 +249,11 @@ def _totals(
     was, now = joint.before, joint.after
     first = "New classes" if parts[0][0] == "New classes" else "Data"
     names = [f"{first}, among all", "Control set, among all", "Both, among all"]
-    values = zip(names, [*images, sum(images)], _accuracies(was), _accuracies(now), strict=True)
-    for what, count, before, after in values:
-        line(what, now.classes, count, before, cast(float, after))
+    every = zip(names, [*images, sum(images)], _accuracies(was), _accuracies(now), strict=True)
+    for what, count, then, after in every:
+        line(what, now.classes, count, None if was is None else then, after)
     return made
 
 
-def _accuracies(joint: "Joint | None") -> "list[float | None]":
-    return [None] * 3 if joint is None else [joint.new, joint.control, joint.overall]
+def _accuracies(joint: "Joint | None") -> list[float]:
+    return [0.0] * 3 if joint is None else [joint.new, joint.control, joint.overall]

@@ -166,10 +166,10 @@ class Judge:
         While a GPU encodes the prompts, images are read; and nobody waits for it in between.
         """
         features = encoded(clip, [asked for asked in sets if asked])
-        texts = [asked and self._texts(clip, asked.images) for asked in sets]
+        texts = [self._texts(clip, asked.images) for asked in sets if asked]
+        pairs = zip(features, texts, strict=True)
         parts = [
-            asked and Encoded(next(features), text, asked.images.classes, _labels(asked))
-            for asked, text in zip(sets, texts, strict=True)
+            asked and Encoded(*next(pairs), asked.images.classes, _labels(asked)) for asked in sets
         ]
         _refuse_nan([part for part in parts if part])
         return parts

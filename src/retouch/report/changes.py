@@ -166,7 +166,7 @@ def _cells(row: ClassRow) -> dict[str, str]:
 class Cell(NamedTuple):
     """A cell of a confusion matrix."""
 
-    count: int
+    images: int
     share: int
     """Percent of the images of its row."""
 
