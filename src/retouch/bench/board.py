@@ -13,6 +13,7 @@ from rich.text import Text
 from retouch.bench.cell import Cell
 from retouch.bench.engines import Done, Failed, News, Note, Said
 from retouch.bench.grid import line, numbers
+from retouch.learn.watch import EVERY
 
 State = Literal["waiting", "running", "done", "failed"]
 STYLES = {"waiting": "dim", "running": "bold", "done": "green", "failed": "bold red"}
@@ -32,19 +33,31 @@ class Board:
 
 
 class Lines(Board):
-    """A line whenever a task is learned, a cell ends or is tried again; for logs and pipes."""
+    """A line whenever a task is learned, a cell ends or is tried again; for logs and pipes.
+
+    During a long task there is one now and then.
+    """
 
     def __init__(self, console: Console) -> None:
         self._console = console
+        self._told: dict[str, float] = {}
 
     def __call__(self, said: Said) -> None:
-        if text := _text(said):
-            self._console.print(text, highlight=False, soft_wrap=True, markup=False)
+        if isinstance(said, News) and not self._due(said):
+            return
+        self._console.print(_text(said), highlight=False, soft_wrap=True, markup=False)
+
+    def _due(self, said: News) -> bool:
+        now = time.monotonic()
+        due = said.judged or now - self._told.setdefault(said.cell, now) >= EVERY
+        if due:
+            self._told[said.cell] = now
+        return due
 
 
 def _text(said: Said) -> str:
     if isinstance(said, News):
-        return f"{said.cell}: {said.doing}" if said.judged else ""
+        return f"{said.cell}: {said.doing}"
     if isinstance(said, Note):
         return f"{said.cell}: {said.text}" if said.cell else said.text
     if isinstance(said, Failed):

@@ -68,7 +68,7 @@ class News:
     where: str
     pid: int
     judged: bool = False
-    """A task is learned; this is worth a line of a log."""
+    """A task is learned, or a run goes on; this is worth a line of a log at once."""
 
 
 @dataclass(frozen=True)

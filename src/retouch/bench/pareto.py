@@ -87,6 +87,8 @@ def draw(done: Sequence[Done]) -> Figure:
                 fontsize=8,
                 color=MUTED,
             )
+        low, high = axes.get_ylim()
+        axes.set_ylim(max(low, 0), min(high, 100))
         best = frontier(every)
         axes.step(
             [p.lost for p in best],

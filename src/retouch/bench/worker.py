@@ -17,7 +17,7 @@ from retouch.errors import UserError
 from retouch.learn import Results, Watch
 from retouch.learn.hardware import Hardware, hardware
 from retouch.learn.suit import SMALL_MODEL
-from retouch.learn.watch import summary
+from retouch.learn.watch import resuming, summary
 
 if TYPE_CHECKING:
     from retouch.bench.grid import Bench
@@ -58,6 +58,9 @@ class Reporter(Watch):
     def begins(self, task: int, steps: int) -> None:
         self._task = task
         self._say(f"task {task + 1}/{self._cell.tasks}")
+
+    def resumes(self, task: int, tasks: int, step: int, steps: int) -> None:
+        self._say(resuming(task, tasks, step, steps), judged=True)
 
     def stepped(self, step: int, epoch: int, loss: float) -> None:
         if time.monotonic() - self._told >= EVERY:

@@ -46,7 +46,7 @@ from retouch.cli.prepare import (
     read_changes,
     read_order,
 )
-from retouch.cli.say import err, out, plainly, say_json, together
+from retouch.cli.say import doing, err, out, plainly, say_json, together
 from retouch.errors import UserError
 from retouch.output import check_folder
 
@@ -337,7 +337,8 @@ def _answer(talk: "Console", folder: Path, results: "Results", as_json: bool) ->
     from retouch.report import write_report
     from retouch.report.words import compiled, verdict
 
-    page = write_report(folder, [results])
+    with doing("Writing the page"):
+        page = write_report(folder, [results])
     if as_json:
         say_json(
             {

@@ -130,6 +130,17 @@ def _fail(message: str, code: int) -> None:
     raise typer.Exit(code)
 
 
+@contextmanager
+def doing(what: str) -> Iterator[None]:
+    """Show what is being done as long as it takes, where there is a terminal; a line elsewhere."""
+    if err.is_terminal:
+        with err.status(what):
+            yield
+        return
+    err.print(what, highlight=False, markup=False)
+    yield
+
+
 def progress(parts: "Iterable[Indices]", what: str, total: int) -> "Iterator[Indices]":
     """Pass on parts of some images, with a bar where there is a terminal."""
     err.print(what, highlight=False, soft_wrap=True, markup=False)

@@ -74,7 +74,8 @@ class Record:
         self.watch = watch
         self._method = method
         self._buffer = Buffer(0)
-        self._task = 0
+        self._task = self._steps = 0
+        self._resumed = False
         self._since = 0.0
         self._last: _Step | None = None
         self.stop = False
@@ -86,7 +87,8 @@ class Record:
 
     def begin(self, buffer: Buffer, judge: Callable[[int], Row]) -> None:
         """Before the first task that is left to learn; `judge` is told how many are learned."""
-        first = None if self.results.begun else judge(0)
+        self._resumed = self.results.begun
+        first = None if self._resumed else judge(0)
         ranks.from_first(self._remove_leftovers)
         if self.done:
             ranks.from_first(self._catch_up)
@@ -100,7 +102,7 @@ class Record:
 
     def begin_task(self, task: Task, update: Update, steps: int) -> None:
         """A task of so many steps begins."""
-        self._task = task.number
+        self._task, self._steps = task.number, steps
         self._since = time.monotonic()
         self.watch.begins(task.number, steps)
 
@@ -109,6 +111,9 @@ class Record:
         start = int(ranks.from_first(lambda: str(self._load_checkpoint(update))))
         if start:
             same_progress(update, self._method)
+        if self._resumed:
+            self._resumed = False
+            self.watch.resumes(self._task, len(self.results.tasks), start, self._steps)
         return start
 
     def control_drop(self, now: Callable[[], float | None]) -> Callable[[], float] | None:
@@ -216,7 +221,6 @@ class Run(Record):
         self._every = every
         self._saved_at = time.monotonic()
         self._metrics = Metrics(folder / METRICS)
-        self._steps = 0
         self._snapshot: Snapshot | None = None
         self._weights = weights  # the fingerprint between tasks
         self._digests = Digests()
@@ -246,7 +250,7 @@ class Run(Record):
 
     def begin_task(self, task: Task, update: Update, steps: int) -> None:
         super().begin_task(task, update, steps)
-        self._update, self._steps = update, steps
+        self._update = update
         model, selection = self.clip.model, update.selection
         self._snapshot = Snapshot(model, selection, self._weights, update.tensors)
 

@@ -148,7 +148,7 @@ def teach(
             record.tell({"compiling": f"{took.seconds:.0f} s"})
     if out is not None:
         add = {"store_images": store_images, "per_class": per_class}
-        finish(Path(out), clip, stream, record.results, control, **add)
+        finish(Path(out), clip, stream, record.results, control, progress=seen.progress, **add)
     return record.results
 
 

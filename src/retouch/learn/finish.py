@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from retouch.clip import Clip
+from retouch.data.cache import Progress, silent
 from retouch.data.images import Images
 from retouch.data.stream import Stream
 from retouch.devices import ranks
@@ -23,6 +24,7 @@ def finish(
     *,
     store_images: bool = True,
     per_class: bool = True,
+    progress: Progress = silent,
 ) -> None:
     """Add what a finished run's folder lacks; call it on every rank, rank 0 writes.
 
@@ -36,11 +38,11 @@ def finish(
     if per_class and not ranks.from_first(lambda: "compared" if ByClass.read(folder) else ""):
         run = Reopened(folder, read_config(folder), results, clip, results.done)
         try:
-            look_closely(run, stream.test, control, examples=store_images)
+            look_closely(run, stream.test, control, examples=store_images, progress=progress)
         finally:
             run.go_to()  # the caller's model is handed back as the last task left it
     if not ranks.is_first():
         return
     if store_images and not is_kept(folder):
-        keep(folder, stream, results, clip.pixels)
+        keep(folder, stream, results, clip.pixels, progress)
     drop_copy(folder)

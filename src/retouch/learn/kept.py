@@ -17,12 +17,14 @@ from PIL import Image
 
 from retouch import sealed
 from retouch.clip.pixels import Pixels, Uint8
+from retouch.data.cache import Progress, silent
 from retouch.data.images import Images
 from retouch.data.names import Names
 from retouch.data.pictures import Files, Indices
 from retouch.data.stream import Stream
 from retouch.errors import UserError
 from retouch.learn.results import Results
+from retouch.plural import count
 
 FOLDER = "images"
 INDEX = "index.json"
@@ -58,7 +60,13 @@ def is_kept(run: str | Path) -> bool:
     return (Path(run) / FOLDER / INDEX).is_file()
 
 
-def keep(run: str | Path, stream: Stream, results: Results, pixels: Pixels) -> int:
+def keep(
+    run: str | Path,
+    stream: Stream,
+    results: Results,
+    pixels: Pixels,
+    progress: Progress = silent,
+) -> int:
     """Store the replay buffer and images to judge by, whole or not at all. Returns their bytes."""
     folder = Path(run) / FOLDER
     part = folder.with_name(f".{FOLDER}.part")
@@ -67,8 +75,8 @@ def keep(run: str | Path, stream: Stream, results: Results, pixels: Pixels) -> i
     groups = {g: np.array(own, np.int64) for g, own in results.replay.get("groups", {}).items()}
     replayed = np.concatenate([np.empty(0, np.int64), *groups.values()])
     judged = [_some_of_each(stream.test, task.test) for task in stream.tasks]
-    replay = _write(part, "replay", stream.train, replayed, pixels)
-    judge = _write(part, "judge", stream.test, np.concatenate(judged), pixels)
+    replay = _write(part, "replay", stream.train, replayed, pixels, progress)
+    judge = _write(part, "judge", stream.test, np.concatenate(judged), pixels, progress)
     of_task = {int(i): task.number for task in stream.tasks for i in task.train}
     for entry, position in zip(replay, replayed, strict=True):
         entry["task"] = of_task[int(position)]
@@ -171,11 +179,12 @@ def _some_of_each(images: Images, positions: Indices) -> Indices:
 
 
 def _write(
-    folder: Path, use: str, images: Images, positions: Indices, pixels: Pixels
+    folder: Path, use: str, images: Images, positions: Indices, pixels: Pixels, progress: Progress
 ) -> list[dict[str, Any]]:
     entries: list[dict[str, Any]] = []
-    for start in range(0, len(positions), _PART):
-        own = positions[start : start + _PART]
+    parts = [positions[i : i + _PART] for i in range(0, len(positions), _PART)]
+    what = f"Storing {count(len(positions), 'image')} to {use} later"
+    for own in progress(parts, what, len(positions)) if parts else ():
         for position, array in zip(own, images.read(own, pixels), strict=True):
             name = f"{use}-{len(entries):06}.png"
             data = io.BytesIO()

@@ -2,13 +2,19 @@
 
 import sys
 import time
+from collections.abc import Iterable
 from contextlib import ExitStack
 from typing import Any, Self, TextIO
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from retouch.data.pictures import Indices
 from retouch.learn.results import Results
+
+EVERY = 30.0
+"""Seconds between two lines of a task where there is no terminal."""
 
 
 class Watch:
@@ -23,11 +29,18 @@ class Watch:
     def begins(self, task: int, steps: int) -> None:
         """A task of so many steps begins."""
 
+    def resumes(self, task: int, tasks: int, step: int, steps: int) -> None:
+        """An interrupted run goes on with this step of this task, both from 0."""
+
     def stepped(self, step: int, epoch: int, loss: float) -> None:
         """A step is done."""
 
     def judged(self, results: Results) -> None:
         """The model was judged, before the first task or after one."""
+
+    def progress(self, parts: Iterable[Indices], what: str, total: int) -> Iterable[Indices]:
+        """Pass on the parts of work that follows the last task, on `total` images."""
+        return parts
 
 
 class Several(Watch):
@@ -49,6 +62,10 @@ class Several(Watch):
         for each in self._watches:
             each.begins(task, steps)
 
+    def resumes(self, task: int, tasks: int, step: int, steps: int) -> None:
+        for each in self._watches:
+            each.resumes(task, tasks, step, steps)
+
     def stepped(self, step: int, epoch: int, loss: float) -> None:
         for each in self._watches:
             each.stepped(step, epoch, loss)
@@ -57,20 +74,53 @@ class Several(Watch):
         for each in self._watches:
             each.judged(results)
 
+    def progress(self, parts: Iterable[Indices], what: str, total: int) -> Iterable[Indices]:
+        for each in self._watches:
+            parts = each.progress(parts, what, total)
+        return parts
+
 
 class Lines(Watch):
-    """One plain line a task, for logs and pipes."""
+    """Plain lines for logs and pipes: one per task, and one now and then during a long task.
 
-    def __init__(self, title: str, stream: TextIO | None = None) -> None:
+    `every` is the number of seconds between those; None leaves them out. What follows the last task
+    is reported to stderr.
+    """
+
+    def __init__(
+        self, title: str, stream: TextIO | None = None, *, every: float | None = EVERY
+    ) -> None:
         self._title = title
         self._out = stream or sys.stdout
+        self._every = every
         self._loss = float("nan")
+        self._task, self._steps, self._told = 0, 0, time.monotonic()
+
+    def begins(self, task: int, steps: int) -> None:
+        self._task, self._steps, self._told = task, steps, time.monotonic()
+
+    def resumes(self, task: int, tasks: int, step: int, steps: int) -> None:
+        self._write(resuming(task, tasks, step, steps))
 
     def stepped(self, step: int, epoch: int, loss: float) -> None:
         self._loss = loss
+        late = self._every is not None and time.monotonic() - self._told >= self._every
+        if late and step + 1 < self._steps:
+            at = f"task {self._task + 1:>2}, epoch {epoch + 1}, step {step + 1} of {self._steps}"
+            self._write(f"{at}   loss {loss:.3f}")
 
     def judged(self, results: Results) -> None:
-        self._out.write(f"{self._title:<8} {summary(results, self._loss)}\n")
+        self._write(summary(results, self._loss))
+
+    def progress(self, parts: Iterable[Indices], what: str, total: int) -> Iterable[Indices]:
+        if self._every is not None:
+            sys.stderr.write(f"{what}\n")
+            sys.stderr.flush()
+        return parts
+
+    def _write(self, text: str) -> None:
+        self._told = time.monotonic()
+        self._out.write(f"{self._title:<8} {text}\n")
         self._out.flush()
 
 
@@ -103,6 +153,9 @@ class Bar(Watch):
         self._task, self._steps = task, max(1, steps)
         self._progress.update(self._id, total=self._tasks * self._steps)
 
+    def resumes(self, task: int, tasks: int, step: int, steps: int) -> None:
+        self._print(resuming(task, tasks, step, steps))
+
     def stepped(self, step: int, epoch: int, loss: float) -> None:
         last = step + 1 == self._steps
         if not last and time.monotonic() - self._shown < 0.1:
@@ -118,9 +171,25 @@ class Bar(Watch):
 
     def judged(self, results: Results) -> None:
         self._progress.update(self._id, completed=results.done * self._steps)
-        self._progress.console.print(
-            f"[bold]{self._title:<8}[/] {summary(results)}", highlight=False
-        )
+        self._print(summary(results))
+
+    def progress(self, parts: Iterable[Indices], what: str, total: int) -> Iterable[Indices]:
+        """A bar of its own, which disappears when it is done."""
+        columns = TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn()
+        with Progress(*columns, console=self._progress.console, transient=True) as shown:
+            bar = shown.add_task(escape(what), total=total)
+            for part in parts:
+                yield part
+                shown.advance(bar, len(part))
+
+    def _print(self, text: str) -> None:
+        self._progress.console.print(f"[bold]{self._title:<8}[/] {escape(text)}", highlight=False)
+
+
+def resuming(task: int, tasks: int, step: int, steps: int) -> str:
+    """Where an interrupted run goes on, in a line."""
+    where = f"resuming at task {task + 1} of {tasks}"
+    return f"{where}, step {min(step + 1, steps)} of {steps}" if steps else where
 
 
 def summary(results: Results, loss: float | None = None) -> str:
@@ -140,5 +209,5 @@ def watch(
     """A bar on a terminal, lines elsewhere, and lines too where the user wants it quiet."""
     console = Console(stderr=to_stderr)
     if quiet or not console.is_terminal:
-        return Lines(title, sys.stderr if to_stderr else None)
+        return Lines(title, sys.stderr if to_stderr else None, every=None if quiet else EVERY)
     return Bar(title, tasks, epochs, console)
