@@ -13,7 +13,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import safetensors
 import torch
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
@@ -46,7 +45,8 @@ _IMAGE = {
     "patch_size": 32,
 }
 _UNUSUAL = {"text_config_dict", "vision_config_dict", "quantization_config", "auto_map"}
-_UNUSUAL |= {"attn_implementation", "_attn_implementation"}
+_UNUSUAL |= {"attn_implementation", "_attn_implementation", "transformers_weights"}
+_ODD_FILES = (PROMPTS, "processor_config.json", "adapter_config.json")
 _WORDS = r"""'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"""
 _MARKS = r"<\|startoftext\|>|<\|endoftext\|>|"
 _TOKENIZERS = {"CLIPTokenizer", "CLIPTokenizerFast", "PreTrainedTokenizerFast", "TokenizersBackend"}
@@ -233,7 +233,7 @@ class LightClip(HuggingFaceClip):
 
 def load_light(folder: Path, name: str) -> LightClip | None:
     """The model of a folder, if it is a plain `CLIPModel` with all its files; else None."""
-    if any((folder / odd).exists() for odd in (PROMPTS, "processor_config.json")):
+    if any((folder / odd).exists() for odd in _ODD_FILES):
         return None
     try:
         config = _read(folder / "config.json")
@@ -243,8 +243,10 @@ def load_light(folder: Path, name: str) -> LightClip | None:
         if model is None or tokenizer is None:
             return None
         pixels = Pixels.from_processor(settings, model.vision_model.embeddings.size)
-    except (OSError, ValueError, TypeError, KeyError, RuntimeError, safetensors.SafetensorError):
-        return None  # transformers will say what is wrong
+    except Exception:  # a damaged file can fail anywhere; `clip.hf` says what is wrong with it
+        return None
+    if set(pixels.size) != {model.vision_model.embeddings.size}:
+        return None
     return LightClip(model, tokenizer, pixels, name)
 
 
