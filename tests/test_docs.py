@@ -103,7 +103,12 @@ def test_the_python_example_prints_what_the_readme_says(
     assert len(code.strip().splitlines()) == 12
     monkeypatch.chdir(tmp_path)
     exec(code, {})
-    shown = README.split("prints after half a minute on two processor cores")[1].split("```")[1].strip().splitlines()
+    shown = (
+        README.split("prints after half a minute on two processor cores")[1]
+        .split("```")[1]
+        .strip()
+        .splitlines()
+    )
     found = capsys.readouterr().out.strip().splitlines()
     assert found[1] == shown[1] == "runs/signs/report.html"
     expected, numbers = ast.literal_eval(shown[0]), ast.literal_eval(found[0])

@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from retouch.errors import UserError
+from retouch.errors import UserError, said_of
 from retouch.files import write_atomically
 
 KEY = "checksum"
@@ -89,6 +89,21 @@ def read_lines(path: str | Path, remedy: str) -> list[dict[str, Any]]:
         with suppress(ValueError, TypeError, RecursionError):
             found.append(unseal(json.loads(rest), 8))
     return found
+
+
+def parse_yaml(text: str, what: str) -> Any:
+    """Numbers, words, lists and names with values, as a user writes them. `what` is it for?"""
+    try:
+        return _plain_yaml(text)
+    except RecursionError:
+        raise UserError(f"{what} is nested too deeply") from None
+    except TypeError:
+        raise UserError(f"{what} holds a date, a set or bytes; put words in quotes") from None
+    except (ValueError, yaml.YAMLError) as why:
+        raise UserError(
+            f"{what} cannot be read as YAML ({said_of(why)}); write numbers, words, true or false, "
+            "or lists in [ ]"
+        ) from None
 
 
 def _plain_yaml(text: str) -> Any:

@@ -7,7 +7,8 @@ from typing import Any, Literal, Self
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
-from retouch.errors import UserError
+from retouch.errors import UserError, first_problem
+from retouch.sealed import parse_yaml
 
 SUITES = (
     "table1",
@@ -106,19 +107,25 @@ def load_suite(name: str) -> Suite:
     if name in SUITES:
         text = (files("retouch.bench") / "suites" / f"{name}.yaml").read_text("utf-8")
     elif Path(name).is_file():
-        text = Path(name).read_text("utf-8")
+        text = _text(Path(name))
     else:
         raise UserError(
             f"there is no suite {name!r}: neither one of {', '.join(SUITES)} nor a YAML file"
         )
+    content = parse_yaml(text, name)
+    if not isinstance(content, dict):
+        raise UserError(f"{name} is no suite: write a title and rows, as docs/bench.md shows")
     try:
-        return Suite(**{"name": Path(name).stem, **yaml.safe_load(text)})
-    except (yaml.YAMLError, TypeError) as why:
-        raise UserError(f"{name} cannot be read as YAML ({why})") from None
+        return Suite(**{"name": Path(name).stem, **content})
     except ValidationError as why:
-        first = why.errors()[0]
-        place = ", ".join(filter(None, [name, ".".join(map(str, first["loc"]))]))
-        raise UserError(f"{place}: {first['msg'].removeprefix('Value error, ')}") from None
+        raise UserError(f"{name}, {first_problem(why)}") from None
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text("utf-8-sig")
+    except UnicodeDecodeError:
+        raise UserError(f"{file} is no text in UTF-8; save it as such") from None
 
 
 def ground(name: Literal["paper", "builtin"]) -> Ground:

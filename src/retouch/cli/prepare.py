@@ -5,9 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
 from retouch.errors import UserError
+from retouch.sealed import parse_yaml
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -155,7 +154,7 @@ def read_changes(pairs: list[str]) -> dict[str, Any]:
         name, equals, value = pair.partition("=")
         if not equals:
             raise UserError(f"--set {pair}: write NAME=VALUE, such as trains.rate=0.05")
-        changes[name] = yaml.safe_load(value)
+        changes[name] = parse_yaml(value, f"--set {pair}")
     return changes
 
 

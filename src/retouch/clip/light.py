@@ -44,7 +44,8 @@ _IMAGE = {
     "patch_size": 32,
 }
 _UNUSUAL = {"text_config_dict", "vision_config_dict", "quantization_config", "auto_map"}
-_UNUSUAL |= {"attn_implementation", "_attn_implementation"}
+_UNUSUAL |= {"attn_implementation", "_attn_implementation", "transformers_weights"}
+_ODD_FILES = (PROMPTS, "processor_config.json", "adapter_config.json")
 _WORDS = r"""'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"""
 _MARKS = r"<\|startoftext\|>|<\|endoftext\|>|"
 _TOKENIZERS = {"CLIPTokenizer", "CLIPTokenizerFast", "PreTrainedTokenizerFast", "TokenizersBackend"}
@@ -80,7 +81,7 @@ class LightClip(HuggingFaceClip):
 
 def load_light(folder: Path, name: str) -> LightClip | None:
     """The model of a folder, if it is a plain `CLIPModel` with all its files; else None."""
-    if any((folder / odd).exists() for odd in (PROMPTS, "processor_config.json")):
+    if any((folder / odd).exists() for odd in _ODD_FILES):
         return None
     try:
         config = _read(folder / "config.json")

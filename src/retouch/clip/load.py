@@ -20,7 +20,7 @@ BUILTIN = files("retouch") / "builtin" / "model"
 
 
 def load(
-    name: str, *, device: str = "cpu", random_weights: bool = False, light: bool = False
+    name: str | Path, *, device: str = "cpu", random_weights: bool = False, light: bool = False
 ) -> Clip:
     """Load a CLIP, whichever library it comes from.
 
@@ -32,6 +32,11 @@ def load(
     that is only asked: a plain CLIP in a folder is then loaded without its library, which takes
     seconds to import.
     """
+    if not isinstance(name, str | Path):
+        raise UserError(
+            f"a {type(name).__name__} names no model; give a folder, a hub id or 'builtin'"
+        )
+    name = str(name)
     target = find_device(device)
     check_name(name)
     clip: Clip

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Integral
+from pathlib import Path
 
 import numpy as np
 
@@ -43,11 +45,13 @@ class Stream:
         `tasks` is their number, or how many classes each one gets. `order` is a seed for the order
         of the classes, or the class names in order.
         """
+        _check_kinds(train, test)
         if train.classes != test.classes:
             raise UserError(f"{train.name} and {test.name} do not have the same classes")
         refuse_twins(train.name, train.classes)
         for images in (train, test):
             refuse_empty(images)
+        tasks, order = (v.tolist() if isinstance(v, np.ndarray) else v for v in (tasks, order))
         sizes = _sizes(len(train.classes), tasks)
         labels = _ordered(train.classes, order)
         ends = np.cumsum(sizes)
@@ -70,13 +74,33 @@ class Stream:
         return [self.train.classes[label] for label in labels]
 
 
+def _check_kinds(*parts: object) -> None:
+    """From Python anything may come: a path, or both parts at once."""
+    for name, value in zip(("train", "test"), parts, strict=True):
+        if not isinstance(value, Images):
+            place = repr(str(value)) if isinstance(value, str | Path) else "PATH"
+            shown = place if isinstance(value, str | Path) else f"a {type(value).__name__}"
+            raise UserError(
+                f"{name} cannot be {shown}; read the images first: "
+                f"retouch.Stream.split(*retouch.read_data({place}).to_learn(), tasks=…)"
+            )
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
 def _sizes(classes: int, tasks: int | Sequence[int]) -> list[int]:
-    if isinstance(tasks, int):
+    if not isinstance(tasks, Sequence):
+        if not _is_whole(tasks):
+            raise UserError(_no_tasks(tasks))
         if not 1 <= tasks <= classes:
             raise UserError(
                 f"{tasks} tasks cannot be made of {classes} classes; choose 1 to {classes}"
             )
-        return [classes // tasks + (number < classes % tasks) for number in range(tasks)]
+        return [int(classes // tasks + (number < classes % tasks)) for number in range(tasks)]
+    if not all(map(_is_whole, tasks)):
+        raise UserError(_no_tasks(tasks))
     if min(tasks, default=0) < 1 or sum(tasks) != classes:
         raise UserError(
             f"tasks of {list(tasks)} classes do not add up to the {classes} there are; every task "
@@ -85,9 +109,20 @@ def _sizes(classes: int, tasks: int | Sequence[int]) -> list[int]:
     return list(tasks)
 
 
+def _no_tasks(tasks: object) -> str:
+    wanted = "a number of tasks, or a list with the number of classes of each"
+    return f"tasks={tasks!r} cannot be; give {wanted}"
+
+
 def _ordered(classes: Sequence[str], order: int | Sequence[str]) -> list[int]:
-    if isinstance(order, int):
+    if not isinstance(order, Sequence):
+        if not _is_whole(order) or order < 0:
+            raise UserError(
+                f"order={order!r} is no seed; give 0 or more, or all class names in order"
+            )
         return [int(i) for i in np.random.default_rng(order).permutation(len(classes))]
+    if isinstance(order, str) or not all(isinstance(name, str) for name in order):
+        raise UserError(f"order={order!r} is no list of names; give a seed, or all class names")
     if sorted(order) != sorted(classes):
         odd = sorted(set(order) ^ set(classes)) or ["a name that stands there twice"]
         raise UserError(

@@ -24,6 +24,7 @@ from retouch.devices import ranks
 from retouch.errors import UserError
 from retouch.files import whole_folder
 from retouch.learn import results as stored
+from retouch.learn.arguments import check_arguments
 from retouch.learn.checkpoint import Record, Run
 from retouch.learn.evaluate import Judge
 from retouch.learn.finish import finish
@@ -85,6 +86,8 @@ def teach(
     `command` is the command line that asked for the run, which the page shows. Call this on every
     rank (see `devices.meeting`); rank 0 writes.
     """
+    given = {"settings": settings, "control": control, "reference": reference}
+    check_arguments(clip, stream, method, **given, out=out, watch=watch)
     settings = settings or Settings()
     chosen = recipe(method) if isinstance(method, str) else method
     check_shard(chosen, settings)
@@ -161,6 +164,7 @@ def preview(
     reference: Pairs | None = None,
 ) -> Selection:
     """What may move while the first task is learned. Nothing is changed; print it as a table."""
+    check_arguments(clip, stream, method, settings=settings, reference=reference)
     with first_update(clip, stream, method, settings or Settings(), reference) as update:
         return update.selection
 

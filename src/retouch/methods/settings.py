@@ -1,24 +1,37 @@
 """How a task is trained, whatever the method. The defaults are the paper's."""
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from retouch.errors import UserError, first_problem
 
 Positive = Annotated[int, Field(gt=0)]
+Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
 class Settings(BaseModel):
     """The knobs of training. The paper names all but the weight decay, which is its code's."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    if not TYPE_CHECKING:  # where the fields are the signature
+
+        def __init__(self, **values: Any) -> None:
+            try:
+                super().__init__(**values)
+            except ValidationError as why:
+                unknown = [name for name in values if name not in type(self).model_fields]
+                names = f"; the settings are {', '.join(type(self).model_fields)}"
+                raise UserError(f"{first_problem(why)}{names if unknown else ''}") from None
 
     epochs: Annotated[int, Field(ge=0)] = 10
     batch: Annotated[int, Field(ge=2)] = 128
     """New images a step; as many replayed ones join them."""
     lr: Annotated[float, Field(gt=0)] = 7.5e-6
     weight_decay: Annotated[float, Field(ge=0)] = 0.2
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-8
+    betas: tuple[Beta, Beta] = (0.9, 0.999)
+    eps: Annotated[float, Field(ge=0)] = 1e-8
     seed: Annotated[int, Field(ge=0)] = 0
     precision: Literal["fp32", "bf16"] = "fp32"
     compile: bool = False
