@@ -16,7 +16,6 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from retouch.errors import UserError
-from retouch.files import write_atomically
 
 _holders: dict[Path, tuple[int, int]] = {}
 """The process and thread that hold a folder's lock, of the locks taken here."""
@@ -55,7 +54,8 @@ def exclusive(
     try:
         since = datetime.now().astimezone().isoformat(" ", "seconds")
         told = {"pid": os.getpid(), "host": platform.node(), "since": since}
-        write_atomically(holder, json.dumps(told))
+        with suppress(OSError):  # only a courtesy to whoever is refused
+            holder.write_text(json.dumps(told))
         yield
     finally:
         _holders.pop(folder, None)

@@ -213,7 +213,8 @@ class Members(Pictures):
     def stored(self, index: int, most: int) -> bytes:
         with self.shards[self._shard[index]].open("rb") as file:
             file.seek(self._start[index])
-            return file.read(min(most, int(self._size[index])))
+            content: bytes = file.read(min(most, int(self._size[index])))
+            return content
 
 
 class Arrays(Pictures):

@@ -220,8 +220,8 @@ class Results(BaseModel):
         """Why no run can have found this out; a checksum does not know."""
         done, tasks = self.done, len(self.tasks)
         lengths = {len(row.tasks) for row in self.rows}
-        per_task = {"trained": self.trained, "seconds": self.seconds, "kept": self.kept}
-        odd = [name for name, values in per_task.items() if len(values) != done]
+        lists = {"trained": len(self.trained), "seconds": len(self.seconds), "kept": len(self.kept)}
+        odd = [name for name, length in lists.items() if length != done]
         if done > tasks or max(lengths, default=0) > tasks or len(lengths) > 1:
             return f"its rows do not fit its {tasks} tasks"
         return f"{done} tasks are learned, but {odd[0]} has another length" if odd else ""
