@@ -30,8 +30,9 @@ def model_and_tasks(name: str, weights: str | None = None) -> tuple[Clip, int]:
         return load(name), 0
     run = reopen(name)
     moments = _moments(run)
-    known = weights is not None and weights in moments
-    return run.go_to(moments.index(weights) if known else None), run.at
+    goal = moments.index(weights) if weights and weights in moments else None
+    clip = run.go_to(goal)
+    return clip, run.at
 
 
 def model_to_undo(name: str, last: Header) -> Clip:

@@ -41,11 +41,11 @@ def put_back(update: Update, method: Method, content: dict[str, Tensor]) -> None
             _, number, what = key.split(":")
             state.setdefault(int(number), {})[what] = value
     update.optimiser.load_state_dict({**update.optimiser.state_dict(), "state": state})
-    for parameter, entry in update.optimiser.state.items():
+    for weight, entry in update.optimiser.state.items():
         for key, value in entry.items():
-            if value.shape == parameter.shape and value.stride() != parameter.stride():
+            if value.shape == weight.shape and value.stride() != weight.stride():
                 # Fused kernels go through both as they lie in memory.
-                entry[key] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
+                entry[key] = torch.empty_like(weight, dtype=value.dtype).copy_(value)
 
 
 def same_model(clip: Clip, method: Method) -> None:

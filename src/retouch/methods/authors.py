@@ -6,7 +6,7 @@ weights are *not* left alone: AdamW's decay shrinks them.
 
 import math
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from functools import partial
 from typing import Annotated
 
@@ -98,13 +98,12 @@ def _scores(
     """
     gradients: Scores = {name: torch.zeros_like(p) for name, p in parameters.items()}
     totals: Scores = {name: torch.zeros_like(p) for name, p in parameters.items()}
-    with closing(ahead(lesson.load, groups)) as batches:
-        for number, (_, batch) in enumerate(batches, 1):
-            losses = partial(lesson.losses, batch, _output_norm)
-            for name, gradient in mean_gradient(parameters, losses).items():
-                totals[name] += gradients[name].add_(gradient)
-            if number >= least and all(t.abs().min() >= TOO_SMALL for t in totals.values()):
-                break
+    for number, (_, batch) in enumerate(ahead(lesson.load, groups), 1):
+        losses = partial(lesson.losses, batch, _output_norm)
+        for name, gradient in mean_gradient(parameters, losses).items():
+            totals[name] += gradients[name].add_(gradient)
+        if number >= least and all(t.abs().min() >= TOO_SMALL for t in totals.values()):
+            break
     return {name: total.abs() for name, total in totals.items()}
 
 
