@@ -19,6 +19,7 @@ from test_data import make_folder
 from test_sources import CASES, PIXELS, read
 
 from retouch.analysis.objects import read_objects
+from retouch.bench import load_suite
 from retouch.cli.classify import _lines as read_names_file
 from retouch.cli.prepare import read_order
 from retouch.data import Splits, read_data, read_pairs
@@ -128,6 +129,21 @@ def test_lists_that_cannot_be_read(reader: str, content: bytes, complaint: str, 
     (tmp_path / "list.txt").write_bytes(content)
     with pytest.raises(UserError, match=complaint):
         LISTS[reader](tmp_path / "list.txt")
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        ("summary: Käse\n".encode("latin-1"), "not in UTF-8"),
+        (b"a: " + b"[" * 1500, "nested too deeply"),
+        (b"summary: 2001-99-99\n", "cannot be read as YAML"),
+        (b"- 1\n", "is no suite"),
+    ],
+)
+def test_suites_that_cannot_be_read(content: bytes, complaint: str, tmp_path: Path):
+    (tmp_path / "own.yaml").write_bytes(content)
+    with pytest.raises(UserError, match=complaint):
+        load_suite(str(tmp_path / "own.yaml"))
 
 
 def test_a_list_in_utf_16(tmp_path: Path):

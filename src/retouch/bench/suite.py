@@ -7,6 +7,7 @@ from typing import Any, Literal, Self
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
+from retouch.data.text import read_text
 from retouch.errors import UserError, first_problem
 from retouch.sealed import parse_yaml
 
@@ -107,7 +108,7 @@ def load_suite(name: str) -> Suite:
     if name in SUITES:
         text = (files("retouch.bench") / "suites" / f"{name}.yaml").read_text("utf-8")
     elif Path(name).is_file():
-        text = _text(Path(name))
+        text = read_text(Path(name))
     else:
         raise UserError(
             f"there is no suite {name!r}: neither one of {', '.join(SUITES)} nor a YAML file"
@@ -119,13 +120,6 @@ def load_suite(name: str) -> Suite:
         return Suite(**{"name": Path(name).stem, **content})
     except ValidationError as why:
         raise UserError(f"{name}, {first_problem(why)}") from None
-
-
-def _text(file: Path) -> str:
-    try:
-        return file.read_text("utf-8-sig")
-    except UnicodeDecodeError:
-        raise UserError(f"{file} is no text in UTF-8; save it as such") from None
 
 
 def ground(name: Literal["paper", "builtin"]) -> Ground:

@@ -13,6 +13,7 @@ from PIL import Image
 
 from retouch.clip.pixels import Pixels, Uint8
 from retouch.data.decode import Unreadable, decode, side_by_side
+from retouch.data.extent import Extent
 from retouch.data.names import Names
 from retouch.data.text import special_kind
 from retouch.errors import UserError
@@ -30,28 +31,6 @@ class Bad:
 
     def __str__(self) -> str:
         return f"{self.where} cannot be read as an image ({self.why})"
-
-
-@dataclass(frozen=True)
-class Extent:
-    """The bytes of a file that hold a picture."""
-
-    path: Path
-    start: int
-    size: int
-
-    def read(self, edge: int | None = None) -> bytes | None:
-        """All of them, or so many at both ends; None where the file cannot be read."""
-        try:
-            with self.path.open("rb") as file:
-                file.seek(self.start)
-                if edge is None or self.size <= 2 * edge:
-                    return file.read(self.size)
-                first = file.read(edge)
-                file.seek(self.start + self.size - edge)
-                return first + file.read(edge)
-        except OSError:
-            return None
 
 
 class Pictures(ABC):

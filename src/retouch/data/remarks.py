@@ -11,8 +11,8 @@ from hashlib import blake2b
 
 import numpy as np
 
+from retouch.data.extent import Extent
 from retouch.data.images import Images
-from retouch.data.pictures import Extent
 from retouch.data.splits import Splits
 
 MOST_IMAGES = 200_000
