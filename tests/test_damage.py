@@ -282,7 +282,9 @@ def test_results_that_cannot_be_are_refused_though_their_checksum_is_right(tmp_p
     spoil(lambda c: c["rows"][1]["tasks"].append(3.0), "rows do not fit")
     spoil(lambda c: c["rows"].extend(c["rows"]), "rows do not fit")
     spoil(lambda c: c["kept"].append(1.0), "kept has another length")
-    spoil(lambda c: c.update(parameters="many"), "another version .*parameters: Input should")
+    spoil(
+        lambda c: c.update(parameters="many"), "another version .*parameters='many': input should"
+    )
     sealed.write_json(file, whole)
     lines = (tmp_path / "metrics.jsonl").read_bytes().splitlines(keepends=True)
     (tmp_path / "metrics.jsonl").write_bytes(b"".join(lines[:-1]))

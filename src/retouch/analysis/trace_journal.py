@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from retouch import sealed
 from retouch.analysis.effects import Effect
 from retouch.analysis.sites import TowerName
-from retouch.errors import UserError
+from retouch.errors import UserError, first_problem
 from retouch.files import write_atomically
 
 SETTINGS, PAIRS = "settings.json", "pairs.jsonl"
@@ -80,10 +80,9 @@ class Journal:
             try:
                 effect = Effect.model_validate(line)
             except ValidationError as why:
-                reason = why.errors()[0]["msg"]
                 raise UserError(
-                    f"line {number} of {file} is of another version ({reason}); delete that line, "
-                    "and its pair is traced again"
+                    f"line {number} of {file} is of another version ({first_problem(why)}); "
+                    "delete that line, and its pair is traced again"
                 ) from None
             self._known.setdefault((effect.image, effect.name), {})[effect.tower] = effect
         whole = b"".join(sealed.to_line(line) for line in lines)

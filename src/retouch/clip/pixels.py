@@ -131,7 +131,7 @@ def _are(right: Callable[[object], bool], values: object, count: int) -> bool:
 
 
 def _is_count(value: object) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool) and value > 0
+    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) > 0
 
 
 def _is_finite(value: object) -> bool:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -51,9 +52,8 @@ class Stream:
         refuse_twins(train.name, train.classes)
         for images in (train, test):
             refuse_empty(images)
-        tasks, order = (v.tolist() if isinstance(v, np.ndarray) else v for v in (tasks, order))
-        sizes = _sizes(len(train.classes), tasks)
-        labels = _ordered(train.classes, order)
+        sizes = _sizes(len(train.classes), _plain(tasks))
+        labels = _ordered(train.classes, _plain(order))
         ends = np.cumsum(sizes)
         dealt = [labels[end - size : end] for size, end in zip(sizes, ends, strict=True)]
         return cls(
@@ -84,6 +84,11 @@ def _check_kinds(*parts: object) -> None:
                 f"{name} cannot be {shown}; read the images first: "
                 f"retouch.Stream.split(*retouch.read_data({place}).to_learn(), tasks=…)"
             )
+
+
+def _plain(value: Any) -> Any:
+    """A list in place of an array."""
+    return value.tolist() if isinstance(value, np.ndarray) else value
 
 
 def _is_whole(value: object) -> bool:

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from retouch import sealed
 from retouch.data.images import Images
 from retouch.data.pictures import Indices
-from retouch.errors import UserError
+from retouch.errors import UserError, first_problem
 from retouch.learn.results import Joint
 
 FILE = "classes.json"
@@ -118,9 +118,9 @@ class ByClass(BaseModel):
         except FileNotFoundError:
             return None
         except ValidationError as why:
-            first = why.errors()[0]
-            reason = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-            raise UserError(f"{file} is of another version ({reason}); {REMEDY}") from None
+            raise UserError(
+                f"{file} is of another version ({first_problem(why)}); {REMEDY}"
+            ) from None
 
 
 def by_class(

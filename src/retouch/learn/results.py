@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from retouch import sealed
-from retouch.errors import UserError
+from retouch.errors import UserError, first_problem
 from retouch.learn import metrics
 
 FILE = "results.json"
@@ -206,11 +206,9 @@ class Results(BaseModel):
         except FileNotFoundError:
             raise UserError(f"{folder} holds no run: {FILE} is missing there") from None
         except ValidationError as why:
-            first = why.errors()[0]
-            reason = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
             raise UserError(
-                f"{file} is of another version of retouch ({reason}); use that version, or learn "
-                "it again in another folder"
+                f"{file} is of another version of retouch ({first_problem(why)}); use that "
+                "version, or learn it again in another folder"
             ) from None
         if reason := found._inconsistency():
             raise UserError(f"{file} cannot be right: {reason}; take another copy of the run")

@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from safetensors.torch import save as to_bytes
 from torch import Tensor
 
-from retouch.errors import UserError
+from retouch.errors import UserError, first_problem
 from retouch.files import write_atomically
 from retouch.sparse.change import WORDS, Change, digest
 from retouch.sparse.codec import Coding, decode, encode
@@ -159,9 +159,7 @@ def _opened(path: str | Path) -> Iterator[Any]:
         with safetensors.safe_open(str(path), framework="pt") as file:
             yield file
     except ValidationError as why:
-        first = why.errors()[0]
-        reason = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-        raise UserError(f"{path} is damaged ({reason}); take another copy") from None
+        raise UserError(f"{path} is damaged ({first_problem(why)}); take another copy") from None
     except (_Damaged, safetensors.SafetensorError, json.JSONDecodeError) as why:
         raise UserError(f"{path} is damaged or no delta ({why}); take another copy") from None
     except OSError as why:
