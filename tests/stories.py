@@ -9,7 +9,14 @@ import torch
 from PIL import Image
 from tiny import tiny_clip
 
-from retouch.learn.by_class import ByClass, ClassRow, Confusion, Example
+from retouch.learn.by_class import (
+    MOST_IN_MATRIX,
+    ByClass,
+    ClassRow,
+    Confusion,
+    ConfusionMatrix,
+    Example,
+)
 from retouch.learn.results import Results
 from retouch.sparse import Snapshot, locate, select
 
@@ -63,7 +70,11 @@ def by_class(names: Sequence[str], old: Sequence[str] = ("tench", "hen")) -> ByC
         Confusion(name=a, called=b, images=9 - i % 9, of=20)
         for i, (a, b) in enumerate(itertools.pairwise(names))
     ]
-    return ByClass(classes=rows, confusions=confusions, examples=examples)
+    numbers = range(len(names))
+    counts = [[11 if a == b else 9 if b == a + 1 else 0 for b in numbers] for a in numbers]
+    matrix = ConfusionMatrix(classes=list(names), counts=counts)
+    few = [matrix] if len(names) <= MOST_IN_MATRIX else []
+    return ByClass(classes=rows, confusions=confusions, matrices=few, examples=examples)
 
 
 def jpeg(number: int) -> bytes:

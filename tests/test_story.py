@@ -421,6 +421,8 @@ def test_the_command_writes_the_page_of_a_run_anew(two: Path, tmp_path: Path) ->
 
 
 def test_the_command_compares_runs_by_their_folders(two: Path) -> None:
+    write_report(two / "march", [two / "march"])
+    (two / "april" / "report.html").unlink(missing_ok=True)
     code, said, _ = report(two / "march", two / "april", two / "march")
     assert code == 0
     assert re.search(r"march +60\.0.*\n *april +80\.0", said)
