@@ -96,6 +96,20 @@ def test_every_command_for_a_product(tmp_path: Path, monkeypatch: pytest.MonkeyP
     exec(code, {})
 
 
+def test_the_fingerprints_for_a_product_are_those_that_appear():
+    """Of the built-in model to the letter; those of what was learned fit together."""
+    import retouch
+
+    document = (ROOT / "docs" / "product.md").read_text()
+    (march,) = re.findall(r"^belongs to  weights (\w{64})$", document, re.MULTILINE)
+    (april,) = re.findall(r"^leads to    weights (\w{64})$", document, re.MULTILINE)
+    now = re.findall(r"the weights are (\w{12}) now", document)
+    assert now == [march[:12], april[:12]]
+    builtin = retouch.fingerprint(retouch.load("builtin", light=True).model)
+    leads = re.findall(r"leads from the weights (\w{12}) to (\w{12})", document)
+    assert leads == [(builtin[:12], april[:12])] * 2
+
+
 def test_the_python_example_prints_what_the_readme_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
@@ -103,12 +117,7 @@ def test_the_python_example_prints_what_the_readme_says(
     assert len(code.strip().splitlines()) == 12
     monkeypatch.chdir(tmp_path)
     exec(code, {})
-    shown = (
-        README.split("prints after half a minute on two processor cores")[1]
-        .split("```")[1]
-        .strip()
-        .splitlines()
-    )
+    shown = README.split("prints after half a minute")[1].split("```")[1].strip().splitlines()
     found = capsys.readouterr().out.strip().splitlines()
     assert found[1] == shown[1] == "runs/signs/report.html"
     expected, numbers = ast.literal_eval(shown[0]), ast.literal_eval(found[0])

@@ -217,6 +217,23 @@ def test_a_run_that_was_killed_before_it_learned_gives_way(stream: Stream, tmp_p
     assert begun(tiny_clip(), stream, tmp_path / "run", epochs=2).finished
 
 
+def test_a_run_that_holds_the_only_copy_of_another_never_gives_way(home: Path, tmp_path: Path):
+    """It was killed before it learned anything, and what it goes on from is gone."""
+    march = shutil.copytree(home / "march", tmp_path / "march")
+    out = tmp_path / "april"
+    words = ("learn", home / "more", "--model", home / "model", "--out", out, *FAST)
+    run(*words, "--from", march, "--method", "spu")
+    shutil.copytree(march, out / "earlier")  # as it was while under way
+    results, before = Results.read(out), Results.read(march)
+    results.rows, results.kept = results.rows[: before.done + 1], before.kept
+    results.trained, results.seconds = before.trained, before.seconds
+    results.write(out)
+    shutil.rmtree(march)
+    told = " ".join(run(*words, "--from", march, "--seed", 1, code=1).stderr.split())
+    assert "settings.seed: 0 there, 1 asked for" in told
+    assert (out / "earlier" / "config.yaml").exists()
+
+
 def test_overwrite_takes_runs_and_nothing_else(home: Path, loads: list[str], tmp_path: Path):
     out = shutil.copytree(home / "march", tmp_path / "run")
     words = ("learn", home / "photos", "--model", home / "model", *FAST, "--overwrite", "--out")

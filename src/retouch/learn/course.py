@@ -30,8 +30,8 @@ from retouch.learn.evaluate import Judge
 from retouch.learn.finish import finish
 from retouch.learn.hardware import check_shard
 from retouch.learn.onward import Earlier
-from retouch.learn.reopen import CONFIG, read_config
-from retouch.learn.replace import forget, learned_nothing, restore, set_aside
+from retouch.learn.reopen import CONFIG, is_run, read_config
+from retouch.learn.replace import forget, gives_way, learned_nothing, restore, set_aside
 from retouch.learn.results import DataInfo, Results, TaskInfo
 from retouch.learn.run_lock import locks_out
 from retouch.learn.stopping import stopping_cleanly
@@ -106,10 +106,12 @@ def teach(
         earlier.check(chosen)
         _begin_with(results, earlier, control)
     seen = watch if watch and ranks.is_first() else Watch()
+    created = False
     if out is not None:
         weights, fresh = fingerprint(clip.model), results
 
         def opened() -> str:
+            nonlocal created
             config = {"weights": weights, **_config(clip, stream, control, chosen, settings)}
             if chosen.needs_reference and reference is not None:
                 config["reference"] = pairs_identity(reference)
@@ -117,6 +119,7 @@ def teach(
             if earlier is not None:
                 config["learned before"] = earlier.results.done
             found = _open_folder(Path(out), config, fresh, earlier, overwrite)
+            created = found is fresh
             found.check_replay(out, len(stream.train))
             return found.to_json()
 
@@ -135,7 +138,7 @@ def teach(
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder() / "compiled"))
     fast = clip.fast(COMPILER if settings.compile else None)
     stopping = stopping_cleanly(record, out is not None)
-    starting = _starting(Path(out)) if out is not None and ranks.is_first() else nullcontext()
+    starting = _starting(Path(out), created) if out and ranks.is_first() else nullcontext()
     noting, truncated = _noting(results), clip.cut_prompts.collecting()
     with (
         starting,
@@ -294,7 +297,7 @@ def _open_folder(
         refusal = None if overwrite else _other_run(read_config(folder), config)
         if not refusal and not overwrite:
             return Results.read(folder) if (folder / stored.FILE).exists() else fresh
-        if not overwrite and not learned_nothing(folder):
+        if not overwrite and not gives_way(folder):
             raise UserError(f"{folder} holds a run {refusal}")
         set_aside(folder)
     if folder.is_dir() and any(folder.iterdir()):
@@ -319,16 +322,16 @@ def _make_folder(
 
 
 @contextmanager
-def _starting(folder: Path) -> Iterator[None]:
-    """A run that is refused before it has learned anything leaves its place as it found it."""
+def _starting(folder: Path, created: bool) -> Iterator[None]:
+    """A new run that is refused before it has learned anything leaves its place as it found it."""
     try:
         yield
     except UserError:
-        if learned_nothing(folder):
+        if created and learned_nothing(folder):
             restore(folder)
         raise
     finally:
-        if folder.exists() and not learned_nothing(folder):
+        if is_run(folder) and not learned_nothing(folder):
             forget(folder)
 
 

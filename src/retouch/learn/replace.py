@@ -48,6 +48,14 @@ def learned_nothing(folder: Path) -> bool:
     return done <= before and not (folder / CHECKPOINT).exists()
 
 
+def gives_way(folder: Path) -> bool:
+    """Whether another run may take its place unasked: nothing is lost with it.
+
+    One that goes on from an earlier run may hold the only copy of that.
+    """
+    return learned_nothing(folder) and not (folder / COPY).exists()
+
+
 def set_aside(folder: Path) -> None:
     """Make room for a new run; `restore` takes it back, `forget` deletes what was there.
 
