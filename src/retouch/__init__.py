@@ -51,9 +51,11 @@ __all__ = sorted(_HOME)
 
 if TYPE_CHECKING:
     from retouch.bench import Bench, load_suite
-    from retouch.clip import Clip, Pair, Pixels, load
+    from retouch.clip import Clip, Pair, Pixels
+    from retouch.clip.load import load
     from retouch.data import Images, Splits, Stream, cached, in_memory, read_data, read_pairs
-    from retouch.learn import Results, continue_run, preview, reopen, teach
+    from retouch.learn import Results, continue_run, preview, teach
+    from retouch.learn.reopen import reopen
     from retouch.methods import RECIPES, Settings, recipe
     from retouch.report import write_report
     from retouch.sparse import (
