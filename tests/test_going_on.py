@@ -86,7 +86,7 @@ def test_tensorboard_watches_a_run_that_goes_on_without_stored_images(model: Pat
     events = EventAccumulator(str(board)).Reload()
     found = [(event.step, event.value) for event in events.Scalars("accuracy/new classes")]
     assert found == [(2, pytest.approx(results.metrics()["accuracy"]))]
-    control = [event.step for event in events.Scalars("accuracy/could do before")]
+    control = [event.step for event in events.Scalars("accuracy/control")]
     assert control == [1, 2]
 
 
