@@ -173,7 +173,7 @@ def test_the_terminal_shows_every_row_and_explains_every_column() -> None:
         ),
         (
             fake(accuracy=()).model_copy(update={"rows": []}),
-            "The run has not begun: there are 6 new classes to learn.",
+            "The run has not begun; it will learn 6 new classes.",
             "What it could do before was not measured: the run had no control set.",
         ),
     ],

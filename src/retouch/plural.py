@@ -7,6 +7,6 @@ def count(number: int, noun: str, plural: str = "") -> str:
 
 
 def _plural(noun: str) -> str:
-    if noun.endswith(("s", "x", "ch")):
+    if noun.endswith("s"):
         return f"{noun}es"
     return f"{noun}s"

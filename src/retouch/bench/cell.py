@@ -12,6 +12,7 @@ from retouch.bench.suite import Ground, Line, Suite
 from retouch.errors import UserError
 from retouch.learn import Results
 from retouch.methods import Method, Settings, recipe
+from retouch.plural import count
 
 FILE, DONE = "cell.json", "done.json"
 REMEDY = "delete the cell's folder, and the same command runs it again"
@@ -195,5 +196,5 @@ def _differs(
             if settings.get(key) != wanted[key]
         ]
     if tasks != (line.tasks or paper.tasks):
-        found.append(f"{tasks} tasks instead of {line.tasks or paper.tasks}")
+        found.append(f"{count(tasks, 'task')} instead of {line.tasks or paper.tasks}")
     return found

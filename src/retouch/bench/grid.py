@@ -19,6 +19,7 @@ from retouch.errors import UserError
 from retouch.files import write_atomically
 from retouch.learn import Results, Watch, teach
 from retouch.lock import exclusive
+from retouch.plural import count
 
 TRACE = "error.txt"
 
@@ -175,4 +176,5 @@ def _failures(failed: list[Failed], total: int) -> str:
         reasons.setdefault(each.why, []).append(each.cell.title)
     told = "\n".join(f"  {'; '.join(titles)}: {why}" for why, titles in reasons.items())
     rest = "The others are finished; the" if len(failed) < total else "The"
-    return f"{len(failed)} of {total} cells failed:\n{told}\n{rest} same command tries these again"
+    many = f"{len(failed)} of {count(total, 'cell')}"
+    return f"{many} failed:\n{told}\n{rest} same command tries these again"

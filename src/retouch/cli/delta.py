@@ -10,6 +10,7 @@ from rich.console import Console
 from retouch.cli.options import Json
 from retouch.cli.say import out, plainly, say_json
 from retouch.output import check_new
+from retouch.plural import count
 
 if TYPE_CHECKING:
     from retouch.clip import Clip
@@ -154,7 +155,7 @@ def merge(
             say_json({"written": str(file), **told, **_facts(merged.delta, file)})
             return
         what = "that follow each other" if merged.chain else "that begin at the same weights"
-        _say(f"Merged {merged.parts} deltas {what}, by {how}.")
+        _say(f"Merged {count(merged.parts, 'delta')} {what}, by {how}.")
         if merged.shared:
             _say(f"The first {merged.shared} that they share are left out: apply those before it.")
         _say_written(merged.delta, file)
@@ -221,7 +222,7 @@ def _write(
         names = [step.name for step in steps]
         say_json({**told, "weights": fingerprint(clip.model), "deltas": names})
         return
-    which = "1 delta" if len(steps) == 1 else f"{len(steps)} deltas"
+    which = count(len(steps), "delta")
     if tasks:
         which += f" to {base} after its first {'task' if tasks == 1 else f'{tasks} tasks'}"
     _say(f"{verb} {which}; the weights are {fingerprint(clip.model)[:12]} now.")
@@ -259,7 +260,8 @@ def _say_written(found: "Delta", file: Path) -> None:
     facts = _facts(found, file)
     share = share_of(facts["moved"], found.model_size)
     of_model = f", {share} of the model" if share else ""
-    _say(f"{facts['moved']:,} entries of {facts['tensors']:,} tensors differ{of_model}.")
+    entries, verb = count(facts["moved"], "entry", "entries"), "s" if facts["moved"] == 1 else ""
+    _say(f"{entries} of {count(facts['tensors'], 'tensor')} differ{verb}{of_model}.")
     _say(f"It leads from the weights {found.before[:12]} to {found.after[:12]}.")
     _say(f"Written to {file} ({file_size(facts['bytes'])}).")
 

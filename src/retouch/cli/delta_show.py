@@ -10,6 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from retouch.plural import count
 from retouch.report.words import NONE, file_size, share
 from retouch.sparse import Header, Movement, by_block
 from retouch.sparse.movement import bin_edges, block_of, by_tensor, total
@@ -259,4 +260,4 @@ def _made_of(about: dict[str, Any]) -> str | None:
     if not isinstance(parts, list):
         return None
     how = {"then": "one after the other"}.get(about.get("combined", ""), about.get("combined"))
-    return f"{len(parts)} deltas, {how}"
+    return f"{count(len(parts), 'delta')}, {how}"

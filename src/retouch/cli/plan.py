@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING
 
+from retouch.plural import count
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -25,11 +27,11 @@ def show_classes(talk: "Console", stream: "Stream", done: int = 0) -> None:
     classes = [name for task in new for name in stream.names(task.classes)]
     known = {label for task in old for label in task.classes}
     learn, judge = (sum(len(task.train) for task in new), sum(len(task.test) for task in new))
-    before = f" (it learned {_classes(len(known))} before)" if known else ""
+    before = f" (it learned {count(len(known), 'class')} before)" if known else ""
     _say(
         talk,
-        f"{_classes(len(classes))} to learn{before}, from {learn:,} images; {judge:,} more to "
-        "judge by. They are called:",
+        f"{count(len(classes), 'class')} to learn{before}, from {count(learn, 'image')}; {judge:,} "
+        "more to judge by. They are called:",
     )
     for text in fill(stream.train.prompt, classes[:_SHOWN]):
         _say(talk, f"  {text}")
@@ -60,10 +62,6 @@ def show_cost(talk: "Console", cost: "Cost", clip: "Clip") -> None:
         f"It will take about {duration(cost.seconds)}, {file_size(cost.memory)} of {memory} and "
         f"{file_size(cost.disk)} of disk.",
     )
-
-
-def _classes(count: int) -> str:
-    return "1 class" if count == 1 else f"{count:,} classes"
 
 
 def _say(talk: "Console", text: str) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from retouch.errors import UserError
+from retouch.plural import count
 from retouch.sealed import parse_yaml
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ def how_to_compute(
         compiled = settings["compile"] if compiled is None else compiled
     found = hardware(clip.device, clip.size, precision, compiled)
     often = "once" if once else "every time"
-    decodes = f"images are decoded {often}, by {workers()} threads"
+    decodes = f"images are decoded {often}, by {count(workers(), 'thread')}"
     talk.print(f"{found}; {decodes}.", highlight=False, soft_wrap=True)
     return {"precision": found.precision, "compile": found.compile}
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from retouch.errors import UserError
+from retouch.plural import count
 
 if TYPE_CHECKING:
     from retouch.clip import Pixels
@@ -99,14 +100,14 @@ def _of_run(run: "Reopened", task: int | None, precision: str) -> Subject:
     tasks = done if task is None else task
     if tasks > done:
         raise UserError(
-            f"{run.folder} has learned {done} of {planned} tasks; --task {tasks} asks for more, "
-            f"choose 0 to {done}"
+            f"{run.folder} has learned {done} of {count(planned, 'task')}; --task {tasks} asks for "
+            f"more, choose 0 to {done}"
         )
     own = run.config["settings"]["precision"] if precision == "auto" else precision
     run.clip.bf16 = hardware(run.clip.device, run.clip.size, own).precision == "bf16"
     notes = []
     if tasks < planned:
-        state = f"after {tasks} of {planned} tasks" if tasks else "before its first task"
+        state = f"after {tasks} of {count(planned, 'task')}" if tasks else "before its first task"
         notes.append(f"this is {run.folder} {state}")
     return Subject(
         str(run.folder),

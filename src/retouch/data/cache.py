@@ -35,6 +35,7 @@ from retouch.data.cache_file import (
 from retouch.data.images import Images
 from retouch.data.pictures import Bad, Indices, Pictures, Some, room
 from retouch.errors import UserError
+from retouch.plural import count
 
 log = logging.getLogger("retouch")
 
@@ -169,7 +170,7 @@ def _without(images: Images, bad: list[Bad], skip_bad: bool) -> Images:
     listed = "; ".join(map(str, bad[:5])) + (f"; and {len(bad) - 5} more" if len(bad) > 5 else "")
     if not skip_bad:
         raise UserError(f"{listed}. Repair or remove what is broken, or skip it with --skip-bad")
-    note = f"{images.name}: {len(bad)} of {len(images)} images were skipped: {listed}"
+    note = f"{images.name}: {len(bad)} of {count(len(images), 'image')} were skipped: {listed}"
     log.warning("%s", note)
     good = np.setdiff1d(np.arange(len(images)), [b.index for b in bad])
     return replace(images.some(good), notes=[*images.notes, note])

@@ -11,6 +11,7 @@ import numpy as np
 from retouch.data.images import Images, refuse_empty, refuse_twins
 from retouch.data.pictures import Indices
 from retouch.errors import UserError
+from retouch.plural import count
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,7 @@ def _sizes(classes: int, tasks: int | Sequence[int]) -> list[int]:
             raise UserError(_no_tasks(tasks))
         if not 1 <= tasks <= classes:
             raise UserError(
-                f"{tasks} tasks cannot be made of {classes} classes; choose 1 to {classes}"
+                f"{tasks} tasks cannot be made of {count(classes, 'class')}; choose 1 to {classes}"
             )
         return [int(classes // tasks + (number < classes % tasks)) for number in range(tasks)]
     if not all(map(_is_whole, tasks)):

@@ -11,6 +11,7 @@ from retouch.export.subject import Subject
 from retouch.export.tokenizer import context_of
 from retouch.learn.by_class import ClassRow
 from retouch.learn.results import Results
+from retouch.plural import count
 from retouch.report import words
 from retouch.sparse import fingerprint
 from retouch.version import VERSION
@@ -108,7 +109,9 @@ def _control(metrics: dict[str, float], control: dict[str, int] | None) -> dict[
     return {
         "before": words.percent(metrics["control_before"]),
         "after": words.percent(metrics["control"]),
-        "set": f"{control['images']:,} images of {control['classes']:,} classes" if control else "",
+        "set": f"{count(control['images'], 'image')} of {count(control['classes'], 'class')}"
+        if control
+        else "",
     }
 
 

@@ -18,6 +18,7 @@ from retouch.learn.examples import write_examples
 from retouch.learn.joint import joint_accuracy
 from retouch.learn.reopen import Reopened
 from retouch.learn.results import Joint
+from retouch.plural import count
 
 Moment = Callable[[], Clip]
 """Gives the model as it was then; what another moment gave before may be changed by that."""
@@ -52,9 +53,10 @@ def exam_of(run: Reopened, images: Images, tasks: int | None = None) -> Exam:
     known = [label for label, name in enumerate(classes) if name in learned]
     own = replace(images, classes=classes, templates=tuple(run.config["data"]["templates"]))
     later = len(there - set(learned))
-    notes = [f"{later} classes that are not learned yet do not count"] if later else []
+    are, do = ("is", "does") if later == 1 else ("are", "do")
+    notes = [f"{count(later, 'class')} that {are} not learned yet {do} not count"] if later else []
     if missing := len(set(learned) - there):
-        notes.append(f"{missing} of the {len(learned)} learned classes have no images here")
+        notes.append(f"{missing} of the {count(len(learned), 'learned class')} have no images here")
     choices = [classes.index(name) for name in learned]
     return Exam(own.some(own.of_classes(known)), choices, notes=notes)
 
@@ -69,8 +71,8 @@ def _among_theirs(images: Images, foreign: Sequence[str], learned: Sequence[str]
     more = f" and {some - 1} more" if some > 1 else ""
     which = "learned none" if some == total else f"did not learn {foreign[0]!r}{more}"
     return (
-        f"{images.name} has {total} classes, of which the run {which}: the model chose among these "
-        f"{total}, not among the {len(learned)} that the run learned"
+        f"{images.name} has {count(total, 'class')}, of which the run {which}: the model chose "
+        f"among these {total}, not among the {len(learned)} that the run learned"
     )
 
 

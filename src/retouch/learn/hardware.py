@@ -8,6 +8,7 @@ from retouch.devices import ranks
 from retouch.errors import UserError
 from retouch.learn.suit import SMALL_MODEL
 from retouch.methods import RECIPES, Method, Settings
+from retouch.plural import count
 
 PRECISIONS = ("auto", "fp32", "bf16")
 
@@ -76,7 +77,7 @@ def check_shard(method: Method, settings: Settings) -> None:
 def name_of(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    return f"the processor ({torch.get_num_threads()} threads)"
+    return f"the processor ({count(torch.get_num_threads(), 'thread')})"
 
 
 def _has_bf16_units(device: torch.device) -> bool:

@@ -19,6 +19,7 @@ from retouch.learn.kept import Kept, is_kept, with_classes
 from retouch.learn.reopen import CONFIG, Reopened, delta_file, is_run
 from retouch.learn.results import Results
 from retouch.methods import Method
+from retouch.plural import count
 
 log = logging.getLogger("retouch")
 
@@ -97,8 +98,8 @@ def refuse_unfinished(folder: Path, results: Results) -> None:
     """Only a finished run can be gone on from."""
     if not results.finished:
         raise UserError(
-            f"{folder} is not finished ({results.done} of {len(results.tasks)} tasks); run its own "
-            "command to the end first"
+            f"{folder} is not finished ({results.done} of {count(len(results.tasks), 'task')}); "
+            "run its own command to the end first"
         )
 
 

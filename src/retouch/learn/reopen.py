@@ -11,6 +11,7 @@ from retouch.errors import UserError
 from retouch.learn.results import Results
 from retouch.methods import Method, Settings, recipe
 from retouch.methods.settling import Bounded
+from retouch.plural import count
 from retouch.sparse import Delta, fingerprint
 
 CONFIG = "config.yaml"
@@ -32,7 +33,9 @@ class Reopened:
         """The model when so many tasks were learned: 0 is the one before, None the last."""
         goal = self.results.done if tasks is None else tasks
         if not 0 <= goal <= self.results.done:
-            raise UserError(f"{self.folder} has learned {self.results.done} tasks, not {goal}")
+            raise UserError(
+                f"{self.folder} has learned {count(self.results.done, 'task')}, not {goal}"
+            )
         while self.at < goal:
             Delta.load(delta_file(self.folder, self.at)).apply(self.clip.model)
             self.at += 1

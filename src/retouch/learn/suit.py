@@ -6,6 +6,7 @@ from math import ceil
 
 from retouch.clip import Clip
 from retouch.methods import Balanced, Method, Settings
+from retouch.plural import count
 
 STEPS = 60
 """A task is learned in at least so many steps, however few images it has."""
@@ -51,13 +52,16 @@ def suit(
         "weight_decay": 0.01 if small else Settings().weight_decay,
     }
     settings = Settings.model_validate({**chosen, **given})
-    said = [f"batches of {settings.batch}, {settings.epochs} epochs, learning rate {settings.lr:g}"]
+    epochs = count(settings.epochs, "epoch")
+    said = [f"batches of {settings.batch}, {epochs}, learning rate {settings.lr:g}"]
     if fewest < 4 * 128 and not {"batch", "epochs"} & set(given):
-        said[0] += f" (suited to {fewest:,} images; the paper has 128 and 10)"
+        said[0] += f" (suited to {count(fewest, 'image')}; the paper has 128 and 10)"
     replays = method.replays
     if isinstance(replays, Balanced) and "size" not in replays.model_fields_set:
         total = sum(images) + learned
         kept = min(max(REPLAYED_A_CLASS * classes, round(replays.size * total)), total)
         method = method.change({"replays.size": kept})
-        said.append(f"up to {kept:,} images are kept to replay them later")
+        said.append(
+            f"up to {count(kept, 'image')} {'is' if kept == 1 else 'are'} kept to replay them later"
+        )
     return Suited(settings, method, said)

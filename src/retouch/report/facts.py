@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import NamedTuple
 
+from retouch import plural
 from retouch.learn.by_class import ByClass
 from retouch.learn.results import DataInfo, Results
 from retouch.report.changes import summary
@@ -72,7 +73,9 @@ def about(runs: Sequence[Results]) -> str:
         said.append(runs[0].model)
     if all(run.tasks == runs[0].tasks for run in runs):
         tasks = len(runs[0].tasks)
-        said.append(f"{classes(runs[0])} new classes in {tasks} task{'s' if tasks > 1 else ''}")
+        said.append(
+            f"{plural.count(classes(runs[0]), 'new class')} in {plural.count(tasks, 'task')}"
+        )
     return " · ".join(said)
 
 
@@ -238,4 +241,5 @@ def _sources(run: Results) -> dict[str, str]:
 
 
 def _described(data: DataInfo) -> str:
-    return f"{data.name}: {data.images:,} images of {data.classes:,} classes"
+    images, of = plural.count(data.images, "image"), plural.count(data.classes, "class")
+    return f"{data.name}: {images} of {of}"

@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from retouch.learn.results import Results
+from retouch.plural import count
 from retouch.report.naming import heading, labels
 from retouch.report.words import NONE, duration, number, numbers, share, trains
 
@@ -56,7 +57,7 @@ def rows(runs: Sequence[Results]) -> list[dict[str, str]]:
 
 
 def _name(name: str, run: Results) -> str:
-    return name if run.finished else f"{name} ({run.done} of {len(run.tasks)} tasks)"
+    return name if run.finished else f"{name} ({run.done} of {count(len(run.tasks), 'task')})"
 
 
 def _row(run: Results) -> dict[str, str]:

@@ -5,6 +5,7 @@ Numbers are compared as they are shown, to one decimal: two runs that look the s
 
 from collections.abc import Sequence
 
+from retouch import plural
 from retouch.learn.results import Results
 from retouch.report.naming import labels
 from retouch.report.steps import Step, continues, names, this_step
@@ -81,16 +82,17 @@ def learned(run: Results) -> str:
         return _learned_in_step(run, this_step(run))
     total, start, now = classes(run), before(run), numbers(run).get("accuracy")
     if not run.rows:
-        return f"The run has not begun: there are {total} new classes to learn."
+        return f"The run has not begun; it will learn {plural.count(total, 'new class')}."
     if not run.done and start is not None:
-        return f"Nothing is learned yet: {percent(start)} of the {total} new classes recognised."
+        of = plural.count(total, "new class")
+        return f"Nothing is learned yet: {percent(start)} of the {of} recognised."
     if now is None or start is None:
-        seen = f"{classes(run, run.done)} of {total} new classes"
+        seen = f"{classes(run, run.done)} of {plural.count(total, 'new class')}"
         return f"It has seen {seen}; there are no images to judge by how many it recognises."
     if not run.finished:
-        seen = f"{classes(run, run.done)} of {total} new classes"
+        seen = f"{classes(run, run.done)} of {plural.count(total, 'new class')}"
         return f"So far it has seen {seen}: {percent(now)} recognised."
-    return _verdict(run, range(len(run.tasks)), f"{total} new classes", start, now)
+    return _verdict(run, range(len(run.tasks)), plural.count(total, "new class"), start, now)
 
 
 def _learned_in_step(run: Results, step: Step) -> str:
@@ -99,7 +101,7 @@ def _learned_in_step(run: Results, step: Step) -> str:
         known = "" if step.before is None else f": {percent(step.before)} of its {what} recognised"
         return f"Nothing of this step is learned yet{known}."
     own = range(run.learned_before, run.done)
-    seen = f"{len(names(run, own))} of {total} classes" if not run.finished else what
+    seen = f"{len(names(run, own))} of {plural.count(total, 'class')}" if not run.finished else what
     if step.before is None or step.now is None:
         return (
             f"In this step it has seen {seen}; there are no images to judge by how many it knows."
@@ -129,7 +131,9 @@ def _verdict(run: Results, tasks: range, what: str, start: float, now: float) ->
     dropped = [task for task in tasks if task < len(run.kept) and not run.kept[task]]
     if held := len(names(run, dropped)):
         total = len(names(run, tasks))
-        seen = f"{total - held} of {total} new classes, and kept nothing of the others"
+        seen = (
+            f"{total - held} of {plural.count(total, 'new class')}, and kept nothing of the others"
+        )
         return f"It learned {seen}: {change}"
     return f"It learned {what}: {change}"
 
@@ -197,7 +201,9 @@ def total(run: Results) -> str:
     if not continues(run) or not run.finished or start is None or "accuracy" not in found:
         return ""
     change = f"{percent(start)} → {percent(found['accuracy'])} recognised"
-    said = f"In all, since before the first task: {classes(run)} new classes, {change}"
+    said = (
+        f"In all, since before the first task: {plural.count(classes(run), 'new class')}, {change}"
+    )
     if "control" in found:
         said += (
             f"; control accuracy {percent(found['control_before'])} → {percent(found['control'])}"
@@ -300,8 +306,8 @@ def _unfinished(name: str, run: Results) -> str:
     if not run.done:
         return f"{name} is not finished: no task is learned yet."
     return (
-        f"{name} is not finished: {run.done} of {len(run.tasks)} tasks are learned, and its "
-        "numbers are about the classes of these tasks alone."
+        f"{name} is not finished: {run.done} of {plural.count(len(run.tasks), 'task')} are "
+        "learned, and its numbers are about the classes of these tasks alone."
     )
 
 

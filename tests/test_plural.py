@@ -1,0 +1,42 @@
+"""Text for users counts one thing as one."""
+
+import pytest
+from tiny import tiny_clip
+
+from retouch.learn.results import Results, TaskInfo
+from retouch.learn.suit import suit
+from retouch.methods import recipe
+from retouch.plural import count
+from retouch.report.facts import about
+from retouch.report.words import learned
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((1, "epoch"), "1 epoch"),
+        ((0, "epoch"), "0 epochs"),
+        ((1200, "image"), "1,200 images"),
+        ((1, "new class"), "1 new class"),
+        ((2, "new class"), "2 new classes"),
+        ((2, "entry", "entries"), "2 entries"),
+    ],
+)
+def test_a_count_with_its_noun(words: tuple, said: str):
+    assert count(*words) == said
+
+
+def test_one_of_each_is_singular():
+    asked = {"epochs": 1, "batch": 2}
+    said = suit(tiny_clip(), recipe("spu"), asked, images=[1], classes=1).said
+    assert said[0].startswith("batches of 2, 1 epoch, learning rate")
+    assert said[1].startswith("up to 1 image is kept")
+    run = Results(
+        method="spu",
+        summary="",
+        model="m",
+        parameters=1,
+        tasks=[TaskInfo(classes=["a"], train=1, test=1)],
+    )
+    assert learned(run) == "The run has not begun; it will learn 1 new class."
+    assert "1 new class in 1 task" in str(about([run]))
