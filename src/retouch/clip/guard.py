@@ -64,6 +64,11 @@ def _patched(target: Any, name: str, replacement: object) -> Iterator[None]:
 def check_config(source: str, config: Mapping[str, Any], types: Mapping[str, str]) -> None:
     """Refuse a config.json that names another type of model, or code or weights from elsewhere."""
     kind = config.get("model_type")
+    if kind is None and "auto_map" not in config:
+        raise UserError(
+            f"{source} could not be loaded: config.json is missing there, or names no model_type. "
+            "A folder needs config.json, model.safetensors and its tokenizer's files"
+        )
     if not isinstance(kind, str) or kind not in types:
         code = f"; and {NO_CODE}" if "auto_map" in config else "; wrap others in retouch.Pair"
         raise UserError(
