@@ -9,8 +9,10 @@ import yaml
 from commands import run
 from test_data import make_folder
 
+from retouch import sealed
 from retouch.errors import UserError
 from retouch.learn import Results, reopen
+from retouch.learn.reopen import read_config
 
 ROOT = Path(__file__).resolve().parents[1]
 FAST = ["--epochs", "1", "--batch", "8", "--lr", "1e-3", "--method", "flyp"]
@@ -79,9 +81,9 @@ def test_opening_a_run_never_runs_the_code_that_it_names(home: Path, tmp_path: P
     run("learn", home / "photos", "--model", model, "-o", out, *FAST, "--tasks", 2)
     trap = tmp_path / "trap.py"
     trap.write_text(f"from pathlib import Path\nPath({str(tmp_path / 'ran')!r}).touch()\n")
-    config = yaml.safe_load((out / "config.yaml").read_text())
+    config = read_config(out)
     config["places"]["model"] = f"{trap}:load"
-    (out / "config.yaml").write_text(yaml.safe_dump(config))
+    sealed.write_yaml(out / "config.yaml", config)
     for words in (
         ["classify", out, home / "photos"],
         ["eval", out],

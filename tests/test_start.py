@@ -1,6 +1,5 @@
 """What is cheap to check is checked before a model is loaded; a refused start leaves no trace."""
 
-import json
 import os
 import shutil
 import subprocess
@@ -110,9 +109,9 @@ def test_an_unfinished_run_is_refused_before_its_model_is_loaded(
     home: Path, loads: list[str], tmp_path: Path
 ):
     half = shutil.copytree(home / "march", tmp_path / "half")
-    results = json.loads((half / "results.json").read_text())
-    results["tasks"].append(results["tasks"][0])
-    (half / "results.json").write_text(json.dumps(results))
+    results = Results.read(half)
+    results.tasks.append(results.tasks[0])
+    results.write(half)
     done = run("learn", home / "more", "--from", half, "--out", tmp_path / "x", code=1)
     assert "not finished" in " ".join(done.stderr.split())
     assert not loads
