@@ -59,6 +59,28 @@ def test_a_pareto_suite_of_ones_own_chooses_its_rates(tmp_path: Path):
         load_suite(str(file))
 
 
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ("{seed: 3}", "settings.*seed=3.*--seeds"),
+        ("{epoch: 3}", "settings.*epoch: there is no such entry"),
+        ("{lr: fast}", "settings.*lr='fast'"),
+    ],
+)
+def test_settings_of_a_suite_are_checked_when_it_is_read(
+    settings: str, complaint: str, tmp_path: Path
+):
+    own = tmp_path / "own.yaml"
+    row = f"{{name: SPU, method: spu, settings: {settings}}}"
+    for text in (
+        f"title: T\nsettings: {settings}\nrows: [{{name: SPU, method: spu}}]",
+        f"title: T\nrows: [{row}]",
+    ):
+        own.write_text(text)
+        with pytest.raises(UserError, match=complaint):
+            load_suite(str(own))
+
+
 def test_what_is_asked_for_goes_before_the_suite_and_the_suite_before_the_machine(tmp_path: Path):
     file = tmp_path / "mine.yaml"
     file.write_text(

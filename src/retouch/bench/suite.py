@@ -2,13 +2,14 @@
 
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, model_validator
 
 from retouch.data.text import read_text
 from retouch.errors import UserError, first_problem
+from retouch.methods import Settings
 from retouch.sealed import parse_yaml
 
 SUITES = (
@@ -28,6 +29,17 @@ SUITES = (
 Kind = Literal["table", "efficiency", "pareto"]
 
 
+def _check_settings(settings: dict[str, Any]) -> dict[str, Any]:
+    if "seed" in settings:
+        raise ValueError(f"seed={settings['seed']} is not for a suite; use --seeds")
+    Settings(**settings)
+    return settings
+
+
+SomeSettings = Annotated[dict[str, Any], AfterValidator(_check_settings)]
+"""Some of the fields of `Settings`; the others keep their defaults."""
+
+
 class Line(BaseModel):
     """A row of the table: a method, and how it differs from its recipe and from the suite."""
 
@@ -37,7 +49,7 @@ class Line(BaseModel):
     method: str
     change: dict[str, Any] = {}
     """Of the recipe, as in `trains.rate: 0.05`."""
-    settings: dict[str, Any] = {}
+    settings: SomeSettings = {}
     tasks: int | None = None
     paper: dict[str, tuple[float | None, float | None, float | None]] = {}
     """By data set, and `average`: Acc., F. and C.; or Acc. In., Avg. F. and C. Drop."""
@@ -55,7 +67,7 @@ class Ground(BaseModel):
     control: str | None = None
     reference: str | None = None
     tasks: int
-    settings: dict[str, Any] = {}
+    settings: SomeSettings = {}
     replay: float | None = None
     """Images to keep; None leaves it to the data set's own number, or to the recipe."""
     lr: dict[str, float] = {}
@@ -76,7 +88,7 @@ class Suite(BaseModel):
     datasets: tuple[str, ...] = ()
     control: str | None = None
     tasks: int | None = None
-    settings: dict[str, Any] = {}
+    settings: SomeSettings = {}
     lr: tuple[float, ...] = ()
     """For a pareto suite, the learning rates to try."""
     rows: tuple[Line, ...]
