@@ -96,6 +96,7 @@ class Record:
             buffer.restore(self.results.replay)
         if first is not None:
             self.results.begin(first, judge(self.done) if self.done else None)
+            self.clip.cut_prompts.summarise()  # while its warning can still become a note
             self._save_results()
         self._buffer = buffer
         self.watch.judged(self.results)
@@ -143,6 +144,7 @@ class Record:
     def end_task(self, update: Update, judge: Callable[[], Row], kept: float) -> None:
         """A task is learned, and so much of its change was kept; now it is judged."""
         row = self._judged(judge)
+        self.clip.cut_prompts.summarise()
         self.results.kept.append(kept)
         self.results.trained.append(update.selection.count)
         self.results.seconds.append(round(time.monotonic() - self._since, 2))

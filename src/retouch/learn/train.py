@@ -32,7 +32,6 @@ def train(
     judge.begin(clip)
     with refused_if_not_finite(clip):
         record.begin(buffer, lambda learned: judge(clip, learned))
-    clip.cut_prompts.summarise()
     for task in stream.tasks[record.done :]:
         lesson = lesson_for(clip, stream, task, method, settings)
         lesson.control_drop = record.control_drop(lambda: judge.control(clip))
@@ -60,7 +59,6 @@ def train(
                 update.agree()
                 check_finite(update, method)
                 buffer.add(task.number, task.train, stream.train.labels[task.train])
-                clip.cut_prompts.summarise()
                 judged = partial(judge, clip, task.number + 1)
                 record.end_task(update, judged, method.settles.kept)
 
