@@ -55,7 +55,7 @@ def test_a_pareto_suite_of_ones_own_chooses_its_rates(tmp_path: Path):
     assert len({cell.training.lr for cell in cells("pareto")}) == 5
     assert len({cell.training.lr for cell in cells("pareto", "x")}) == 5
     file.write_text("title: t\nlr: [0.5]\nrows: [{name: a, method: er}]\n")
-    with pytest.raises(UserError, match=r"mine.yaml: lr=\[0.5\] is for a suite of the kind pareto"):
+    with pytest.raises(UserError, match=r"mine.yaml, lr=\[0.5\] is for a suite of the kind pareto"):
         load_suite(str(file))
 
 

@@ -59,7 +59,7 @@ def test_learn_a_folder_and_go_on(model: Path, photos: Path, tmp_path: Path):
     done = retouch(*words, *FAST)  # as a program; the others in this process
     assert done.returncode == 0, done.stderr
     assert "task  2/2" in done.stdout
-    assert "forgot" in done.stdout
+    assert "Control accuracy" in done.stdout
     assert (out / "report.html").exists()
     assert {p.suffix for p in (out / "plots").iterdir()} == {".png", ".svg"}
     results = Results.read(out)

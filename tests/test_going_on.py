@@ -228,7 +228,7 @@ def test_reopening_refuses_another_model_and_damaged_settings(model: Path, tmp_p
     with pytest.raises(UserError, match="began with weights"):
         reopen(tmp_path / "march", model=str(tiny_folder(tmp_path / "other", seed=1)))
     run = reopen(tmp_path / "march", model=str(model))
-    with pytest.raises(UserError, match="has learned 1 tasks, not 2"):
+    with pytest.raises(UserError, match="has learned 1 task, not 2"):
         run.go_to(2)
     before = fingerprint(run.clip.model)
     run.go_to(1)

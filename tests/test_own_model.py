@@ -136,7 +136,7 @@ def test_mistakes_in_an_own_model_are_told_with_their_line(
         ('{"f1": {"a": "b"}}', "'f1' is called"),
         ('{"f1": "a", "f1": "b"}', "'f1' stands there twice"),
         ("{f1: daisy}", "is no JSON"),
-        ("[" * 100_000, "is no JSON"),
+        ("[" * 100_000, "is nested too deeply"),
         ('{"f9": "daisy"}', "there is no class 'f9'"),
     ],
 )

@@ -37,10 +37,10 @@ def said_of(why: BaseException) -> str:
 def first_problem(why: "ValidationError") -> str:
     """What pydantic found wrong first: the field, the value and what it should be."""
     problem = why.errors(include_url=False)[0]
-    field, rule = ".".join(map(str, problem["loc"])), str(problem["msg"])
+    field = ".".join(map(str, problem["loc"]))
+    rule = str(problem["msg"]).removeprefix("Value error, ")
     if problem["type"] == "extra_forbidden":
         return f"{field or 'it'}: there is no such entry"
     if problem["type"] in ("missing", "json_invalid") or not field:
         return f"{field}: {rule}".removeprefix(": ")
-    rule = rule.removeprefix("Value error, ")
     return f"{field}={problem['input']!r:.80}: {rule[:1].lower()}{rule[1:]}"

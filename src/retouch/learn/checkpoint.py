@@ -78,6 +78,8 @@ class Record:
         self._resumed = False
         self._since = 0.0
         self._last: _Step | None = None
+        self.training = False
+        """Whether the first task that was left has begun."""
         self.stop = False
         """Set it to end cleanly after the step at hand, where the run has a folder."""
 
@@ -103,6 +105,7 @@ class Record:
 
     def begin_task(self, task: Task, update: Update, steps: int) -> None:
         """A task of so many steps begins."""
+        self.training = True
         self._task, self._steps = task.number, steps
         self._since = time.monotonic()
         self.watch.begins(task.number, steps)

@@ -31,7 +31,14 @@ from retouch.learn.finish import finish
 from retouch.learn.hardware import check_shard
 from retouch.learn.onward import Earlier
 from retouch.learn.reopen import CONFIG, is_run, read_config
-from retouch.learn.replace import forget, gives_way, learned_nothing, restore, set_aside
+from retouch.learn.replace import (
+    forget,
+    gives_way,
+    is_set_aside,
+    learned_nothing,
+    restore,
+    set_aside,
+)
 from retouch.learn.results import DataInfo, Results, TaskInfo
 from retouch.learn.run_lock import locks_out
 from retouch.learn.stopping import stopping_cleanly
@@ -138,7 +145,7 @@ def teach(
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder() / "compiled"))
     fast = clip.fast(COMPILER if settings.compile else None)
     stopping = stopping_cleanly(record, out is not None)
-    starting = _starting(Path(out), created) if out and ranks.is_first() else nullcontext()
+    starting = _starting(Path(out), created, record) if out and ranks.is_first() else nullcontext()
     noting, truncated = _noting(results), clip.cut_prompts.collecting()
     with (
         starting,
@@ -322,12 +329,16 @@ def _make_folder(
 
 
 @contextmanager
-def _starting(folder: Path, created: bool) -> Iterator[None]:
-    """A new run that is refused before it has learned anything leaves its place as it found it."""
+def _starting(folder: Path, created: bool, record: Record) -> Iterator[None]:
+    """A new run that is refused before it trains leaves its place as it found it.
+
+    Where it fails later, before it has learned a task, it only gives way to a run that it replaced.
+    """
     try:
         yield
     except UserError:
-        if created and learned_nothing(folder):
+        refused = not record.training or is_set_aside(folder)
+        if created and refused and learned_nothing(folder):
             restore(folder)
         raise
     finally:

@@ -62,11 +62,16 @@ def set_aside(folder: Path) -> None:
     Where another run is set aside already, the one in the folder was killed before it could say
     which of the two is wanted: the one that has learned something.
     """
-    if _aside(folder).exists() and learned_nothing(folder):
+    if is_set_aside(folder) and learned_nothing(folder):
         shutil.rmtree(folder)
         return
     forget(folder)
     folder.rename(_aside(folder))
+
+
+def is_set_aside(folder: Path) -> bool:
+    """Whether a run in this folder was replaced, and can still come back."""
+    return _aside(folder).exists()
 
 
 def restore(folder: Path) -> None:
