@@ -22,12 +22,12 @@ from real_tower import NAME, load, say
 
 from retouch.analysis.cam import SHARE, Cam, cam
 from retouch.analysis.neurons import Neurons
-from retouch.analysis.objects import Box, read_objects
+from retouch.analysis.objects import Box, read_annotations
 from retouch.analysis.pointing import pointing_game
-from retouch.analysis.related import seen
+from retouch.analysis.token_regions import seen
 from retouch.clip import Clip
-from retouch.clip.pixels import Uint8
-from retouch.clip.torchvision import mend_torchvision
+from retouch.clip.preprocess import Uint8
+from retouch.clip.torchvision_compat import patch_torchvision
 from retouch.data import read_data
 from retouch.report.cam import Shown, write_cam
 
@@ -47,7 +47,7 @@ def main() -> None:
     options.add_argument("--device", default="cpu")
     options.add_argument("--out", type=Path, default=Path("runs/cam"))
     asked = options.parse_args()
-    mend_torchvision()
+    patch_torchvision()
     clip = load(asked.shared / "models" / NAME).to(asked.device)
     clip.bf16 = asked.bf16
     objects = coco(clip, asked.shared / "data" / "coco-val-200", asked.coco)
@@ -83,32 +83,32 @@ def look(
 
 def coco(clip: Clip, folder: Path, count: int) -> list[tuple[str, Uint8, str, Sequence[Box]]]:
     """Images with the class of their largest object, and its boxes in what the model sees."""
-    objects = read_objects(folder)
+    objects = read_annotations(folder)
     found: list[tuple[str, Uint8, str, Sequence[Box]]] = []
-    whole = clip.pixels.size[0] * clip.pixels.size[1]
+    whole = clip.preprocess.size[0] * clip.preprocess.size[1]
     for index in np.random.default_rng(0).permutation(len(objects)).tolist():
         scene = objects.scenes[index]
         here = {
-            name: [seen(box, scene.size, clip.pixels) for box in boxes]
+            name: [seen(box, scene.size, clip.preprocess) for box in boxes]
             for name, boxes in scene.boxes.items()
         }
         sizes = {name: sum(box[2] * box[3] for box in its) / whole for name, its in here.items()}
         name = max(sizes, key=lambda each: sizes[each], default="")
         if len(found) < count and name and FILLS[0] < sizes[name] <= FILLS[1]:
-            image = clip.pixels.prepare(objects.pictures.picture(index))
+            image = clip.preprocess.prepare(objects.pictures.image(index))
             found.append((scene.key, image, f"a photo of a {name}", here[name]))
     return found
 
 
 def birds(clip: Clip, folder: Path, count: int) -> list[tuple[str, Uint8, str]]:
     """One image of each of so many classes, evenly spread."""
-    images = read_data(str(folder)).to_judge()
+    images = read_data(str(folder)).evaluation_images()
     classes = [int((place + 0.5) * len(images.classes) / count) for place in range(count)]
     firsts = [int(np.flatnonzero(images.labels == label)[0]) for label in classes]
     return [
         (
-            images.pictures.where(index),
-            images.pictures.prepared(index, clip.pixels),
+            images.store.location(index),
+            images.store.prepared(index, clip.preprocess),
             f"a photo of a {images.classes[images.labels[index]]}, a type of bird",
         )
         for index in firsts

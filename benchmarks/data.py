@@ -18,10 +18,10 @@ from pathlib import Path
 
 import numpy as np
 
-from retouch.clip.pixels import Pixels
+from retouch.clip.preprocess import Preprocess
 from retouch.data import Images, cached, read_data
 
-PIXELS = Pixels(size=(224, 224), shortest=224)  # as CLIP ViT-B/16 takes them
+PIXELS = Preprocess(size=(224, 224), shortest=224)  # as CLIP ViT-B/16 takes them
 BATCH = 256
 
 
@@ -34,7 +34,9 @@ def main() -> None:
     options.add_argument("--out", type=Path, help="write the numbers as JSON")
     asked = options.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        found = rates(read_data(asked.data, asked.data_root).to_judge(), Path(folder), asked.rounds)
+        found = rates(
+            read_data(asked.data, asked.data_root).evaluation_images(), Path(folder), asked.rounds
+        )
         found |= start(Path(folder) / "many", asked.files)
     for name, value in found.items():
         sys.stdout.write(f"{name:48}{value:>14,.1f}\n")
@@ -48,9 +50,9 @@ def rates(images: Images, folder: Path, rounds: int) -> dict[str, float]:
     kept = cached(images, PIXELS, folder / "cache")
     build = len(images) / (time.perf_counter() - began)
     took: dict[str, list[float]] = {"decoded": [], "cached": []}
-    dice = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     for _ in range(rounds):
-        batch = dice.permutation(len(images))[:BATCH]
+        batch = rng.permutation(len(images))[:BATCH]
         for name, source in (("decoded", images), ("cached", kept)):
             began = time.perf_counter()
             source.read(batch, PIXELS)
@@ -93,7 +95,7 @@ def start_here(folder: str) -> None:
 
     before = memory()
     began = time.perf_counter()
-    stream = Stream.split(*read_data(folder).to_learn(), tasks=10)
+    stream = Stream.split(*read_data(folder).train_and_test(), tasks=10)
     seconds = time.perf_counter() - began
     assert len(stream.tasks) == 10
     sys.stdout.write(f"{seconds} {memory() - before}")

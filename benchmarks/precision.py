@@ -24,18 +24,18 @@ import retouch
 from retouch.builtin.images import sign_images
 from retouch.clip import Clip
 from retouch.data import Stream, cached, read_data
-from retouch.learn import Watch, teach
-from retouch.learn.train import backward, lesson_for
-from retouch.methods import Keeps, Settings, recipe
+from retouch.methods import Regularizer, Settings, recipe
 from retouch.sparse import locate
 from retouch.sparse.select import top
+from retouch.train import Callback, teach
+from retouch.train.loop import backward, task_context
 
 
-class Curve(Watch):
+class Curve(Callback):
     def __init__(self) -> None:
         self.losses: list[float] = []
 
-    def stepped(self, step: int, epoch: int, loss: float) -> None:
+    def on_step(self, step: int, epoch: int, loss: float) -> None:
         self.losses.append(loss)
 
 
@@ -48,8 +48,10 @@ def model(asked: argparse.Namespace) -> Clip:
 def stream(asked: argparse.Namespace, clip: Clip) -> Stream:
     if asked.shared is None:
         return Stream.split(sign_images("train", 20), sign_images("test", 8), tasks=2)
-    train, test = read_data("cub", asked.shared / "data").to_learn()
-    few = [cached(some_classes(part, range(asked.classes)), clip.pixels) for part in (train, test)]
+    train, test = read_data("cub", asked.shared / "data").train_and_test()
+    few = [
+        cached(some_classes(part, range(asked.classes)), clip.preprocess) for part in (train, test)
+    ]
     return Stream.split(*few, tasks=2)
 
 
@@ -63,7 +65,8 @@ def run(asked: argparse.Namespace, seed: int, fast: bool) -> tuple[list[float], 
         precision="bf16" if fast else "fp32",
         compile=fast and asked.device != "cpu",
     )
-    found = teach(clip, stream(asked, clip), recipe(asked.method), settings=settings, watch=curve)
+    method = recipe(asked.method)
+    found = teach(clip, stream(asked, clip), method, settings=settings, callback=curve)
     return curve.losses, found.metrics()["accuracy"]
 
 
@@ -71,7 +74,7 @@ def gradients(asked: argparse.Namespace) -> None:
     """How far the slopes of the first MLP layers lie from float32's: plain bfloat16, and fast."""
     clip = model(asked)
     to_learn, settings = stream(asked, clip), Settings(batch=asked.batch)
-    lesson = lesson_for(clip, to_learn, to_learn.tasks[0], recipe("spu"), settings)
+    context = task_context(clip, to_learn, to_learn.tasks[0], recipe("spu"), settings)
     layers = {n: p for n, p in locate(clip.model).items() if n.startswith(clip.image_prefix)}
     clip.model.requires_grad_(False)
     for weight in layers.values():
@@ -85,7 +88,7 @@ def gradients(asked: argparse.Namespace) -> None:
     ):
         clip.bf16 = bf16
         with clip.fast(backend):
-            backward(lesson, lesson.load(np.arange(asked.batch), asked.batch), Keeps())
+            backward(context, context.load(np.arange(asked.batch), asked.batch), Regularizer())
         found[name] = {n: p.grad.clone() for n, p in layers.items() if p.grad is not None}
         clip.model.zero_grad()
     exact = found.pop("float32")

@@ -26,14 +26,14 @@ from shapes import model_of
 from speed import SHAPES, Ground
 from torch.nn.parallel import DistributedDataParallel
 
-from retouch.devices import ranks, shards
-from retouch.devices.meeting import joined
-from retouch.learn.train import backward, lesson_for
+from retouch.distributed import collectives, fsdp
+from retouch.distributed.rendezvous import process_group
 from retouch.methods import Method, recipe
+from retouch.train.loop import backward, task_context
 
 METHODS = {
-    "spu": recipe("spu", {"trains.score": "random"}),
-    "spu --shard": recipe("spu", {"trains.score": "random"}),
+    "spu": recipe("spu", {"update.score": "random"}),
+    "spu --shard": recipe("spu", {"update.score": "random"}),
     "er": recipe("er"),
 }
 
@@ -45,19 +45,21 @@ def step_of(ground: Ground, method: Method, times: int, shard: bool) -> tuple[fl
     clip.bf16 = settings.precision == "bf16"
     took, before = [], Counter[str]()
     with clip.fast("inductor" if settings.compile else None):
-        lesson = lesson_for(clip, ground.stream, ground.stream.tasks[0], method, settings)
-        with method.trains.begin(lesson) as update:
-            batch = lesson.load(np.arange(2 * settings.batch), settings.batch)
+        context = task_context(clip, ground.stream, ground.stream.tasks[0], method, settings)
+        with method.update.begin(context) as update:
+            batch = context.load(np.arange(2 * settings.batch), settings.batch)
             for number in range(times + 3):
                 if number == 3:
-                    before = Counter(ranks.sent)
+                    before = Counter(collectives.traffic)
                 ground.synchronize()
                 began = time.perf_counter()
-                found = backward(lesson, batch, method.keeps)
+                found = backward(context, batch, method.regularizer)
                 update.step(1.0)
-                ranks.total(float(found))
+                collectives.all_reduce_scalar(float(found))
                 took.append(1e3 * (time.perf_counter() - began))
-    return median(took[3:]), Counter({k: (n - before[k]) // times for k, n in ranks.sent.items()})
+    return median(took[3:]), Counter(
+        {k: (n - before[k]) // times for k, n in collectives.traffic.items()}
+    )
 
 
 def ddp_bytes(ground: Ground, moving: tuple[str, ...] | None) -> int:
@@ -75,23 +77,23 @@ def ddp_bytes(ground: Ground, moving: tuple[str, ...] | None) -> int:
         return done
 
     model.register_comm_hook(None, hook)
-    pixels = torch.zeros(1, 3, *clip.pixels.size, device=ground.device)
-    tokens = clip.tokenise(["a photo of the red one"])["input_ids"].to(ground.device)
+    pixels = torch.zeros(1, 3, *clip.preprocess.size, device=ground.device)
+    tokens = clip.tokenize(["a photo of the red one"])["input_ids"].to(ground.device)
     model(pixel_values=pixels, input_ids=tokens).logits_per_image.sum().backward()
-    return 2 * seen[0] * (ranks.world() - 1) // ranks.world()
+    return 2 * seen[0] * (collectives.world_size() - 1) // collectives.world_size()
 
 
 def compare(asked: argparse.Namespace) -> list[list[str]]:
-    rows, each, world = [], asked.batch, ranks.world()
+    rows, each, world = [], asked.batch, collectives.world_size()
     for name, method in METHODS.items():
         asked.batch = each * world
         shard = name.endswith("--shard")
         together, sent = step_of(Ground(asked), method, asked.times, shard)
         asked.batch = each
         device = torch.device(asked.device)
-        ranks.end()
+        collectives.end()
         alone, _ = step_of(Ground(asked), method, asked.times, shard)
-        ranks.begin(device)
+        collectives.begin(device)
         dense = ddp_bytes(Ground(asked), None if name == "er" else (".fc1.weight",))
         whole = ddp_bytes(Ground(asked), None)
         rows.append(
@@ -118,9 +120,9 @@ def parts(shapes: Sequence[str]) -> list[list[str]]:
     rows = []
     for name in shapes:
         clip = model_of(name, torch.device("meta"))
-        apart = METHODS["spu"].trains.apart(clip)
-        whole = shards.held(clip.model, {}, 1)
-        each = [shards.held(clip.model, apart, world) for world in PROCESSES]
+        apart = METHODS["spu"].update.shardable_parameters(clip)
+        whole = fsdp.bytes_per_rank(clip.model, {}, 1)
+        each = [fsdp.bytes_per_rank(clip.model, apart, world) for world in PROCESSES]
         twice = 2 * sum(p.nbytes for p in apart.values())  # in the forward and the backward pass
         rows.append(
             [
@@ -162,7 +164,7 @@ def main() -> None:
     asked.batch = asked.batch or (128 if cuda else 16)
     asked.compile &= cuda
     asked.fp32 |= not cuda
-    with joined(asked.device) as asked.device:
+    with process_group(asked.device) as asked.device:
         head = [
             "method",
             "alone, ms",
@@ -175,9 +177,9 @@ def main() -> None:
             "DDP of all, MB",
         ]
         rows = compare(asked)
-        if ranks.is_first():
+        if collectives.is_rank0():
             images = f"{asked.batch} + {asked.batch} images each"
-            about = f"{asked.shape}, {ranks.world()} processes, {images}"
+            about = f"{asked.shape}, {collectives.world_size()} processes, {images}"
             sys.stdout.write(f"{about}\n\n{table(head, rows)}")
 
 

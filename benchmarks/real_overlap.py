@@ -19,9 +19,9 @@ from real_tower import NAME, load
 from same_task_overlap import Part, compare
 
 import retouch
-from retouch.clip.contrast import pair_loss
-from retouch.clip.torchvision import mend_torchvision
-from retouch.methods.selected import Selected
+from retouch.clip.losses import pair_loss
+from retouch.clip.torchvision_compat import patch_torchvision
+from retouch.methods.selective import SelectiveUpdate
 
 A_TASK, IMAGES = 10, 4  # classes; images of each
 
@@ -32,10 +32,10 @@ def main() -> None:
     options.add_argument("--out", type=Path, default=Path("runs/birds"))
     options.add_argument("--twice", action="store_true")
     asked = options.parse_args()
-    mend_torchvision()
+    patch_torchvision()
     clip = load(asked.shared / "models" / NAME)
-    train, test = retouch.read_data(str(asked.shared / "data" / "cub200")).to_learn()
-    spu = retouch.recipe("spu", {"trains.share": 1.0})
+    train, test = retouch.read_data(str(asked.shared / "data" / "cub200")).train_and_test()
+    spu = retouch.recipe("spu", {"update.share": 1.0})
     settings = retouch.Settings(epochs=1, batch=16, lr=1e-5)
     if not asked.twice:
         stream = retouch.Stream.split(few(train, 4, IMAGES), few(test, 4, 1), tasks=4)
@@ -46,16 +46,16 @@ def main() -> None:
     stream = retouch.Stream.split(own, own, tasks=2)
     loss = partial(pair_loss, loss=spu.loss, objective=spu.objective)
     lessons = [Part(clip, stream, task, settings, loss) for task in stream.tasks]
-    for lesson in lessons:
-        lesson.images = A_TASK * IMAGES
-    compare(lessons, Selected())
+    for context in lessons:
+        context.images = A_TASK * IMAGES
+    compare(lessons, SelectiveUpdate())
 
 
 def few(images: retouch.Images, tasks: int, each: int) -> retouch.Images:
     """The first images of the first classes."""
     classes = range(tasks * A_TASK)
     kept = [np.flatnonzero(images.labels == label)[:each] for label in classes]
-    some = images.some(np.sort(np.concatenate(kept)))
+    some = images.subset(np.sort(np.concatenate(kept)))
     return replace(some, classes=some.classes[: len(classes)])
 
 

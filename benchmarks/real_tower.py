@@ -20,13 +20,13 @@ import torch
 from rich.console import Console
 
 from retouch.bench import Bench, engine, load_suite
-from retouch.bench.board import Lines
 from retouch.bench.cell import Options
-from retouch.bench.field import Field
+from retouch.bench.datasets import BenchData
+from retouch.bench.live_table import PlainView
 from retouch.clip import Clip
 from retouch.clip.hf import HuggingFaceClip
-from retouch.clip.pixels import Pixels
-from retouch.clip.torchvision import mend_torchvision
+from retouch.clip.preprocess import Preprocess
+from retouch.clip.torchvision_compat import patch_torchvision
 from retouch.data import Images
 
 NAME = "clip-b16-minilm"
@@ -41,7 +41,7 @@ TEMPLATES = (
 )  # the seven that CLIP's authors found to do nearly as well as the eighty
 
 
-class Quickly(Field):
+class Quickly(BenchData):
     """A field whose control set is judged quickly: two images of each class, seven templates."""
 
     def control(self, name: str | None) -> Images | None:
@@ -51,7 +51,7 @@ class Quickly(Field):
         by_class = np.argsort(found.labels, kind="stable")
         first = np.searchsorted(found.labels[by_class], np.arange(len(found.classes)))
         two = np.sort(np.concatenate([by_class[first], by_class[first + 1]]))
-        return replace(found.some(two), templates=TEMPLATES)
+        return replace(found.subset(two), templates=TEMPLATES)
 
 
 def main() -> None:
@@ -83,15 +83,15 @@ def main() -> None:
     )
     suite = load_suite(asked.suite).only([m for m in asked.methods.split(",") if m])
     made = Bench(suite, on, NAME, asked.out, wanted)
-    made.run(engine(jobs=asked.jobs, device=asked.device), Lines(Console()))
+    made.run(engine(jobs=asked.jobs, device=asked.device), PlainView(Console()))
 
 
 def load(folder: Path, device: str = "cpu") -> Clip:
     """The model as its own `load.py` makes it."""
-    mend_torchvision()
+    patch_torchvision()
     module = _module(folder / "load.py")
     model, tokenizer = module.load(folder)
-    clip = HuggingFaceClip(model, tokenizer, Pixels(size=(224, 224), shortest=224), NAME)
+    clip = HuggingFaceClip(model, tokenizer, Preprocess(size=(224, 224), shortest=224), NAME)
     return clip.to(torch.device(device))
 
 

@@ -23,15 +23,15 @@ from torch import Tensor
 import retouch
 from retouch.builtin.images import control_images, sign_images, world_pairs
 from retouch.data import Stream
-from retouch.learn import teach
 from retouch.methods import RECIPES, Settings, recipe
+from retouch.train import teach
 
 WAYS = ("as written", "compiled", "recorded", "again")
 BY_NEURON = "spu by neuron"
 CHANGES = {
-    "l2p": {"replays.size": 50},  # one of each class
-    "dualprompt": {"replays.size": 50},
-    BY_NEURON: {"trains.unit": "neuron"},
+    "l2p": {"replay.size": 50},  # one of each class
+    "dualprompt": {"replay.size": 50},
+    BY_NEURON: {"update.unit": "neuron"},
 }
 
 

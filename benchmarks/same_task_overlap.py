@@ -18,18 +18,18 @@ import numpy as np
 import retouch
 from retouch.analysis.overlap import overlap
 from retouch.builtin import sign_images
-from retouch.clip.contrast import pair_loss
-from retouch.data.pictures import Indices
-from retouch.methods.lesson import Lesson
-from retouch.methods.selected import Selected
+from retouch.clip.losses import pair_loss
+from retouch.data.image_store import Indices
+from retouch.methods.selective import SelectiveUpdate
+from retouch.methods.task_context import TaskContext
 
 
-class Part(Lesson):
+class Part(TaskContext):
     """A lesson whose evidence is one of several parts of its images."""
 
     part, images = 0, 50
 
-    def evidence(self, share: float, batches: int | None = None) -> list[Indices]:
+    def scoring_batches(self, share: float, batches: int | None = None) -> list[Indices]:
         order = np.random.default_rng([1, self.task.number]).permutation(self.task.train)
         return self._split(order[self.part * self.images :][: self.images], drop_last=False)
 
@@ -43,17 +43,17 @@ def main() -> None:
     spu, settings = retouch.recipe("spu"), retouch.Settings(batch=32)
     loss = partial(pair_loss, loss=spu.loss, objective=spu.objective)
     lessons = [Part(clip, stream, task, settings, loss) for task in stream.tasks]
-    for lesson in lessons:
-        lesson.images = asked.images
-    compare(lessons, Selected())
+    for context in lessons:
+        context.images = asked.images
+    compare(lessons, SelectiveUpdate())
 
 
-def compare(lessons: Sequence[Part], way: Selected) -> None:
+def compare(lessons: Sequence[Part], way: SelectiveUpdate) -> None:
     """Let every task choose twice, and print what it shares with itself and with the others."""
     chosen = []
-    for lesson in lessons:
-        for lesson.part in (0, 1):
-            chosen.append(way.select(lesson))
+    for context in lessons:
+        for context.part in (0, 1):
+            chosen.append(way.select(context))
     pairs = [(i, j) for i in range(len(chosen)) for j in range(len(chosen)) if i != j]
     say("tower  layer  same task  another task  chance")
     for layer in overlap(chosen).layers:

@@ -20,7 +20,7 @@ import torch
 from shapes import SHAPES, model_of
 from speed import Ground, our_step
 
-from retouch.learn.evaluate import image_features
+from retouch.evaluate.evaluator import image_features
 from retouch.methods import recipe
 from retouch.sparse import Delta, Snapshot, locate, select
 
@@ -62,7 +62,7 @@ def of_the_model(name: str, device: torch.device) -> dict[str, float]:
 def of_the_batch(name: str, device: str, batch: int) -> dict[str, float]:
     """A step on twice as many images."""
     ground = Ground(_asked(name, device, batch))
-    found = our_step(ground, recipe("spu", {"trains.score": "random"}))
+    found = our_step(ground, recipe("spu", {"update.score": "random"}))
     return {
         "images": 2 * batch,
         "step (ms)": found["ms"],

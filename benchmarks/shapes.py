@@ -6,7 +6,7 @@ import torch
 
 import retouch
 from retouch.clip.hf import HuggingFaceClip
-from retouch.clip.pixels import Pixels
+from retouch.clip.preprocess import Preprocess
 
 SHAPES: dict[str, dict[str, Any]] = {
     # image size, patch, (width, layers, heads) of the visual and the text tower, projection
@@ -36,7 +36,7 @@ def model_of(name: str, device: torch.device) -> HuggingFaceClip:
     torch.manual_seed(0)
     with torch.device(device):
         model = transformers.CLIPModel(config)
-    pixels = Pixels(size=(shape["size"], shape["size"]), shortest=shape["size"])
+    pixels = Preprocess(size=(shape["size"], shape["size"]), shortest=shape["size"])
     return HuggingFaceClip(model, small.tokenizer, pixels, name)
 
 

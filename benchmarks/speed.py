@@ -27,12 +27,12 @@ from straightforward import DenseMasked
 from torch.utils.flop_counter import FlopCounterMode
 
 from retouch.clip.hf import HuggingFaceClip
-from retouch.clip.prompts import classifier
+from retouch.clip.zero_shot import classifier
 from retouch.data import Stream, in_memory
-from retouch.learn.course import repeatable
-from retouch.learn.evaluate import image_features
-from retouch.learn.train import backward, lesson_for
+from retouch.evaluate.evaluator import image_features
 from retouch.methods import Method, Settings, recipe
+from retouch.train.api import deterministic_algorithms
+from retouch.train.loop import backward, task_context
 
 
 @dataclass
@@ -121,26 +121,26 @@ WORDS = ["red", "green", "blue", "dark", "small", "round", "open", "wild", "old"
 
 
 def our_step(ground: Ground, method: Method, micro_batch: int | None = None) -> dict[str, float]:
-    """Milliseconds, GiB, FLOP and bytes of optimiser state of a step with as many old as new."""
+    """Milliseconds, GiB, FLOP and bytes of optimizer state of a step with as many old as new."""
     clip, stream = ground.clip(), ground.stream
     settings = ground.settings.model_copy(update={"micro_batch": micro_batch})
     clip.bf16 = settings.precision == "bf16"
     ground.forget()
     fast = clip.fast("inductor" if settings.compile else None)
-    with repeatable(ground.device), fast:
-        lesson = lesson_for(clip, stream, stream.tasks[0], method, settings)
+    with deterministic_algorithms(ground.device), fast:
+        context = task_context(clip, stream, stream.tasks[0], method, settings)
         positions = np.arange(2 * settings.batch)
-        with method.trains.begin(lesson) as update:
-            batch = lesson.load(positions, settings.batch)
+        with method.update.begin(context) as update:
+            batch = context.load(positions, settings.batch)
 
             def step() -> None:
-                backward(lesson, batch, method.keeps)
+                backward(context, batch, method.regularizer)
                 update.step(1.0)
 
             ms = ground.time(step, in_a_row=IN_A_ROW)
-            found = {"ms": ms, "trainable": update.trainable, "peak": ground.peak}
-            assert update.optimiser is not None
-            state = update.optimiser.state_dict()["state"].values()
+            found = {"ms": ms, "trainable": update.num_trainable, "peak": ground.peak}
+            assert update.optimizer is not None
+            state = update.optimizer.state_dict()["state"].values()
             found["state"] = sum(
                 t.numel() * t.element_size() for e in state for t in e.values() if t.ndim
             )
@@ -150,11 +150,11 @@ def our_step(ground: Ground, method: Method, micro_batch: int | None = None) -> 
 def flops_of(ground: Ground, method: Method) -> float:
     """Multiplications and additions of one step, not compiled."""
     clip, stream, settings = ground.clip(), ground.stream, ground.settings
-    lesson = lesson_for(clip, stream, stream.tasks[0], method, settings)
-    with method.trains.begin(lesson):
-        batch = lesson.load(np.arange(2 * settings.batch), settings.batch)
+    context = task_context(clip, stream, stream.tasks[0], method, settings)
+    with method.update.begin(context):
+        batch = context.load(np.arange(2 * settings.batch), settings.batch)
         with FlopCounterMode(display=False) as counter:
-            backward(lesson, batch, method.keeps)
+            backward(context, batch, method.regularizer)
     return float(counter.get_total_flops())
 
 
@@ -172,10 +172,10 @@ def straightforward_step(ground: Ground) -> dict[str, float]:
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high")
     dense = DenseMasked(clip, settings.lr)
-    lesson = lesson_for(clip, stream, stream.tasks[0], recipe("spu"), settings)
-    dense.select(recipe("random").trains.select(lesson))  # type: ignore[attr-defined]
+    context = task_context(clip, stream, stream.tasks[0], recipe("spu"), settings)
+    dense.select(recipe("random").update.select(context))  # type: ignore[attr-defined]
     positions = np.arange(2 * settings.batch)
-    pixels = torch.from_numpy(stream.train.read(positions, clip.pixels)).to(ground.device)
+    pixels = torch.from_numpy(stream.train.read(positions, clip.preprocess)).to(ground.device)
     prompts = [f"a photo of {stream.train.classes[stream.train.labels[i]]}" for i in positions]
     dense.model.requires_grad_(True)
 
@@ -194,7 +194,7 @@ def rows(ground: Ground, wanted: set[str]) -> list[Row]:
         found.append(row)
         sys.stderr.write(f"{row.what}: {row.ours:.4g} {row.unit}\n")
 
-    random = {"trains.score": "random"}  # the same work; nothing to compute before
+    random = {"update.score": "random"}  # the same work; nothing to compute before
     if "step" in wanted:
         plain = straightforward_step(ground)
         spu = our_step(ground, recipe("spu", random))
@@ -203,9 +203,9 @@ def rows(ground: Ground, wanted: set[str]) -> list[Row]:
         add(Row("a step of spu", spu["ms"], "ms", floor=floor, memory=spu["peak"], **against))
         er = our_step(ground, recipe("er"))
         add(Row("the same against er", spu["ms"], "ms", er["ms"], None, spu["peak"], er["peak"]))
-        neuron = our_step(ground, recipe("spu", {**random, "trains.unit": "neuron"}))
+        neuron = our_step(ground, recipe("spu", {**random, "update.unit": "neuron"}))
         add(Row("by neuron, against spu", neuron["ms"], "ms", spu["ms"], None, neuron["peak"]))
-        add(Row("optimiser state", spu["state"] / 1e6, "MB", er["state"] / 1e6))
+        add(Row("optimizer state", spu["state"] / 1e6, "MB", er["state"] / 1e6))
     if "scoring" in wanted:
         step = our_step(ground, recipe("spu", random))["ms"]
         for images in (200, 600):  # CUB-200's tasks have 600, other data sets' more
@@ -240,9 +240,9 @@ def scoring(ground: Ground, images: int, step: float) -> Row:
     stream = ground.images(images // 50)
     method = recipe("spu")
     fast = clip.fast("inductor" if settings.compile else None)
-    with repeatable(ground.device), fast:
-        lesson = lesson_for(clip, stream, stream.tasks[0], method, settings)
-        score = ground.time(lambda: method.trains.select(lesson), 3)  # type: ignore[attr-defined]
+    with deterministic_algorithms(ground.device), fast:
+        context = task_context(clip, stream, stream.tasks[0], method, settings)
+        score = ground.time(lambda: method.update.select(context), 3)  # type: ignore[attr-defined]
     train = step * 10 * images / settings.batch
     share = 100 * score / (score + train)
     return Row(f"scoring, of the training of {images} images", share, "%", goal="≤ 3 %")
@@ -256,8 +256,8 @@ def judging(ground: Ground) -> Row:
     positions = np.tile(np.arange(256) % len(images), rounds)
     with clip.fast("inductor" if ground.settings.compile else None), torch.no_grad():
         ours = ground.time(lambda: image_features(clip, images, positions), 5)
-        part = clip.pixels.normalise(
-            torch.from_numpy(images.read(positions[:256], clip.pixels)).to(ground.device)
+        part = clip.preprocess.normalize(
+            torch.from_numpy(images.read(positions[:256], clip.preprocess)).to(ground.device)
         )
 
         def bare() -> None:

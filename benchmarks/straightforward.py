@@ -13,11 +13,11 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize, pad
 from torch.utils.data import DataLoader, Dataset
 
-from retouch.clip import Pixels
+from retouch.clip import Preprocess
 from retouch.clip.hf import HuggingFaceClip
 from retouch.data import Images, Stream
-from retouch.data.pictures import Indices
-from retouch.data.replay import Buffer
+from retouch.data.image_store import Indices
+from retouch.data.replay import ReplayBuffer
 from retouch.methods import Settings, recipe
 from retouch.sparse import Selection, locate, select
 
@@ -30,7 +30,7 @@ class DenseMasked:
         self.model.requires_grad_(True)
         self.layers = locate(self.model, "first-mlp")
         self.masks: dict[str, Tensor] = {}
-        self.optimiser = torch.optim.AdamW(self.layers.values(), lr=lr, weight_decay=0.2)
+        self.optimizer = torch.optim.AdamW(self.layers.values(), lr=lr, weight_decay=0.2)
 
     def select(self, selection: Selection) -> None:
         for name, parameter in self.layers.items():
@@ -50,13 +50,13 @@ class DenseMasked:
         for name, parameter in self.layers.items():
             assert parameter.grad is not None
             parameter.grad *= self.masks[name]
-        self.optimiser.step()
+        self.optimizer.step()
         self.model.zero_grad()
         return loss
 
     def features(self, pixels: Tensor, prompts: Sequence[str]) -> tuple[Tensor, Tensor]:
         ids = whole_tokens(self.clip, prompts).to(pixels.device)
-        there = self.clip.pixels.normalise(pixels)
+        there = self.clip.preprocess.normalize(pixels)
         images = self.clip.encode_images(there)
         return normalize(images, dim=-1), normalize(
             self.clip.encode_texts({"input_ids": ids}), dim=-1
@@ -72,14 +72,14 @@ def clip_loss(images: Tensor, texts: Tensor, scale: Tensor) -> Tensor:
 class OneByOne(Dataset[Tensor]):
     """Each image decoded by itself, every time it is needed."""
 
-    def __init__(self, images: Images, positions: Sequence[int], pixels: Pixels) -> None:
+    def __init__(self, images: Images, positions: Sequence[int], pixels: Preprocess) -> None:
         self.images, self.positions, self.pixels = images, positions, pixels
 
     def __len__(self) -> int:
         return len(self.positions)
 
     def __getitem__(self, place: int) -> Tensor:
-        picture = self.images.pictures.picture(int(self.positions[place]))
+        picture = self.images.store.image(int(self.positions[place]))
         return torch.from_numpy(self.pixels.prepare(picture).copy())
 
 
@@ -94,14 +94,14 @@ class StraightRun:
 
     def learn(self) -> list[float]:
         """Accuracies on the control set, before the first task and after each."""
-        buffer = recipe("spu").replays.buffer(len(self.stream.train), self.settings.seed)
+        buffer = recipe("spu").replay.buffer(len(self.stream.train), self.settings.seed)
         found = [self.judge()]
         for task in self.stream.tasks:
             dense = DenseMasked(self.clip, self.settings.lr)
             dense.select(self.score(dense, task.train))
             for epoch in range(self.settings.epochs):
-                dice = np.random.default_rng([self.settings.seed, task.number, epoch])
-                self.epoch(dense, dice.permutation(task.train), buffer, dice)
+                rng = np.random.default_rng([self.settings.seed, task.number, epoch])
+                self.epoch(dense, rng.permutation(task.train), buffer, rng)
             buffer.add(task.number, task.train, self.stream.train.labels[task.train])
             found.append(self.judge())
         return found
@@ -117,11 +117,11 @@ class StraightRun:
         return select(gradients, 0.10)
 
     def epoch(
-        self, dense: DenseMasked, positions: Indices, buffer: Buffer, dice: np.random.Generator
+        self, dense: DenseMasked, positions: Indices, buffer: ReplayBuffer, rng: np.random.Generator
     ) -> None:
         size = self.settings.batch
         news = np.array_split(positions, -(-len(positions) // size))
-        both = [np.concatenate([new, buffer.draw(len(new), dice)]) for new in news]
+        both = [np.concatenate([new, buffer.draw(len(new), rng)]) for new in news]
         parts = self.batches(self.stream.train, np.concatenate(both), 0, [len(b) for b in both])
         for (pixels, part), new in zip(parts, news, strict=True):
             dense.step(pixels, self.prompts(part), len(new))
@@ -138,7 +138,7 @@ class StraightRun:
             labels = torch.from_numpy(images.labels).to(texts.device)
             found = []
             for pixels, _ in self.batches(images, np.arange(len(images)), 256):
-                there = self.clip.encode_images(self.clip.pixels.normalise(pixels))
+                there = self.clip.encode_images(self.clip.preprocess.normalize(pixels))
                 found.append((normalize(there, dim=-1) @ texts.T).argmax(dim=1))
             right = 100 * (torch.cat(found) == labels).double().mean().item()
         return right
@@ -161,7 +161,7 @@ class StraightRun:
         ends = np.cumsum([n for n in sizes if n])
         places = np.split(np.arange(len(positions)), ends[:-1])
         loader = DataLoader(
-            OneByOne(images, positions, self.clip.pixels),
+            OneByOne(images, positions, self.clip.preprocess),
             batch_sampler=[place.tolist() for place in places],
             num_workers=self.cores,
         )
@@ -171,6 +171,6 @@ class StraightRun:
 
 def whole_tokens(clip: HuggingFaceClip, prompts: Sequence[str]) -> Tensor:
     """As long as the model can read."""
-    ids = clip.tokenise(prompts)["input_ids"]
+    ids = clip.tokenize(prompts)["input_ids"]
     context = clip.model.config.text_config.max_position_embeddings
     return pad(ids, (0, context - ids.shape[1]), value=clip.tokenizer.pad_token_id or 0)

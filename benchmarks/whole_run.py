@@ -36,9 +36,9 @@ from straightforward import StraightRun
 
 from retouch.clip import encode, model
 from retouch.clip.model import Clip
-from retouch.data import Images, Stream, ahead, cached, read_data
-from retouch.learn import checkpoint, teach
+from retouch.data import Images, Stream, cached, prefetch, read_data
 from retouch.methods import Settings, recipe
+from retouch.train import checkpoint, teach
 
 
 class Clock:
@@ -123,7 +123,7 @@ def waiting(told: dict[str, float]) -> Iterator[None]:
         try:
             return result(self, timeout)
         finally:
-            what = {ahead.__name__: "images", checkpoint.__name__: "files"}.get(asks)
+            what = {prefetch.__name__: "images", checkpoint.__name__: "files"}.get(asks)
             if what and threading.current_thread() is threading.main_thread():
                 told[what] += time.perf_counter() - began
 
@@ -132,7 +132,7 @@ def waiting(told: dict[str, float]) -> Iterator[None]:
 
 
 def control_images(root: Path, templates: int) -> Images:
-    found = read_data("imagenet", root).to_judge()
+    found = read_data("imagenet", root).evaluation_images()
     return replace(found, templates=tuple(found.templates)[:templates])
 
 
@@ -146,7 +146,7 @@ def ours(asked: argparse.Namespace, folder: Path) -> dict[str, float]:
             torch.cuda.synchronize()
         began = time.perf_counter()
         train, test, control = (
-            cached(images, clip.pixels, folder / "cache") for images in pictures(asked)
+            cached(images, clip.preprocess, folder / "cache") for images in pictures(asked)
         )
         told[f"decoding, {which}"] = time.perf_counter() - began
         towers, stood_still = Clock(device), dict.fromkeys(("images", "files"), 0.0)
@@ -181,7 +181,7 @@ def straightforward(asked: argparse.Namespace) -> dict[str, float]:
 
 
 def pictures(asked: argparse.Namespace) -> tuple[Images, Images, Images]:
-    train, test = read_data("cub", asked.data_root).to_learn()
+    train, test = read_data("cub", asked.data_root).train_and_test()
     control = control_images(asked.data_root, asked.templates)
     if asked.classes:
         train, test = (some_classes(images, range(asked.classes)) for images in (train, test))
@@ -190,7 +190,7 @@ def pictures(asked: argparse.Namespace) -> tuple[Images, Images, Images]:
 
 
 def some_classes(images: Images, classes: range) -> Images:
-    some = images.some(images.of_classes(classes))
+    some = images.subset(images.of_classes(classes))
     return replace(some, classes=[images.classes[c] for c in classes])
 
 

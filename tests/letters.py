@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from retouch.clip import Pair
-from retouch.clip.pixels import Pixels
+from retouch.clip.preprocess import Preprocess
 
 
 class Letters(nn.Module):
@@ -18,7 +18,7 @@ class Letters(nn.Module):
         return (self.table(letters) * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
 
 
-def tokenise(prompts: list[str]) -> dict[str, Tensor]:
+def tokenize(prompts: list[str]) -> dict[str, Tensor]:
     longest = max(len(p) for p in prompts)
     letters = torch.tensor([[ord(c) % 128 for c in p.ljust(longest)] for p in prompts])
     mask = torch.tensor([[float(i < len(p)) for i in range(longest)] for p in prompts])
@@ -28,4 +28,4 @@ def tokenise(prompts: list[str]) -> dict[str, Tensor]:
 def letters_clip() -> Pair:
     torch.manual_seed(0)
     images = nn.Sequential(nn.Flatten(), nn.Linear(8 * 8 * 3, 16))
-    return Pair(images, Letters(), tokenise, Pixels(size=(8, 8)))
+    return Pair(images, Letters(), tokenize, Preprocess(size=(8, 8)))

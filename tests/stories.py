@@ -9,19 +9,19 @@ import torch
 from PIL import Image
 from tiny import tiny_clip
 
-from retouch.learn.by_class import (
+from retouch.evaluate.per_class import (
     MOST_IN_MATRIX,
-    ByClass,
     ClassRow,
     Confusion,
     ConfusionMatrix,
     Example,
+    PerClass,
 )
-from retouch.learn.results import Results
+from retouch.evaluate.results import Results
 from retouch.sparse import Snapshot, locate, select
 
 
-def write_run(folder: Path, results: Results, classes: ByClass | None = None) -> Path:
+def write_run(folder: Path, results: Results, classes: PerClass | None = None) -> Path:
     """What the page needs of a run's folder."""
     (folder / "examples").mkdir(parents=True)
     (folder / "config.yaml").write_text("weights: none\n")
@@ -49,7 +49,7 @@ def write_deltas(folder: Path, tasks: int) -> None:
         before.delta().save(folder / f"task-{task + 1:02}.safetensors")
 
 
-def by_class(names: Sequence[str], old: Sequence[str] = ("tench", "hen")) -> ByClass:
+def by_class(names: Sequence[str], old: Sequence[str] = ("tench", "hen")) -> PerClass:
     """The first new class gained most, the last lost most; all old ones lost a little."""
     rows = [
         ClassRow(name=name, images=20, before=40.0, after=40.0 + 50 - 80 * i / (len(names) - 1))
@@ -74,7 +74,7 @@ def by_class(names: Sequence[str], old: Sequence[str] = ("tench", "hen")) -> ByC
     counts = [[11 if a == b else 9 if b == a + 1 else 0 for b in numbers] for a in numbers]
     matrix = ConfusionMatrix(classes=list(names), counts=counts)
     few = [matrix] if len(names) <= MOST_IN_MATRIX else []
-    return ByClass(classes=rows, confusions=confusions, matrices=few, examples=examples)
+    return PerClass(classes=rows, confusions=confusions, matrices=few, examples=examples)
 
 
 def jpeg(number: int) -> bytes:

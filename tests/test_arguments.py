@@ -32,10 +32,10 @@ BOMB = "[&a [1], &b [*a, *a, *a, *a], &c [*b, *b, *b, *b], *c]"
         ("settings", {"epochs": 1}, "settings cannot be a dict; .*retouch.Settings"),
         ("control", "imagenet", r"'imagenet'; read it first: retouch.read_data\('imagenet'\)"),
         ("control", Path("x"), "control cannot be .*retouch.read_data"),
-        ("control", Splits(TRAIN, TEST), "to_judge"),
+        ("control", Splits(TRAIN, TEST), "evaluation_images"),
         ("reference", "pairs.csv", "retouch.read_pairs"),
         ("out", 7, "out cannot be 7"),
-        ("watch", "bar", "watch cannot be 'bar'"),
+        ("callback", "bar", "callback cannot be 'bar'"),
     ],
 )
 def test_teach(argument: str, value: Any, complaint: str):
@@ -50,7 +50,7 @@ def test_teach(argument: str, value: Any, complaint: str):
 @pytest.mark.parametrize(
     ("given", "complaint"),
     [
-        ({"train": "photos"}, r"train cannot be 'photos'; .*read_data\('photos'\).to_learn"),
+        ({"train": "photos"}, r"train cannot be 'photos'; .*read_data\('photos'\).train_and_test"),
         ({"test": Splits(TRAIN, TEST)}, "test cannot be a Splits"),
         ({"tasks": "two"}, "tasks='two'"),
         ({"tasks": 2.5}, "tasks=2.5"),
@@ -110,7 +110,7 @@ def test_settings(given: dict[str, Any], complaint: str):
 def test_yaml_of_an_option(value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match=r"--set trains\.rate=") as why:
-        read_changes([f"trains.rate={value}"])
+        read_changes([f"update.rate={value}"])
     assert len(str(why.value)) < 7000
     assert not list(tmp_path.iterdir())
     assert read_changes(["a.b=[1, x, true]", "c=0.5"]) == {"a.b": [1, "x", True], "c": 0.5}
@@ -119,8 +119,8 @@ def test_yaml_of_an_option(value: str, tmp_path: Path, monkeypatch: pytest.Monke
 def test_an_option_of_the_wrong_kind(tmp_path: Path):
     words = ["learn", "builtin", "--model", "builtin", "--out", tmp_path / "r", "--dry-run"]
     for value in ("!!python/name:os.system", "[1, 2]", "{a: 1}", "x", "''"):
-        said = run(*words, "--set", f"trains.rate={value}", code=1).stderr
-        assert "trains.rate" in said
+        said = run(*words, "--set", f"update.rate={value}", code=1).stderr
+        assert "update.rate" in said
         assert "http" not in said
 
 

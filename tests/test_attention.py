@@ -11,11 +11,11 @@ import torch
 from tiny import tiny_clip
 from torch.nn.functional import scaled_dot_product_attention
 
-from retouch.clip import attention as own
+from retouch.clip.fast import attention as own
 
 CHECK = """
 import torch
-from retouch.clip.attention import _back
+from retouch.clip.fast.attention import _back
 torch.manual_seed(0)
 for heads, tokens, width in ((3, 197, 64), (2, 50, 32), (1, 256, 64), (1, 2, 32)):
     shape = 2, tokens, heads, width
@@ -54,7 +54,7 @@ def test_where_it_does_not_fit_it_is_torchs_own():
 def test_a_tower_looks_around_with_it_where_it_pays(monkeypatch: pytest.MonkeyPatch):
     clip, asked = tiny_clip(), []
     tower = clip.model.vision_model
-    pixels = torch.zeros(2, *reversed(clip.pixels.size), 3, dtype=torch.uint8)
+    pixels = torch.zeros(2, *reversed(clip.preprocess.size), 3, dtype=torch.uint8)
     expected = clip.image_features(pixels)
 
     def attention(*given: torch.Tensor) -> torch.Tensor:
@@ -62,13 +62,13 @@ def test_a_tower_looks_around_with_it_where_it_pays(monkeypatch: pytest.MonkeyPa
         return scaled_dot_product_attention(*given[:3], scale=given[3])
 
     monkeypatch.setattr(own, "attention", attention)
-    with own.quick_attention(tower):
+    with own.fused_attention(tower):
         assert torch.equal(clip.image_features(pixels), expected)
         assert not asked, "a processor has no use for it"
     monkeypatch.setattr(own, "_pays", lambda device: True)
-    with own.quick_attention(tower):
+    with own.fused_attention(tower):
         assert torch.allclose(clip.image_features(pixels), expected)
         assert len(asked) == len(clip.blocks["image"])
-        clip.text_features(clip.tokenise(["a mask, and its own way"]))
+        clip.text_features(clip.tokenize(["a mask, and its own way"]))
         assert len(asked) == len(clip.blocks["image"])
     assert torch.equal(clip.image_features(pixels), expected)

@@ -13,36 +13,36 @@ from torch import Tensor
 import retouch
 from retouch.clip import Clip
 from retouch.data import Stream
-from retouch.data.pictures import Indices
-from retouch.data.replay import Buffer
-from retouch.learn.train import lesson_for
-from retouch.methods import Lesson, Settings, recipe
-from retouch.methods.authors import AuthorsReplay, AuthorsSchedule
+from retouch.data.image_store import Indices
+from retouch.data.replay import ReplayBuffer
+from retouch.methods import Settings, TaskContext, recipe
 from retouch.methods.method import Cosine
+from retouch.methods.spu_released import ReleasedReplay, ReleasedSchedule
 from retouch.sparse import locate
+from retouch.train.loop import task_context
 
 FIRST = "vision_model.encoder.layers.0.mlp"
 
 
-def lesson_of(clip: Clip, each: int, batch: int) -> Lesson:
+def lesson_of(clip: Clip, each: int, batch: int) -> TaskContext:
     """A single task of six classes with so many images each."""
     stream = Stream.split(images("train", 6, each), images("test", 6, 1), tasks=1)
     settings = Settings(batch=batch, epochs=2)
-    return lesson_for(clip, stream, stream.tasks[0], recipe("spu-code"), settings)
+    return task_context(clip, stream, stream.tasks[0], recipe("spu-code"), settings)
 
 
 @contextmanager
 def sizes_of_batches(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """How many images each batch has whose loss is asked for while this lasts."""
     seen: list[int] = []
-    original = Lesson.losses
+    original = TaskContext.losses
 
-    def losses(self: Lesson, batch, loss=None):
+    def losses(self: TaskContext, batch, loss=None):
         seen.append(len(batch.prompt))
         return original(self, batch, loss)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Lesson, "losses", losses)
+        patch.setattr(TaskContext, "losses", losses)
         yield seen
 
 
@@ -57,9 +57,9 @@ def sizes_of_batches(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     ],
 )
 def test_as_many_full_batches_are_scored_by(each, batch, sizes, monkeypatch):
-    lesson = lesson_of(tiny_clip(), each, batch)
+    context = lesson_of(tiny_clip(), each, batch)
     with sizes_of_batches(monkeypatch) as seen:
-        recipe("spu-code").trains.begin(lesson)
+        recipe("spu-code").update.begin(context)
     assert seen == sizes
 
 
@@ -67,14 +67,14 @@ def test_scoring_goes_on_while_an_entry_has_no_gradient(monkeypatch):
     clip = tiny_clip()
     with torch.no_grad():  # whatever this neuron says, nobody listens
         clip.model.get_parameter(f"{FIRST}.fc2.weight")[:, 5] = 0
-    lesson = lesson_of(clip, 13, 2)
+    context = lesson_of(clip, 13, 2)
     with sizes_of_batches(monkeypatch) as seen:
-        recipe("spu-code").trains.begin(lesson)
+        recipe("spu-code").update.begin(context)
     assert len(seen) == 39
 
 
-def squared_logits(clip: Clip, lesson: Lesson, group: Indices) -> Tensor:
-    batch = lesson.load(group)
+def squared_logits(clip: Clip, context: TaskContext, group: Indices) -> Tensor:
+    batch = context.load(group)
     image, text = clip.image_features(batch.pixels), clip.text_features(batch.tokens)
     logits = clip.logit_scale * image @ text[batch.prompt].T
     return logits.norm(dim=1).pow(2).mean()
@@ -82,15 +82,15 @@ def squared_logits(clip: Clip, lesson: Lesson, group: Indices) -> Tensor:
 
 def test_the_score_is_the_sum_of_gradients_that_are_never_reset():
     clip = tiny_clip()
-    lesson = lesson_of(clip, 5, 4)  # 7 full batches, of which ⌊7/4⌋ + 2 = 3 are looked at
-    chosen = recipe("spu-code").trains.begin(lesson)
+    context = lesson_of(clip, 5, 4)  # 7 full batches, of which ⌊7/4⌋ + 2 = 3 are looked at
+    chosen = recipe("spu-code").update.begin(context)
     weights = locate(clip.model)
-    order = lesson.dice(3).permutation(lesson.task.train)
+    order = context.rng(3).permutation(context.task.train)
     clip.model.zero_grad()
     total = {name: torch.zeros_like(p) for name, p in weights.items()}
     clip.model.requires_grad_(True)
     for first in (0, 4, 8):
-        squared_logits(clip, lesson, order[first : first + 4]).backward()
+        squared_logits(clip, context, order[first : first + 4]).backward()
         for name, weight in weights.items():
             total[name] += weight.grad
     moving = entries_with_gradient(chosen)
@@ -126,7 +126,7 @@ def entries_with_gradient(update) -> dict[str, set[int]]:
     ],
 )
 def test_one_cosine_over_all_epochs_of_all_tasks(epochs, tasks, expected):
-    factor = AuthorsSchedule().factor
+    factor = ReleasedSchedule().factor
     found = [factor(step, 5 * epochs, epochs, tasks) for step in range(0, 5 * epochs, 5)]
     assert found == pytest.approx(expected, abs=5e-4)
     assert factor(4, 5 * epochs, epochs, tasks) == found[0], "by epoch"
@@ -136,7 +136,7 @@ def test_one_cosine_over_all_epochs_of_all_tasks(epochs, tasks, expected):
 def test_a_run_knows_how_many_tasks_its_schedule_is_over(tmp_path):
     stream = Stream.split(images("train", 6, 4), images("test", 6, 1), tasks=2)
     settings = Settings(epochs=4, batch=4, lr=1e-3)
-    method = recipe("spu-code", {"replays.size": 4})
+    method = recipe("spu-code", {"replay.size": 4})
     retouch.teach(tiny_clip(), stream, method, settings=settings, out=tmp_path)
     rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [row["lr"] / 1e-3 for row in rows if row["task"] == 2][::3] == pytest.approx(
@@ -145,16 +145,16 @@ def test_a_run_knows_how_many_tasks_its_schedule_is_over(tmp_path):
 
 
 def test_replay_goes_through_the_buffer_and_keeps_its_short_last_batch():
-    lesson = lesson_of(tiny_clip(), 12, 16)  # 4 steps an epoch
-    buffer = Buffer(40)
+    context = lesson_of(tiny_clip(), 12, 16)  # 4 steps an epoch
+    buffer = ReplayBuffer(40)
     buffer.add(0, np.arange(100, 150), np.zeros(50, np.int64))
-    draw = AuthorsReplay().draw
-    drawn = [draw(lesson, buffer, step, 16) for step in range(12)]
+    draw = ReleasedReplay().draw
+    drawn = [draw(context, buffer, step, 16) for step in range(12)]
     assert [len(d) for d in drawn] == [0] * 4 + [16, 16, 8, 16] * 2, "anew in every epoch"
     for first in (4, 8):
         assert sorted(np.concatenate(drawn[first : first + 3])) == sorted(buffer.kept)
     assert drawn[4].tolist() != drawn[7].tolist() != drawn[8].tolist(), "shuffled for every pass"
-    assert [draw(lesson, buffer, step, 16).tolist() for step in range(12)] == [
+    assert [draw(context, buffer, step, 16).tolist() for step in range(12)] == [
         d.tolist() for d in drawn
     ]
-    assert len(draw(lesson, Buffer(0), 5, 16)) == 0
+    assert len(draw(context, ReplayBuffer(0), 5, 16)) == 0

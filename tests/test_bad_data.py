@@ -18,7 +18,7 @@ import pytest
 from test_data import make_folder
 from test_sources import CASES, PIXELS, read
 
-from retouch.analysis.objects import read_objects
+from retouch.analysis.objects import read_annotations
 from retouch.bench import load_suite
 from retouch.cli.classify import _lines as read_names_file
 from retouch.cli.prepare import read_order
@@ -48,8 +48,8 @@ def use(splits: Splits) -> None:
     for images in (splits.train, splits.test):
         if images is not None:
             json.dumps(images.classes, ensure_ascii=False).encode()
-            images.pictures.stamp()
-            images.pictures.try_read(np.arange(len(images)), PIXELS)
+            images.store.version()
+            images.store.try_read(np.arange(len(images)), PIXELS)
 
 
 # Tables, in all encodings.
@@ -65,14 +65,14 @@ def test_tables_in_every_unicode_encoding(name: str, encoding: str, tmp_path: Pa
         "a.jsonl": '{"path": "1.png", "label": "Käse"}\n',
     }
     (tmp_path / name).write_bytes(rows[name].encode(encoding))
-    found = read_data(tmp_path / name).to_judge()
+    found = read_data(tmp_path / name).evaluation_images()
     assert found.classes == ["Käse"]
     assert found.read(np.array([0]), PIXELS).shape == (1, 8, 8, 3)
 
 
 def test_the_semicolons_of_excel(tmp_path: Path):
     (tmp_path / "a.csv").write_text('path;label\n1.png;cat\n2.png;"dog; small"\n')
-    assert read_data(tmp_path / "a.csv").to_judge().classes == ["cat", "dog; small"]
+    assert read_data(tmp_path / "a.csv").evaluation_images().classes == ["cat", "dog; small"]
 
 
 DEEP = "[" * 100_000 + "]" * 100_000
@@ -186,10 +186,10 @@ def test_only_regular_files_are_opened(kind: str, tmp_path: Path):
             with within(10), pytest.raises(UserError, match=f"{complaint}|folder"):
                 reader(path)
     with within(10):
-        images = read_data(folder).to_judge()
+        images = read_data(folder).evaluation_images()
         assert len(images) == 4
         assert any("x.jpg" in note for note in images.notes)
-        _, bad = read_data(table).to_judge().pictures.try_read(np.arange(2), PIXELS)
+        _, bad = read_data(table).evaluation_images().store.try_read(np.arange(2), PIXELS)
     assert [str(tmp_path / "photos/a/x.jpg")] == [each.where for each in bad]
     assert any(word in bad[0].why for word in complaint.split("|"))
 
@@ -224,11 +224,11 @@ def test_a_link_to_a_folder_above_is_not_followed_for_ever(tmp_path: Path):
     for name in ("one", "two"):
         (folder / "a" / name).symlink_to(folder)
     with within(10):
-        found = read_data(folder).to_judge()
+        found = read_data(folder).evaluation_images()
     assert np.bincount(found.labels).tolist() == [2, 2]
     other = make_folder(tmp_path.parent / f"{tmp_path.name}-more", {"c": 3})
     (folder / "b" / "more").symlink_to(other / "c")
-    assert np.bincount(read_data(folder).to_judge().labels).tolist() == [2, 5]
+    assert np.bincount(read_data(folder).evaluation_images().labels).tolist() == [2, 5]
 
 
 def test_a_class_folder_whose_name_is_no_text(tmp_path: Path):
@@ -341,10 +341,10 @@ def test_damaged_sources(name: str, tmp_path: Path):
 
 def read_coco_pairs(folder: Path) -> None:
     pairs = read_pairs(folder)
-    pairs.pictures.try_read(np.arange(len(pairs)), PIXELS)
+    pairs.store.try_read(np.arange(len(pairs)), PIXELS)
 
 
-@pytest.mark.parametrize("reader", [read_coco_pairs, read_objects])
+@pytest.mark.parametrize("reader", [read_coco_pairs, read_annotations])
 def test_damaged_files_of_coco(reader: Callable[[Path], object], tmp_path: Path):
     layouts.write_coco(tmp_path)
     rng = np.random.default_rng(5)

@@ -16,17 +16,17 @@ from tiny import tiny_config, tiny_tokenizer
 from retouch.bench import SUITES, Bench, Done, Failed, Incomplete, load_suite
 from retouch.bench import pareto as curves
 from retouch.bench.cell import Options
+from retouch.bench.datasets import BenchData, model_maker
 from retouch.bench.efficiency import costs
-from retouch.bench.engines import Said
+from retouch.bench.engines import Event
 from retouch.bench.estimate import estimate
-from retouch.bench.field import Field, model_maker
-from retouch.bench.suite import Suite, ground
+from retouch.bench.suite import Suite, load_defaults
 from retouch.bench.table import COLUMNS, Table, tabulate, to_csv, to_json, to_latex, to_markdown
 from retouch.bench.write import write_pareto, write_table
 from retouch.clip.hf import HuggingFaceClip
-from retouch.clip.pixels import Pixels
+from retouch.clip.preprocess import Preprocess
 from retouch.errors import UserError
-from retouch.learn.metrics import accuracy_increase, average_control_drop, average_forgetting
+from retouch.evaluate.metrics import accuracy_increase, average_control_drop, average_forgetting
 from retouch.methods import RECIPES
 
 SMALL = Options(tasks=2, epochs=1, replay=50, lr=(1e-3,))
@@ -39,20 +39,20 @@ def tiny_model() -> HuggingFaceClip:
     config = tiny_config(64, 32)
     config.vision_config.num_hidden_layers = 5  # DualPrompt wants so many
     model = transformers.CLIPModel(config)
-    return HuggingFaceClip(model, tiny_tokenizer(), Pixels(size=(64, 64)), "tiny")
+    return HuggingFaceClip(model, tiny_tokenizer(), Preprocess(size=(64, 64)), "tiny")
 
 
 @pytest.fixture(scope="module")
-def field() -> Field:
-    return Field(tiny_model, reference="builtin", small=True)
+def field() -> BenchData:
+    return BenchData(tiny_model, reference="builtin", small=True)
 
 
 @pytest.fixture(scope="module")
-def builtin() -> Field:
-    return Field(model_maker("builtin", "cpu"), reference="builtin", small=True)
+def builtin() -> BenchData:
+    return BenchData(model_maker("builtin", "cpu"), reference="builtin", small=True)
 
 
-def bench(name: str, field: Field, out: Path, methods: list[str] | None = None) -> Bench:
+def bench(name: str, field: BenchData, out: Path, methods: list[str] | None = None) -> Bench:
     return Bench(load_suite(name).only(methods), field, "builtin", out, SMALL)
 
 
@@ -104,8 +104,8 @@ def test_table1_has_the_papers_rows_in_its_order():
 
 def test_a_suite_of_ones_own(tmp_path: Path):
     file = tmp_path / "mine.yaml"
-    file.write_text("title: mine\nrows: [{name: a, method: er, change: {replays.size: 7}}]\n")
-    assert load_suite(str(file)).rows[0].change == {"replays.size": 7}
+    file.write_text("title: mine\nrows: [{name: a, method: er, change: {replay.size: 7}}]\n")
+    assert load_suite(str(file)).rows[0].change == {"replay.size": 7}
     file.write_text("title: mine\nrows: [{name: a, methud: er}]\n")
     with pytest.raises(UserError, match=r"rows\.0\.method"):
         load_suite(str(file))
@@ -119,7 +119,7 @@ def test_a_suite_of_ones_own(tmp_path: Path):
 
 
 @pytest.mark.parametrize("name", [n for n in SUITES if n != "efficiency"])
-def test_every_suite_runs_in_a_reduced_form(name: str, field: Field, tmp_path: Path):
+def test_every_suite_runs_in_a_reduced_form(name: str, field: BenchData, tmp_path: Path):
     made = bench(name, field, tmp_path)
     table = tabulate(made.suite, made.run())
     for row in table.rows.values():
@@ -128,10 +128,10 @@ def test_every_suite_runs_in_a_reduced_form(name: str, field: Field, tmp_path: P
     assert len(table.rows) == len(made.cells)
 
 
-def test_finished_cells_are_not_run_twice(field: Field, tmp_path: Path):
+def test_finished_cells_are_not_run_twice(field: BenchData, tmp_path: Path):
     ran: list[str] = []
 
-    def tell(said: Said) -> None:
+    def tell(said: Event) -> None:
         if isinstance(said, Done) and not said.earlier:
             ran.append(said.cell.row)
 
@@ -149,7 +149,7 @@ def test_finished_cells_are_not_run_twice(field: Field, tmp_path: Path):
         other.run()
 
 
-def test_a_cell_that_fails_does_not_cost_the_others(field: Field, tmp_path: Path):
+def test_a_cell_that_fails_does_not_cost_the_others(field: BenchData, tmp_path: Path):
     suite = Suite(
         title="t",
         rows=[
@@ -168,33 +168,33 @@ def test_a_cell_that_fails_does_not_cost_the_others(field: Field, tmp_path: Path
 
 
 def test_a_mistake_in_the_program_leaves_its_traceback(
-    field: Field, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    field: BenchData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     made = bench("demo", field, tmp_path, ["frozen"])
-    monkeypatch.setattr(Field, "control", lambda self, name: 1 / 0)
+    monkeypatch.setattr(BenchData, "control", lambda self, name: 1 / 0)
     with pytest.raises(Incomplete, match="ZeroDivisionError: division by zero"):
         made.run()
     (file,) = tmp_path.glob("cells/*/*/*/error.txt")
     assert "line" in file.read_text()
 
 
-def test_a_folder_of_ones_own_writes_its_cells_below_the_results(field: Field, tmp_path: Path):
+def test_a_folder_of_ones_own_writes_its_cells_below_the_results(field: BenchData, tmp_path: Path):
     options = Options(datasets=("/data/my photos",))
     (cell,) = Bench(load_suite("demo").only(["spu"]), field, "builtin", tmp_path, options).cells
     assert cell.folder(tmp_path) == tmp_path / "cells" / "spu" / "data-my-photos" / "seed-0"
 
 
-def test_two_at_work_in_one_folder(field: Field, tmp_path: Path):
+def test_two_at_work_in_one_folder(field: BenchData, tmp_path: Path):
     made = bench("demo", field, tmp_path, ["frozen"])
 
-    def tell(said: Said) -> None:
+    def tell(said: Event) -> None:
         with pytest.raises(UserError, match="in use by another `retouch bench`"):
             made.run()
 
     made.run(tell=tell)
 
 
-def test_a_cell_keeps_what_it_was_and_what_it_took(field: Field, tmp_path: Path):
+def test_a_cell_keeps_what_it_was_and_what_it_took(field: BenchData, tmp_path: Path):
     (done,) = bench("demo", field, tmp_path, ["spu"]).run()
     folder = done.cell.folder(tmp_path)
     told = json.loads((folder / "cell.json").read_text())
@@ -208,23 +208,23 @@ def test_a_cell_keeps_what_it_was_and_what_it_took(field: Field, tmp_path: Path)
 
 def test_the_buffer_of_a_benchmark_is_the_papers():
     made = Bench(load_suite("table1"), None, "openai/clip-vit-base-patch16", Path("x"))
-    sizes = {c.dataset: c.change.get("replays.size") for c in made.cells if c.method == "spu"}
+    sizes = {c.dataset: c.change.get("replay.size") for c in made.cells if c.method == "spu"}
     assert sizes == dict(zip(PAPER, (250, 1500, 240, 2000, 240, 1000), strict=True))
     assert all(not cell.differs for cell in made.cells)
     small = Bench(load_suite("buffer"), None, "x", Path("x"), Options(epochs=3))
     cell = next(c for c in small.cells if c.row == "SPU 1 %")
-    assert cell.change["replays.size"] == 0.01
+    assert cell.change["replay.size"] == 0.01
     assert cell.differs == ["another model", "epochs 3 instead of 10"]
 
 
-def test_an_estimate(field: Field, tmp_path: Path):
+def test_an_estimate(field: BenchData, tmp_path: Path):
     about = estimate(bench("demo", field, tmp_path))
     assert about.cells == 4
     assert about.seconds > 0
     assert about.bytes > 1e5
 
 
-def test_what_methods_cost(builtin: Field, tmp_path: Path):
+def test_what_methods_cost(builtin: BenchData, tmp_path: Path):
     found = {cost.name: cost for cost in costs(bench("efficiency", builtin, tmp_path))}
     size = found["FLYP"].at_inference
     assert found["FLYP"].trainable == size
@@ -240,7 +240,7 @@ def test_what_methods_cost(builtin: Field, tmp_path: Path):
 
 
 @pytest.fixture(scope="module")
-def table(field: Field, tmp_path_factory: pytest.TempPathFactory) -> Table:
+def table(field: BenchData, tmp_path_factory: pytest.TempPathFactory) -> Table:
     made = bench("demo", field, tmp_path_factory.mktemp("demo"), ["frozen", "er", "spu"])
     made.options = Options(tasks=2, epochs=1, replay=50, seeds=2)
     return tabulate(made.suite, made.run())
@@ -263,7 +263,7 @@ def test_a_table_in_every_form(table: Table, tmp_path: Path):
     assert any(best)
 
 
-def test_the_papers_number_stands_beside_ours_with_a_mark(field: Field, tmp_path: Path):
+def test_the_papers_number_stands_beside_ours_with_a_mark(field: BenchData, tmp_path: Path):
     (done,) = bench("demo", field, tmp_path, ["spu"]).run()
     suite = Suite(
         title="t",
@@ -290,7 +290,7 @@ def test_the_frontier_and_the_area_under_it():
     assert curves.area(gained, 40.0, 5.0) == 80.0
 
 
-def test_pareto_is_drawn(field: Field, tmp_path: Path):
+def test_pareto_is_drawn(field: BenchData, tmp_path: Path):
     done = bench("pareto", field, tmp_path, ["ER", "SPU"]).run()
     assert len(done) == 2
     areas = write_pareto(tmp_path, done)
@@ -339,5 +339,5 @@ def test_cells_that_fail_end_the_command_with_1_and_the_table_of_the_others(tmp_
 
 
 def test_the_grounds_are_sound():
-    assert ground("paper").datasets == PAPER
-    assert set(ground("builtin").lr) <= set(RECIPES)
+    assert load_defaults("paper").datasets == PAPER
+    assert set(load_defaults("builtin").lr) <= set(RECIPES)

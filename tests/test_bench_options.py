@@ -14,20 +14,20 @@ from retouch.bench import Bench, Done, load_suite
 from retouch.bench import estimate as estimating
 from retouch.bench import pareto as curves
 from retouch.bench.cell import Options
+from retouch.bench.datasets import BenchData
 from retouch.bench.estimate import estimate
-from retouch.bench.field import Field
 from retouch.bench.table import tabulate
 from retouch.bench.write import write_pareto
 from retouch.cli.bench_options import named, rates
 from retouch.data import Stream
 from retouch.errors import UserError
-from retouch.learn.cost import work
 from retouch.methods import Settings
+from retouch.train.cost import work
 
 
 @pytest.fixture(scope="module")
-def field() -> Field:
-    return Field(tiny_model, reference="builtin", small=True)
+def field() -> BenchData:
+    return BenchData(tiny_model, reference="builtin", small=True)
 
 
 def cells(suite: str, model: str = "builtin", **options: object) -> list:
@@ -137,12 +137,12 @@ def test_skipping_bad_images_without_a_cache(tmp_path: Path):
             for number in range(3):
                 Image.new("RGB", (64, 64), (80 * number, 0, 0)).save(folder / f"{number}.png")
     (tmp_path / "train" / "cat" / "broken.png").write_bytes(b"no image")
-    field = Field(tiny_model, use_cache=False, skip_bad=True)
+    field = BenchData(tiny_model, use_cache=False, skip_bad=True)
     (cell,) = cells("demo", datasets=(str(tmp_path),), tasks=1)[-1:]
     assert len(field.stream(cell).train) == 6
 
 
-def test_deltas_that_were_not_kept_are_missed(field: Field, tmp_path: Path):
+def test_deltas_that_were_not_kept_are_missed(field: BenchData, tmp_path: Path):
     made = bench("demo", field, tmp_path, ["frozen"])
     made.run()
     with pytest.raises(UserError, match="was finished without --keep-deltas"):
@@ -153,14 +153,14 @@ def test_deltas_that_were_not_kept_are_missed(field: Field, tmp_path: Path):
 
 
 def test_an_estimate_takes_one_pass_and_not_a_step_of_every_row(
-    field: Field, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    field: BenchData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     timed = []
     real = estimating.backward
 
-    def backward(lesson, batch, keeps):
+    def backward(context, batch, keeps):
         timed.append(len(batch.prompt))
-        return real(lesson, batch, keeps)
+        return real(context, batch, keeps)
 
     monkeypatch.setattr(estimating, "backward", backward)
     made = bench("table1", field, tmp_path)
@@ -171,7 +171,7 @@ def test_an_estimate_takes_one_pass_and_not_a_step_of_every_row(
     assert not any(tmp_path.iterdir())
 
 
-def test_a_row_counts_gradients_only_of_what_it_moves(field: Field, tmp_path: Path):
+def test_a_row_counts_gradients_only_of_what_it_moves(field: BenchData, tmp_path: Path):
     made = bench("table1", field, tmp_path)
     clip = field.make_model()
     rows = {c.method: estimating.gradients(clip, field.stream(c), c) for c in made.cells}
@@ -182,7 +182,7 @@ def test_a_row_counts_gradients_only_of_what_it_moves(field: Field, tmp_path: Pa
     assert rows["spu"].delta == pytest.approx(5.2 * first / 10, rel=0.05)
     assert rows["lora-ewc"].share < 0.2
     assert not any(p.grad is not None for p in clip.model.parameters())
-    pace = estimating.Pace(1.0, 0.0)
+    pace = estimating.Throughput(1.0, 0.0)
     speed = estimating.Speed(pace, 2.0)
     cost = {
         c.method: estimating._seconds(made, c, field.stream(c), speed, rows[c.method])
@@ -202,7 +202,7 @@ def test_the_work_of_a_run_is_counted(stream: Stream):
 
 
 def test_a_reference_that_is_missing_shows_in_the_estimate(tmp_path: Path):
-    made = bench("table1", Field(tiny_model, small=True), tmp_path, ["zscl"])
+    made = bench("table1", BenchData(tiny_model, small=True), tmp_path, ["zscl"])
     with pytest.raises(UserError, match="name some with --reference"):
         estimate(made)
 
@@ -210,7 +210,7 @@ def test_a_reference_that_is_missing_shows_in_the_estimate(tmp_path: Path):
 # What a table and a plot say.
 
 
-def test_only_what_is_a_part_of_the_images_is_called_so(field: Field, tmp_path: Path):
+def test_only_what_is_a_part_of_the_images_is_called_so(field: BenchData, tmp_path: Path):
     (done,) = bench("demo", field, tmp_path, ["frozen"]).run()
     assert not done.whole  # --quick
     assert "not all images" in tabulate(load_suite("demo"), [done]).notes[0]
@@ -222,7 +222,7 @@ def test_only_what_is_a_part_of_the_images_is_called_so(field: Field, tmp_path: 
     assert full.is_whole("/my/photos")
 
 
-def test_pareto_without_a_control_set_says_what_was_forgotten(field: Field, tmp_path: Path):
+def test_pareto_without_a_control_set_says_what_was_forgotten(field: BenchData, tmp_path: Path):
     done = bench("pareto", field, tmp_path, ["ER"]).run()
     assert "of what it could do before" in _label(done)
     assert json.loads((_written(tmp_path, done)).read_text())["lost"] == "control_drop"

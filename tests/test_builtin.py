@@ -49,11 +49,11 @@ def test_pictures_for_learning_and_judging_differ():
     train, test = sign_images("train", 3), sign_images("test", 3)
     assert train.classes == test.classes
     assert len(train.classes) == 25
-    pairs = [(a == b).all() for a in train.pictures.arrays for b in test.pictures.arrays]
+    pairs = [(a == b).all() for a in train.store.arrays for b in test.store.arrays]
     assert not any(pairs)
     again = sign_images("train", 3)
-    assert np.array_equal(train.pictures.arrays, again.pictures.arrays)
-    assert np.array_equal(sign_images("train", 1).pictures.arrays, train.pictures.arrays[::3])
+    assert np.array_equal(train.store.arrays, again.store.arrays)
+    assert np.array_equal(sign_images("train", 1).store.arrays, train.store.arrays[::3])
 
 
 def test_a_tenth_of_its_first_mlp_layers_is_three_percent(clip):
@@ -69,9 +69,9 @@ def test_the_pre_training_runs(tmp_path: Path):
         tmp_path, pictures=500, steps=3, batch=16, width=32, layers=1, text_width=32, text_layers=1
     )
     clip = retouch.load(str(tmp_path))
-    assert clip.pixels.size == (64, 64)
+    assert clip.preprocess.size == (64, 64)
     assert "3 steps of 16 pairs" in (tmp_path / "README.md").read_text()
-    tokens = clip.tokenise(["a photo of a red circle", "qwertyuiop"])
+    tokens = clip.tokenize(["a photo of a red circle", "qwertyuiop"])
     assert tokens["input_ids"].max() < clip.model.config.text_config.vocab_size
     assert clip.tokenizer.decode(tokens["input_ids"][0], skip_special_tokens=True) == (
         "a photo of a red circle"

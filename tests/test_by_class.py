@@ -10,17 +10,17 @@ import torch
 from PIL import Image
 from tiny import CLASSES, images, tiny_clip, tiny_folder
 
-from retouch.clip import Pixels, load
+from retouch.clip import Preprocess, load
 from retouch.data import Images, Stream, in_memory
-from retouch.data.pictures import Files
-from retouch.learn import Reopened, reopen, teach
-from retouch.learn import examples as examples_module
-from retouch.learn.answers import answers, guess
-from retouch.learn.by_class import ByClass, ClassRow, accuracy, by_class, together
-from retouch.learn.closely import exam_of, look_closely
-from retouch.learn.examples import telling, write_examples
+from retouch.data.image_store import FileStore
+from retouch.evaluate import examples as examples_module
+from retouch.evaluate.examples import pick_examples, write_examples
+from retouch.evaluate.per_class import ClassRow, PerClass, accuracy, merge_per_class, per_class
+from retouch.evaluate.predict import classify_images, predict
 from retouch.methods import Settings
 from retouch.sparse import fingerprint
+from retouch.train import OpenRun, open_run, teach
+from retouch.train.compare import compare_run, eval_set_of_run
 
 CONTROL = images("control", 4, 5)
 
@@ -40,8 +40,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def run(made: Path, tmp_path: Path) -> Reopened:
-    return reopen(shutil.copytree(made, tmp_path / "run"))
+def run(made: Path, tmp_path: Path) -> OpenRun:
+    return open_run(shutil.copytree(made, tmp_path / "run"))
 
 
 def five(labels: list[int], classes: str = "abc") -> Images:
@@ -53,35 +53,35 @@ def test_an_image_is_called_by_the_nearest_class_and_passes_the_tower_once():
     seen: list[int] = []
     whole = clip.encode_images
     clip.encode_images = lambda pixels: seen.append(len(pixels)) or whole(pixels)
-    said = answers(clip, test)
+    said = predict(clip, test)
     assert sum(seen) == len(test) == len(said)
-    prompts = clip.tokenise([f"a photo of {name}" for name in CLASSES])
+    prompts = clip.tokenize([f"a photo of {name}" for name in CLASSES])
     with torch.no_grad():
-        pixels = torch.from_numpy(test.read(np.arange(len(test)), clip.pixels))
+        pixels = torch.from_numpy(test.read(np.arange(len(test)), clip.preprocess))
         similarity = clip.image_features(pixels) @ clip.text_features(prompts).T
     assert said.tolist() == similarity.argmax(1).tolist()
-    few = answers(clip, test, choices=[4, 1])
+    few = predict(clip, test, choices=[4, 1])
     assert few.tolist() == [[4, 1][i] for i in similarity[:, [4, 1]].argmax(1)]
-    assert answers(clip, test.some(np.arange(0))).tolist() == []
+    assert predict(clip, test.subset(np.arange(0))).tolist() == []
 
 
 def test_rows_and_confusions():
     before, after = np.array([0, 0, 1, 2, 2]), np.array([0, 1, 1, 1, 0])
-    found = by_class(five([0, 0, 0, 2, 2]), before, after)
+    found = per_class(five([0, 0, 0, 2, 2]), before, after)
     rows = [(row.name, row.images, row.before, row.after) for row in found.classes]
     assert rows == [("a", 3, pytest.approx(200 / 3), pytest.approx(100 / 3)), ("c", 2, 100.0, 0.0)]
     pairs = [(each.name, each.called, each.images, each.of) for each in found.confusions]
     assert pairs == [("a", "b", 2, 3), ("c", "a", 1, 2), ("c", "b", 1, 2)]
-    alone = by_class(five([0, 1]), None, np.array([0, 1]), learned=False)
+    alone = per_class(five([0, 1]), None, np.array([0, 1]), learned=False)
     assert [row.before for row in alone.classes] == [None, None]
     assert not any(row.learned for row in alone.classes)
     assert not alone.confusions
 
 
 def test_two_sets_become_one():
-    new = by_class(five([0, 0, 1]), np.array([1, 1, 1]), np.array([0, 1, 1]))
-    known = by_class(five([0, 0, 0], "xyz"), np.zeros(3, int), np.array([2, 2, 2]), learned=False)
-    both = together(new, known)
+    new = per_class(five([0, 0, 1]), np.array([1, 1, 1]), np.array([0, 1, 1]))
+    known = per_class(five([0, 0, 0], "xyz"), np.zeros(3, int), np.array([2, 2, 2]), learned=False)
+    both = merge_per_class(new, known)
     assert [(row.name, row.learned) for row in both.classes] == [
         ("a", True),
         ("b", True),
@@ -97,30 +97,30 @@ def test_telling_images_are_those_that_changed():
     before = np.where(np.arange(30) < 10, 1, labels)  # all of a are called b, the rest is right
     after = labels.copy()
     after[[3, 12, 13]] = 2  # one of a is still wrong, two of b are wrong now
-    shown = telling(five(labels.tolist()), before, after)
+    shown = pick_examples(five(labels.tolist()), before, after)
     assert labels[shown].tolist() == [0] * 6 + [1] * 2
     assert 3 in shown
     assert shown[-2:].tolist() == [12, 13]
-    assert len(telling(five(labels.tolist()), before, after, most=4)) == 4
-    same = telling(five(labels.tolist()), before, before)
+    assert len(pick_examples(five(labels.tolist()), before, after, most=4)) == 4
+    same = pick_examples(five(labels.tolist()), before, before)
     assert labels[same].tolist() == [0] * 6  # nothing changed: what is still wrong
-    assert not len(telling(five(labels.tolist()), labels, labels))
+    assert not len(pick_examples(five(labels.tolist()), labels, labels))
 
 
-def test_the_numbers_are_those_of_the_run(run: Reopened):
-    found = look_closely(run, images("test", 6, 4), CONTROL)
+def test_the_numbers_are_those_of_the_run(run: OpenRun):
+    found = compare_run(run, images("test", 6, 4), CONTROL)
     before, after = accuracy(row for row in found.classes if row.learned)
     assert after == pytest.approx(run.results.metrics()["accuracy"])
     assert before == pytest.approx(run.results.frozen_accuracy)
     known = accuracy(row for row in found.classes if not row.learned)
     assert known == pytest.approx((run.results.rows[0].control, run.results.rows[-1].control))
     assert after > before + 10, "it should have learned something"
-    assert ByClass.read(run.folder) == found
+    assert PerClass.read(run.folder) == found
 
 
-def test_examples_are_there_small_and_always_the_same(run: Reopened):
+def test_examples_are_there_small_and_always_the_same(run: OpenRun):
     test = images("test", 6, 4)
-    found = look_closely(run, test, CONTROL)
+    found = compare_run(run, test, CONTROL)
     files = {file.name: file.read_bytes() for file in (run.folder / "examples").iterdir()}
     assert {each.file for each in found.examples} == {f"examples/{name}" for name in files}
     assert 0 < len(files) <= 48
@@ -129,24 +129,24 @@ def test_examples_are_there_small_and_always_the_same(run: Reopened):
         with Image.open(run.folder / "examples" / name) as picture:
             assert picture.format == "JPEG"
             assert max(picture.size) <= 160
-    assert look_closely(run, test, CONTROL) == found
+    assert compare_run(run, test, CONTROL) == found
     assert {f.name: f.read_bytes() for f in (run.folder / "examples").iterdir()} == files
-    assert not look_closely(run, test, CONTROL, examples=False).examples
+    assert not compare_run(run, test, CONTROL, examples=False).examples
     assert not (run.folder / "examples").exists()
 
 
-def test_afterwards_the_model_is_the_last(run: Reopened):
-    look_closely(run, images("test", 6, 4))
+def test_afterwards_the_model_is_the_last(run: OpenRun):
+    compare_run(run, images("test", 6, 4))
     now = fingerprint(run.clip.model)
     assert run.at == 3
     assert now != run.config["weights"]
-    run.go_to(0)
+    run.load_task(0)
     assert fingerprint(run.clip.model) == run.config["weights"]
 
 
-def test_half_a_set_of_examples_is_never_referred_to(run: Reopened, monkeypatch):
+def test_half_a_set_of_examples_is_never_referred_to(run: OpenRun, monkeypatch):
     test = images("test", 6, 4)
-    look_closely(run, test, CONTROL)
+    compare_run(run, test, CONTROL)
     made = []
 
     def full(*_: object) -> bytes:
@@ -157,8 +157,8 @@ def test_half_a_set_of_examples_is_never_referred_to(run: Reopened, monkeypatch)
 
     monkeypatch.setattr(examples_module, "_thumbnail", full)
     with pytest.raises(OSError, match="No space"):
-        look_closely(run, test, CONTROL)
-    assert ByClass.read(run.folder) is None
+        compare_run(run, test, CONTROL)
+    assert PerClass.read(run.folder) is None
     assert not list(run.folder.glob(".*.part"))
 
 
@@ -166,7 +166,9 @@ def test_a_thumbnail_is_upright_and_says_nothing_of_its_camera(tmp_path: Path, c
     camera = Image.Exif()
     camera[0x0112], camera[0x010F] = 6, "a camera"  # turned; its maker
     Image.new("RGB", (600, 300), "red").save(tmp_path / "a.jpg", exif=camera, comment=b"secret")
-    shots = Images("shots", ["a", "b"], np.array([0, 1]), Files(tmp_path, ["a.jpg", "gone.jpg"]))
+    shots = Images(
+        "shots", ["a", "b"], np.array([0, 1]), FileStore(tmp_path, ["a.jpg", "gone.jpg"])
+    )
     with caplog.at_level(logging.WARNING, "retouch"):
         found = write_examples(tmp_path, [(shots, np.array([1, 0]), np.array([0, 1]), True)])
     assert [(each.name, each.before, each.after) for each in found] == [("a", "b", "a")]
@@ -178,39 +180,41 @@ def test_a_thumbnail_is_upright_and_says_nothing_of_its_camera(tmp_path: Path, c
         assert picture.size == (80, 160)
 
 
-def test_what_a_run_is_judged_by(run: Reopened):
+def test_what_a_run_is_judged_by(run: OpenRun):
     test = images("test", 6, 4)
-    whole = exam_of(run, test)
+    whole = eval_set_of_run(run, test)
     assert sorted(whole.choices or []) == [0, 1, 2, 3, 4, 5]
     assert not whole.notes
-    first = exam_of(run, test, tasks=1)
+    first = eval_set_of_run(run, test, tasks=1)
     learned = run.results.tasks[0].classes
     assert [test.classes[label] for label in first.choices or []] == learned
     assert set(first.images.labels) == set(first.choices or [])
     assert "4 classes that are not learned yet" in first.notes[0]
-    part = exam_of(run, images("test", 2, 4))
+    part = eval_set_of_run(run, images("test", 2, 4))
     assert len(part.choices or []) == 6, "chosen among all that was learned"
     assert len(part.images) == 8
     assert "4 of the 6 learned classes have no images" in part.notes[0]
-    foreign = exam_of(run, in_memory("x", ["dark red", "cat"], [0, 1], CONTROL.read([0, 1], PIX)))
+    foreign = eval_set_of_run(
+        run, in_memory("x", ["dark red", "cat"], [0, 1], CONTROL.read([0, 1], PIX))
+    )
     assert foreign.choices is None
     assert "did not learn 'cat'" in foreign.notes[0]
 
 
-PIX = Pixels(size=(16, 16))
+PIX = Preprocess(size=(16, 16))
 
 
 def test_guesses_are_probabilities_of_the_whole_list(tmp_path: Path):
     clip, test = tiny_clip(), images("test", 6, 1)
-    test.pictures.picture(0).save(tmp_path / "a.png")
+    test.store.image(0).save(tmp_path / "a.png")
     (tmp_path / "b.png").write_bytes(b"broken")
-    files = Files(tmp_path, ["a.png", "b.png"])
-    found, bad = guess(clip, files, CLASSES, top=9)
+    files = FileStore(tmp_path, ["a.png", "b.png"])
+    found, bad = classify_images(clip, files, CLASSES, top=9)
     assert [each.where for each in bad] == [str(tmp_path / "b.png")]
     assert found[1] == []
     assert sorted(each.name for each in found[0]) == sorted(CLASSES)
     likely = [each.probability for each in found[0]]
     assert likely == sorted(likely, reverse=True)
     assert sum(likely) == pytest.approx(1, abs=1e-5)
-    assert CLASSES.index(found[0][0].name) == answers(clip, test)[0]
-    assert len(guess(clip, files, CLASSES, top=2)[0][0]) == 2
+    assert CLASSES.index(found[0][0].name) == predict(clip, test)[0]
+    assert len(classify_images(clip, files, CLASSES, top=2)[0][0]) == 2

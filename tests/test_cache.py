@@ -15,17 +15,17 @@ from commands import run
 from PIL import Image
 from test_data import make_folder, places
 
-from retouch.clip.pixels import Pixels
+from retouch.clip.preprocess import Preprocess
 from retouch.data import Images, Stream, cached, read_data
 from retouch.data import cache as caches
-from retouch.data.ahead import ahead
 from retouch.data.check import check
-from retouch.data.decode import Unreadable, decode, set_workers, side_by_side, workers
-from retouch.data.names import Names
-from retouch.data.pictures import Arrays, Joined, Some
+from retouch.data.decode import Unreadable, decode, parallel_map, set_workers, workers
+from retouch.data.image_store import ArrayStore, ConcatStore, SubsetStore
+from retouch.data.prefetch import prefetch
+from retouch.data.string_array import StringArray
 from retouch.errors import UserError
 
-PIXELS = Pixels(size=(16, 16), shortest=16)
+PIXELS = Preprocess(size=(16, 16), shortest=16)
 
 
 @pytest.fixture
@@ -35,10 +35,10 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def images(folder: Path) -> Images:
-    return read_data(folder).to_judge()
+    return read_data(folder).evaluation_images()
 
 
-def everything(images: Images, pixels: Pixels = PIXELS) -> np.ndarray:
+def everything(images: Images, pixels: Preprocess = PIXELS) -> np.ndarray:
     return images.read(np.arange(len(images)), pixels)
 
 
@@ -150,9 +150,9 @@ def test_cached_pixels_are_the_decoded_ones(images: Images, tmp_path: Path):
 
     kept = cached(images, PIXELS, tmp_path / "cache", progress=progress)
     assert np.array_equal(everything(kept), everything(images))
-    dice = np.random.default_rng(0).permutation(len(images))[:9]
-    assert np.array_equal(kept.read(dice, PIXELS), images.read(dice, PIXELS))
-    assert kept.read(dice, PIXELS).flags.writeable
+    rng = np.random.default_rng(0).permutation(len(images))[:9]
+    assert np.array_equal(kept.read(rng, PIXELS), images.read(rng, PIXELS))
+    assert kept.read(rng, PIXELS).flags.writeable
     assert places(kept) == places(images)
     assert len(said) == 1
     assert said[0][1] == 16
@@ -169,13 +169,15 @@ def test_a_cache_is_built_once_and_anew_when_something_changes(folder: Path, tmp
         built.append(total)
         return parts
 
-    def keep(pixels: Pixels = PIXELS) -> Images:
-        return cached(read_data(folder).to_judge(), pixels, tmp_path / "c", progress=progress)
+    def keep(pixels: Preprocess = PIXELS) -> Images:
+        return cached(
+            read_data(folder).evaluation_images(), pixels, tmp_path / "c", progress=progress
+        )
 
     keep()
     keep()
     assert len(built) == 1
-    keep(Pixels(size=(16, 16)))
+    keep(Preprocess(size=(16, 16)))
     assert len(built) == 2
     Image.new("RGB", (20, 20), "white").save(folder / "a" / "0.png")
     assert everything(keep())[0].min() == 255
@@ -187,12 +189,12 @@ def test_a_cache_is_built_once_and_anew_when_something_changes(folder: Path, tmp
 
 def test_other_pixels_than_the_cached_are_still_right(images: Images, tmp_path: Path):
     kept = cached(images, PIXELS, tmp_path / "c")
-    other = Pixels(size=(8, 12))
+    other = Preprocess(size=(8, 12))
     assert np.array_equal(everything(kept, other), everything(images, other))
 
 
 def test_parts_share_a_cache(folder: Path, tmp_path: Path):
-    train, test = read_data(folder).to_learn(0.3)
+    train, test = read_data(folder).train_and_test(0.3)
     for part in (train, test):
         assert np.array_equal(everything(cached(part, PIXELS, tmp_path / "c")), everything(part))
     assert len([p for p in (tmp_path / "c").iterdir() if p.is_dir()]) == 1
@@ -204,7 +206,7 @@ def test_what_is_in_memory_needs_no_cache(tmp_path: Path):
     plain = in_memory("train", 6, 2)
     assert cached(plain, PIXELS, tmp_path / "c") is plain
     assert not (tmp_path / "c").exists()
-    small = Pixels(size=(8, 8))
+    small = Preprocess(size=(8, 8))
     assert np.array_equal(
         everything(cached(plain, small, tmp_path / "c"), small), everything(plain, small)
     )
@@ -213,14 +215,14 @@ def test_what_is_in_memory_needs_no_cache(tmp_path: Path):
 def test_unreadable_images_are_all_named_or_skipped(folder: Path, tmp_path: Path):
     (folder / "a" / "1.png").write_bytes(b"broken")
     (folder / "c" / "3.png").write_bytes(b"")
-    images = read_data(folder).to_judge()
+    images = read_data(folder).evaluation_images()
     for _ in range(2):  # when it is built, and when it is there
         with pytest.raises(
             UserError, match=r"a/1\.png cannot be read.*c/3\.png cannot.*--skip-bad"
         ):
             cached(images, PIXELS, tmp_path / "c")
     kept = cached(images, PIXELS, tmp_path / "c", skip_bad=True)
-    checked = caches.checked(images, PIXELS)
+    checked = caches.check_readable(images, PIXELS)
     for found in (kept, checked):
         assert len(found) == 14
         assert not [p for p in places(found) if p.endswith(("a/1.png", "c/3.png"))]
@@ -232,11 +234,11 @@ def test_unreadable_images_are_all_named_or_skipped(folder: Path, tmp_path: Path
 
 def test_skipping_respects_the_parts(folder: Path, tmp_path: Path):
     (folder / "a" / "1.png").write_bytes(b"broken")
-    train, test = read_data(folder).to_learn(0.3)
+    train, test = read_data(folder).train_and_test(0.3)
     found = [cached(part, PIXELS, tmp_path / "c", skip_bad=True) for part in (train, test)]
     assert len(found[0]) + len(found[1]) == 15
     for images in found:
-        assert np.array_equal(everything(images), everything(images.some(np.arange(len(images)))))
+        assert np.array_equal(everything(images), everything(images.subset(np.arange(len(images)))))
         for i, place in enumerate(places(images)):
             prepared = PIXELS.prepare(decode(Path(place)))
             assert np.array_equal(images.read(np.array([i]), PIXELS)[0], prepared)
@@ -245,7 +247,9 @@ def test_skipping_respects_the_parts(folder: Path, tmp_path: Path):
 def test_a_class_of_which_nothing_can_be_read(folder: Path, tmp_path: Path):
     for file in (folder / "c").iterdir():
         file.write_bytes(b"x")
-    images = cached(read_data(folder).to_judge(), PIXELS, tmp_path / "cache", skip_bad=True)
+    images = cached(
+        read_data(folder).evaluation_images(), PIXELS, tmp_path / "cache", skip_bad=True
+    )
     with pytest.raises(UserError, match="the class 'c' has no image"):
         Stream.split(images, images, tasks=1)
 
@@ -276,7 +280,7 @@ def _build(folder: Path, cache: Path, log: Path) -> None:
         time.sleep(0.5)
         return parts
 
-    cached(read_data(folder).to_judge(), PIXELS, cache, progress=slow)
+    cached(read_data(folder).evaluation_images(), PIXELS, cache, progress=slow)
 
 
 def test_processes_that_want_the_same_cache_build_it_once(folder: Path, tmp_path: Path):
@@ -300,7 +304,7 @@ def test_where_caches_go(monkeypatch, tmp_path: Path):
 
 
 def test_a_cache_of_real_shards(shared: Path, tmp_path: Path):
-    images = read_data("gtsrb", shared / "data").to_judge()
+    images = read_data("gtsrb", shared / "data").evaluation_images()
     kept = cached(images, PIXELS, tmp_path / "c")
     some = np.random.default_rng(0).permutation(len(images))[:50]
     assert np.array_equal(kept.read(some, PIXELS), images.read(some, PIXELS))
@@ -308,11 +312,11 @@ def test_a_cache_of_real_shards(shared: Path, tmp_path: Path):
 
 def test_every_kind_of_pictures_goes_where_it_is_told(images: Images, tmp_path: Path):
     """To a place that a GPU can reach by itself, say."""
-    files, wide = images.pictures, Pixels(size=(9, 12))
-    arrays = Arrays(everything(images))
-    kept = cached(images, PIXELS, tmp_path / "cache").pictures
-    some = Some(kept, np.array([7, 3, 5, 1, 0]))
-    kinds = [files, arrays, kept, some, Joined(arrays, some), Joined(files, kept)]
+    files, wide = images.store, Preprocess(size=(9, 12))
+    arrays = ArrayStore(everything(images))
+    kept = cached(images, PIXELS, tmp_path / "cache").store
+    some = SubsetStore(kept, np.array([7, 3, 5, 1, 0]))
+    kinds = [files, arrays, kept, some, ConcatStore(arrays, some), ConcatStore(files, kept)]
     for pictures in kinds:
         chosen = np.array([4, 0, len(pictures) - 1, 4])
         for pixels in (PIXELS, wide):
@@ -328,7 +332,7 @@ def test_every_kind_of_pictures_goes_where_it_is_told(images: Images, tmp_path: 
 def test_what_cannot_be_read_is_black_wherever_it_goes(folder: Path):
     (folder / "a" / "1.png").write_bytes(b"broken")
     out = np.full((16, 16, 16, 3), 77, np.uint8)
-    found, bad = read_data(folder).to_judge().pictures.try_read(np.arange(16), PIXELS, out)
+    found, bad = read_data(folder).evaluation_images().store.try_read(np.arange(16), PIXELS, out)
     assert [b.index for b in bad] == [1]
     assert not found[1].any()
     assert found[0].any()
@@ -372,7 +376,7 @@ def test_a_damaged_cache_is_built_again_and_said(
     damage: str, folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
     (folder / "a" / "1.png").write_bytes(b"broken")
-    images, built = read_data(folder).to_judge(), []
+    images, built = read_data(folder).evaluation_images(), []
 
     def progress(parts, what, total):
         built.append(total)
@@ -400,7 +404,7 @@ def test_of_a_large_cache_a_sample_is_checked_and_all_on_request(
     from retouch.data import cache_file
 
     make_folder(folder, {"d": 60})
-    images, looked = read_data(folder).to_judge(), []
+    images, looked = read_data(folder).evaluation_images(), []
     monkeypatch.setattr(cache_file, "SAMPLE", 16 * 16 * 16 * 3)  # one of five blocks
     real = cache_file._checksum
     monkeypatch.setattr(cache_file, "_checksum", lambda data: looked.append(1) or real(data))
@@ -445,7 +449,7 @@ def test_neighbours_are_read_at_once(images: Images, tmp_path: Path, monkeypatch
 
 def test_ahead_keeps_the_order_and_is_ahead():
     loaded = []
-    found = ahead(lambda i: loaded.append(i) or i * i, iter(range(20)), depth=3)
+    found = prefetch(lambda i: loaded.append(i) or i * i, iter(range(20)), depth=3)
     assert next(found) == (0, 0)
     deadline = time.monotonic() + 5
     while len(loaded) < 4 and time.monotonic() < deadline:
@@ -456,7 +460,7 @@ def test_ahead_keeps_the_order_and_is_ahead():
 
 def test_ahead_begins_before_anybody_asks():
     begun = threading.Event()
-    found = ahead(lambda _: begun.set(), range(3))
+    found = prefetch(lambda _: begun.set(), range(3))
     assert begun.wait(5)
     assert len(list(found)) == 3
 
@@ -469,8 +473,8 @@ def test_ahead_passes_errors_on_and_ends_its_thread():
 
     got = []
     with pytest.raises(UserError, match="no more"):
-        got += [i for i, _ in ahead(load, range(10))]
-    found = ahead(load, range(3))
+        got += [i for i, _ in prefetch(load, range(10))]
+    found = prefetch(load, range(3))
     next(found)
     found.close()
     assert not [t for t in threading.enumerate() if t.name.startswith("ahead")]
@@ -500,7 +504,7 @@ def test_check_finds_what_is_wrong(tmp_path: Path):
 def test_check_knows_how_many_there_should_be(tmp_path: Path):
     import layouts
 
-    from retouch.data.read import BENCHMARKS
+    from retouch.data.registry import BENCHMARKS
 
     layouts.write_cub(tmp_path)
     found = check(read_data("cub", tmp_path), BENCHMARKS["cub"].facts)
@@ -515,11 +519,11 @@ def test_check_knows_how_many_there_should_be(tmp_path: Path):
 
 def test_names_take_little_memory_and_come_back_as_they_were():
     odd = ["plain.png", "", "é☆.png", b"\xff\xfe.png".decode(errors="surrogateescape")]
-    names = Names(odd)
+    names = StringArray(odd)
     assert list(names) == odd
     assert names[-1] == odd[-1]
     assert list(names[1:3]) == odd[1:3]
-    assert list(names.some(np.array([3, 0]))) == [odd[3], odd[0]]
+    assert list(names.subset(np.array([3, 0]))) == [odd[3], odd[0]]
     with pytest.raises(IndexError):
         _ = names[4]
 
@@ -531,7 +535,7 @@ def test_very_many_files_are_listed_without_much_memory(tmp_path: Path):
         for image in range(500):
             (tmp_path / f"class {number}" / f"{image:07d}.jpg").touch()
     tracemalloc.start()
-    stream = Stream.split(*read_data(tmp_path).to_learn(), tasks=10)
+    stream = Stream.split(*read_data(tmp_path).train_and_test(), tasks=10)
     held, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert sum(len(task.train) + len(task.test) for task in stream.tasks) == 50_000
@@ -543,11 +547,11 @@ def test_a_forked_process_decodes_with_threads_of_its_own():
     def double(number: int) -> int:
         return 2 * number
 
-    assert side_by_side(double, 3) == [0, 2, 4]
+    assert parallel_map(double, 3) == [0, 2, 4]
     before = workers()
     context = multiprocessing.get_context("fork")
     hears, says = context.Pipe(duplex=False)
-    child = context.Process(target=lambda: says.send((side_by_side(double, 3), workers())))
+    child = context.Process(target=lambda: says.send((parallel_map(double, 3), workers())))
     child.start()
     assert hears.poll(20), "it hangs"
     assert hears.recv() == ([0, 2, 4], before)

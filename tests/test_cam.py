@@ -25,13 +25,13 @@ from retouch.analysis.neurons import layer_of, selected_neurons
 from retouch.analysis.pointing import Pointing, pointing_game
 from retouch.builtin.pictures import render, scenes
 from retouch.builtin.pictures.captions import with_article
-from retouch.clip import Clip, Pair, Pixels
+from retouch.clip import Clip, Pair, Preprocess
 from retouch.clip.open_clip import OpenClip, _library
 from retouch.errors import UserError
-from retouch.learn.reopen import delta_file, reopen
 from retouch.report.cam import Shown, figure, overlay, wrapped, write_cam
-from retouch.report.look import styled
+from retouch.report.theme import styled
 from retouch.sparse import Delta
+from retouch.train.run_folder import delta_file, open_run
 
 PATCH, ROWS, COLUMNS = 8, 3, 5
 Box = tuple[float, float, float, float]
@@ -81,12 +81,12 @@ class ColourWords(nn.Module):
 def by_hand() -> Clip:
     """A CLIP of 3 × 5 patches that finds colours, and nothing else."""
 
-    def tokenise(prompts: list[str]) -> dict[str, Tensor]:
+    def tokenize(prompts: list[str]) -> dict[str, Tensor]:
         return {"which": torch.tensor([["red", "green", "blue"].index(p) for p in prompts])}
 
     size = (ROWS * PATCH, COLUMNS * PATCH)
-    plain = Pixels(size=size, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
-    return Pair(Eyes(), ColourWords(), tokenise, plain, name="by hand")
+    plain = Preprocess(size=size, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
+    return Pair(Eyes(), ColourWords(), tokenize, plain, name="by hand")
 
 
 def coloured() -> Tensor:
@@ -160,13 +160,13 @@ def test_every_library_gives_the_same_map_again(kind: str):
     made, grid = MODELS[kind]
     clip = made()
     clip.model.requires_grad_(False)  # a frozen model has neurons, too
-    dice = np.random.default_rng(0)
-    image = torch.from_numpy(dice.integers(0, 256, (*clip.pixels.size, 3)).astype(np.uint8))
+    rng = np.random.default_rng(0)
+    image = torch.from_numpy(rng.integers(0, 256, (*clip.preprocess.size, 3)).astype(np.uint8))
     told: list[tuple[int, int]] = []
     first = cam(clip, image, "a photo of the red", told=lambda *n: told.append(n))
     again = cam(clip, image, "a photo of the red")
     assert first.grid == grid
-    assert first.heat.shape == clip.pixels.size
+    assert first.heat.shape == clip.preprocess.size
     assert first.heat.dtype == np.float32
     assert (first.heat.min(), first.heat.max()) == (0, 1)
     assert np.array_equal(first.heat, again.heat)
@@ -184,7 +184,7 @@ def test_learned_prompts_are_no_patches():
 
     clip = tiny_clip()
     before = layer_of(clip).at_patches(torch.zeros(1, 5, 64)).shape
-    recipe("l2p").trains.start(clip, Settings(), None)
+    recipe("l2p").update.start(clip, Settings(), None)
     assert before == layer_of(clip).at_patches(torch.zeros(1, 9, 64)).shape == (4, 64)
     clip.model.get_submodule("prompts").learned.fill_(1)
     image = torch.zeros(16, 16, 3, dtype=torch.uint8)
@@ -284,12 +284,12 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_neurons_that_a_run_selected(home: Path):
-    reopened = reopen(home / "run")
+    reopened = open_run(home / "run")
     found = selected_neurons(reopened, block=1, share=0.1)
     name = layer_of(reopened.clip, 1).weight
     counts = np.zeros(64)
     for task in range(reopened.results.done):
-        index = Delta.load(delta_file(home / "run", task)).changes[name].chosen.index
+        index = Delta.load(delta_file(home / "run", task)).changes[name].index.index
         counts += np.bincount(index // 32, minlength=64)
     assert len(found) == 6
     assert counts[found].min() >= np.delete(counts, found).max()

@@ -18,11 +18,12 @@ from torch import Tensor
 
 import retouch
 from retouch.data import Images, Stream
-from retouch.learn import Results, reopen
-from retouch.learn.kept import read_kept
-from retouch.learn.onward import go_on
-from retouch.methods import Lesson, Method
-from retouch.methods.slca import Alignment
+from retouch.evaluate import Results
+from retouch.methods import Method, TaskContext
+from retouch.methods.slca import ClassifierAlignment
+from retouch.train import open_run
+from retouch.train.extend_stream import extend_stream
+from retouch.train.replay_store import read_stored_images
 
 TRAIN, TEST = images("train", 6, 6), images("test", 6, 3)
 MONTHS = (range(2), range(2, 4), range(4, 6))
@@ -56,9 +57,9 @@ def first(model: Path, out: Path, method: Method, data: tuple[Images, Images]) -
 def onward(
     model: Path, before: Path, out: Path, method: Method, data: tuple[Images, Images]
 ) -> tuple[Any, Stream]:
-    run = reopen(before, model=str(model))
+    run = open_run(before, model=str(model))
     order = backwards(data[0].classes)
-    stream, earlier = go_on(run, read_kept(before), *data, order=order)
+    stream, earlier = extend_stream(run, read_stored_images(before), *data, order=order)
     retouch.teach(run.clip, stream, method, out=out, earlier=earlier, **GIVEN)
     return run.clip, stream
 
@@ -106,13 +107,13 @@ def test_three_runs_are_as_one_long_run(name: str, model: Path, tmp_path: Path):
 def test_a_known_class_taught_again_leaves_the_statistics_of_others(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    method, draw, drawn = METHODS["slca"], Alignment._draw, []
+    method, draw, drawn = METHODS["slca"], ClassifierAlignment._draw, []
 
-    def counted(self: Alignment, lesson: Lesson, label: int, epoch: int) -> Tensor:
-        drawn.append((lesson.task.number, epoch, label))
-        return draw(self, lesson, label, epoch)
+    def counted(self: ClassifierAlignment, context: TaskContext, label: int, epoch: int) -> Tensor:
+        drawn.append((context.task.number, epoch, label))
+        return draw(self, context, label, epoch)
 
-    monkeypatch.setattr(Alignment, "_draw", counted)
+    monkeypatch.setattr(ClassifierAlignment, "_draw", counted)
     early = first(model, tmp_path / "march", method, classes(range(3)))
     again = of(TRAIN, range(1, 4)), of(TEST, range(1, 4))  # two that it knows, and a new one
     _, late = onward(model, tmp_path / "march", tmp_path / "april", method, again)
@@ -131,6 +132,6 @@ def test_a_known_class_taught_again_keeps_its_images_and_those_of_others(
     _, stream = onward(model, tmp_path / "march", tmp_path / "april", method, again)
     assert replayed(tmp_path / "april", stream) == {n: [n] * 4 for n in TRAIN.classes[:3]}
     # A month later more of the same class comes, in fewer images than it may have.
-    few = tuple(each.some(np.arange(2)) for each in again)
+    few = tuple(each.subset(np.arange(2)) for each in again)
     _, stream = onward(model, tmp_path / "april", tmp_path / "may", method, few)
     assert replayed(tmp_path / "may", stream) == {n: [n] * 4 for n in TRAIN.classes[:3]}

@@ -13,11 +13,11 @@ from commands import run
 from test_data import make_folder
 from tiny import tiny_folder
 
-from retouch.data.read import BENCHMARKS
-from retouch.learn import Results
+from retouch.data.registry import BENCHMARKS
+from retouch.evaluate import Results
 from retouch.sparse import Delta
 
-FAST = ["--epochs", "2", "--batch", "8", "--lr", "1e-3", "--set", "replays.size=6"]
+FAST = ["--epochs", "2", "--batch", "8", "--lr", "1e-3", "--set", "replay.size=6"]
 
 
 def retouch(*words: object, **options: object) -> subprocess.CompletedProcess[str]:
@@ -65,7 +65,7 @@ def test_learn_a_folder_and_go_on(model: Path, photos: Path, tmp_path: Path):
     results = Results.read(out)
     assert results.method == "spu"
     assert results.finished
-    assert Delta.load(out / "deltas" / "task-02.safetensors").about["classes"]
+    assert Delta.load(out / "deltas" / "task-02.safetensors").metadata["classes"]
     run(*words, *FAST)
     assert Results.read(out) == results
     other = run(*words, *FAST, "--seed", "1", code=1)
@@ -82,7 +82,7 @@ def test_dry_run_shows_the_selection_and_writes_nothing(model: Path, photos: Pat
 
 def test_methods_are_listed():
     text = retouch("methods").stdout
-    for name in ("frozen", "flyp", "er", "spu", "spu-code", "random", "trains.rate=0.1"):
+    for name in ("frozen", "flyp", "er", "spu", "spu-code", "random", "update.rate=0.1"):
         assert name in text
 
 
@@ -133,7 +133,7 @@ def test_datasets_are_listed_and_checked(tmp_path: Path):
         (["{hollow}", "--model", "{model}"], "the class 'b' has no image"),
         (["{photos}", "--model", "{model}", "--tasks", "9"], "9 tasks cannot be made of 4"),
         (["{photos}", "--model", "{model}", "--method", "spo"], "no method 'spo'"),
-        (["{photos}", "--model", "{model}", "--set", "trains.rate=7"], "less than or equal to 1"),
+        (["{photos}", "--model", "{model}", "--set", "update.rate=7"], "less than or equal to 1"),
         (["{photos}", "--model", "{model}", "--set", "rate"], "write NAME=VALUE"),
         (["{photos}", "--model", "{model}", "--lr", "1e30", *FAST[:4]], "the loss became nan"),
         (["{photos}", "--model", "{model}", "--lr", "-1"], "lr"),
@@ -174,7 +174,7 @@ def test_random_weights_must_be_asked_for(photos: Path, tmp_path: Path):
 
 def test_ctrl_c(model: Path, photos: Path, tmp_path: Path):
     out = tmp_path / "run"
-    many = ["--epochs", "4000", "--batch", "8", "--lr", "1e-4", "--set", "replays.size=6"]
+    many = ["--epochs", "4000", "--batch", "8", "--lr", "1e-4", "--set", "replay.size=6"]
     words = ["learn", photos, "--model", model, "--out", out, *many]
     process = subprocess.Popen(
         [sys.executable, "-m", "retouch", *map(str, words)],
@@ -204,7 +204,7 @@ def test_a_disk_that_fills_up(
         pytest.skip("no file system can be mounted here")
     try:
         words = ("learn", photos, "--model", model, "--method", "flyp", "--tasks", "4")
-        monkeypatch.setattr("retouch.output.free_bytes", lambda path: 10**9)  # as it was then
+        monkeypatch.setattr("retouch.output_paths.free_bytes", lambda path: 10**9)  # as it was then
         done = run(*words, "--out", disk / "run", *FAST[:6], code=1)
         assert "the disk is full" in done.stderr, done.stderr
         assert Results.read(disk / "run").rows

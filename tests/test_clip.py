@@ -19,15 +19,16 @@ from tiny import images, tiny_clip, tiny_config, tiny_folder, tiny_tokenizer
 from torch import nn
 
 import retouch
-from retouch.clip import Clip, Pair, Pixels
+from retouch.clip import Clip, Pair, Preprocess
 from retouch.clip.hf import HuggingFaceClip
 from retouch.clip.open_clip import OpenClip, _library
-from retouch.clip.prompts import Ensemble, classifier, fill
+from retouch.clip.zero_shot import PromptEnsemble, classifier, fill_template
 from retouch.data import Stream
 from retouch.errors import UserError
-from retouch.learn import Results, Watch, checkpoint, teach
+from retouch.evaluate import Results
 from retouch.methods import Settings
 from retouch.sparse import Delta, fingerprint, locate
+from retouch.train import Callback, checkpoint, teach
 
 PROMPTS = ["a photo of the dark red", "red", "a picture of a bright green"]
 
@@ -44,7 +45,7 @@ def dual() -> Clip:
     )
     torch.manual_seed(0)
     model = transformers.VisionTextDualEncoderModel(config)
-    return HuggingFaceClip(model, tiny_tokenizer(), Pixels(size=(16, 16)), "dual")
+    return HuggingFaceClip(model, tiny_tokenizer(), Preprocess(size=(16, 16)), "dual")
 
 
 def small_open_clip(name: str = "tiny", **extra: object) -> str:
@@ -88,7 +89,7 @@ class Words(nn.Module):
 
 
 def own_pair() -> Clip:
-    def tokenise(prompts):
+    def tokenize(prompts):
         length = max(map(len, prompts))
         letters = torch.tensor([[ord(c) % 256 for c in p.ljust(length)] for p in prompts])
         mask = torch.tensor([[1.0] * len(p) + [0.0] * (length - len(p)) for p in prompts])
@@ -96,7 +97,7 @@ def own_pair() -> Clip:
 
     torch.manual_seed(0)
     images = nn.Sequential(nn.Flatten(), nn.Linear(16 * 16 * 3, 16))
-    return Pair(images, Words(), tokenise, Pixels(size=(16, 16)), logit_scale=50)
+    return Pair(images, Words(), tokenize, Preprocess(size=(16, 16)), logit_scale=50)
 
 
 BACKBONES: dict[str, Callable[[], Clip]] = {
@@ -116,14 +117,14 @@ def backbone(request: pytest.FixtureRequest) -> Clip:
 
 
 def some_pixels(clip: Clip, count: int = 3) -> torch.Tensor:
-    dice = np.random.default_rng(0)
-    pictures = [Image.fromarray(dice.integers(0, 256, (40, 30, 3), np.uint8)) for _ in range(count)]
-    return torch.from_numpy(np.stack([clip.pixels.prepare(p) for p in pictures]))
+    rng = np.random.default_rng(0)
+    pictures = [Image.fromarray(rng.integers(0, 256, (40, 30, 3), np.uint8)) for _ in range(count)]
+    return torch.from_numpy(np.stack([clip.preprocess.prepare(p) for p in pictures]))
 
 
 def test_features_have_length_one_and_a_gradient(backbone: Clip):
     images = backbone.image_features(some_pixels(backbone))
-    texts = backbone.text_features(backbone.tokenise(PROMPTS))
+    texts = backbone.text_features(backbone.tokenize(PROMPTS))
     assert images.shape[0] == texts.shape[0] == 3
     assert images.shape[1] == texts.shape[1]
     for features in (images, texts):
@@ -133,8 +134,8 @@ def test_features_have_length_one_and_a_gradient(backbone: Clip):
 
 
 def test_a_prompts_feature_does_not_depend_on_its_neighbours(backbone: Clip):
-    together = backbone.text_features(backbone.tokenise(PROMPTS))
-    alone = torch.cat([backbone.text_features(backbone.tokenise([p])) for p in PROMPTS])
+    together = backbone.text_features(backbone.tokenize(PROMPTS))
+    alone = torch.cat([backbone.text_features(backbone.tokenize([p])) for p in PROMPTS])
     torch.testing.assert_close(together, alone, rtol=0, atol=2e-6)
     assert not torch.allclose(together[0], together[1])
 
@@ -157,8 +158,8 @@ def test_a_task_is_written_as_it_was_learned_whatever_judging_does_meanwhile(
     """open_clip is lent a shorter table of positions while it reads prompts, for one."""
     judging, written, file = Event(), Event(), tmp_path / "run" / "deltas" / "task-01.safetensors"
 
-    class Begun(Watch):
-        def begins(self, task: int, steps: int) -> None:
+    class Begun(Callback):
+        def on_task_begin(self, task: int, steps: int) -> None:
             for part in backbone.model.modules():
                 part.register_forward_pre_hook(self.wait)
 
@@ -178,11 +179,12 @@ def test_a_task_is_written_as_it_was_learned_whatever_judging_does_meanwhile(
 
         return job
 
-    monkeypatch.setattr(checkpoint, "beside", when_judging)
+    monkeypatch.setattr(checkpoint, "on_side_stream", when_judging)
     first = copy.deepcopy(backbone.model)
     stream = Stream.split(images("train", 4, 6), images("test", 4, 2), tasks=1, order=0)
     settings = Settings(epochs=1, batch=8, lr=1e-3)
-    retouch.teach(backbone, stream, "flyp", settings=settings, out=tmp_path / "run", watch=Begun())
+    options = {"settings": settings, "out": tmp_path / "run", "callback": Begun()}
+    retouch.teach(backbone, stream, "flyp", **options)
     assert judging.is_set()
     Delta.load(file).apply(first)
     assert fingerprint(first) == fingerprint(backbone.model)
@@ -208,7 +210,7 @@ def test_bf16_features_are_close_and_float32(backbone: Clip):
 
 def test_cut_prompts_in_transformers():
     clip = tiny_clip()
-    short = clip.tokenise(PROMPTS)
+    short = clip.tokenize(PROMPTS)
     ids = short["input_ids"]
     assert ids.shape[1] < clip._context
     full = clip.tokenizer(
@@ -221,7 +223,7 @@ def test_cut_prompts_in_transformers():
 @pytest.mark.parametrize("custom", [False, True])
 def test_cut_prompts_in_open_clip(custom: bool):
     clip = open_clip(name=f"cut {custom}", custom_text=custom)
-    short = clip.tokenise(PROMPTS)
+    short = clip.tokenize(PROMPTS)
     assert short["text"].shape[1] < 12
     whole = clip.model.encode_text(clip.tokenizer(PROMPTS), normalize=True)
     torch.testing.assert_close(clip.text_features(short), whole, rtol=0, atol=2e-6)
@@ -231,7 +233,7 @@ def test_towers_that_look_behind_the_end_are_not_cut():
     text = {"context_length": 20, "vocab_size": 49408, "width": 32, "heads": 2, "layers": 2}
     for odd in ({"no_causal_mask": True, "pool_type": "last"}, {"embed_cls": True}):
         clip = open_clip(name=f"odd {odd}", custom_text=True, text_cfg={**text, **odd})
-        tokens = clip.tokenise(PROMPTS)
+        tokens = clip.tokenize(PROMPTS)
         assert tokens["text"].shape[1] == 20
         whole = clip.model.encode_text(clip.tokenizer(PROMPTS), normalize=True)
         torch.testing.assert_close(clip.text_features(tokens), whole)
@@ -242,9 +244,9 @@ def test_a_truncated_prompt_is_named(make: Callable[[], Clip], caplog: pytest.Lo
     clip = make()
     long = "a photo of " + f"red blue green {make.__name__} " * 40
     with caplog.at_level(logging.WARNING, "retouch"):
-        tokens = clip.tokenise(["red", long])
-        clip.tokenise([long])
-        clip.tokenise(["dark red " * 5])  # which just fits the smallest
+        tokens = clip.tokenize(["red", long])
+        clip.tokenize([long])
+        clip.tokenize(["dark red " * 5])  # which just fits the smallest
     assert clip.text_features(tokens).shape[0] == 2
     cut = [record for record in caplog.records if "cut at the model's" in record.getMessage()]
     assert len(cut) == 1
@@ -258,8 +260,8 @@ def test_every_model_and_every_run_warns_of_truncated_prompts(
     for clip in (tiny_clip(), tiny_clip()):
         caplog.clear()
         with caplog.at_level(logging.WARNING, "retouch"):
-            clip.tokenise(long)
-            clip.tokenise(long)
+            clip.tokenize(long)
+            clip.tokenize(long)
         said = [record.getMessage() for record in caplog.records]
         assert len(said) == 6
         assert said[-1].startswith("8 prompts in all were cut at the model's 12 tokens")
@@ -289,20 +291,20 @@ class Bare:
 @pytest.mark.parametrize("make", [open_clip, with_own_tokenizer])
 def test_a_tokenizer_that_tells_little_cuts_all_the_same(make: Callable[[], OpenClip]):
     clip, long = make(), ["red " * 90]
-    expected = clip.tokenise(long)
+    expected = clip.tokenize(long)
     clip.tokenizer = Bare(clip.tokenizer)
-    assert torch.equal(clip.tokenise(long)["text"], expected["text"])
+    assert torch.equal(clip.tokenize(long)["text"], expected["text"])
 
 
 def pair_with_tokenizer() -> Clip:
     """Someone's own encoders with a tokenizer of transformers'."""
     tokenizer = tiny_tokenizer()
 
-    def tokenise(prompts):
+    def tokenize(prompts):
         longest = max(len(ids) for ids in tokenizer(prompts)["input_ids"])
         return tokenizer(prompts, padding="max_length", max_length=longest, return_tensors="pt")
 
-    return Pair(nn.Flatten(), Words(), tokenise, Pixels(size=(16, 16)))
+    return Pair(nn.Flatten(), Words(), tokenize, Preprocess(size=(16, 16)))
 
 
 @pytest.mark.parametrize("name", [*BACKBONES, "own pair with a tokenizer"])
@@ -310,9 +312,9 @@ def test_threads_cut_prompts_at_once(name: str):
     """Batches are made ready side by side, while a tokenizer changes its settings with each."""
     clip, long = BACKBONES.get(name, pair_with_tokenizer)(), "red blue " * 60
     jobs = [PROMPTS, ["red"], [long, "blue"], ["dark red " * 4]] * 40
-    expected = [clip.tokenise(job) for job in jobs[:4]] * 40
+    expected = [clip.tokenize(job) for job in jobs[:4]] * 40
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(clip.tokenise, jobs))
+        found = list(pool.map(clip.tokenize, jobs))
     for one, other in zip(found, expected, strict=True):
         assert one.keys() == other.keys()
         assert all(torch.equal(one[key], other[key]) for key in one)
@@ -321,23 +323,23 @@ def test_threads_cut_prompts_at_once(name: str):
 def test_class_features_are_the_normalised_mean_over_templates():
     clip = tiny_clip()
     names, templates = ["red", "dark blue"], ["a photo of {}", "the {}"]
-    ensemble = Ensemble(clip, names, templates, at_once=3)
+    ensemble = PromptEnsemble(clip, names, templates, at_once=3)
     found = ensemble.features(clip)
     assert torch.equal(found, ensemble.features(clip))
     assert torch.allclose(found, classifier(clip, names, templates), atol=1e-6)
     for number, name in enumerate(names):
-        each = clip.text_features(clip.tokenise([t.replace("{}", name) for t in templates]))
+        each = clip.text_features(clip.tokenize([t.replace("{}", name) for t in templates]))
         expected = nn.functional.normalize(each.mean(0), dim=-1)
         torch.testing.assert_close(found[number], expected, rtol=0, atol=2e-6)
     with pytest.raises(UserError, match=r"must hold \{\} once"):
-        fill("a photo", names)
+        fill_template("a photo", names)
 
 
 @pytest.mark.parametrize("name", BACKBONES)
 def test_a_prompt_is_read_up_to_its_length(name: str):
     """What lies behind may be cut off, or filled with anything that was there before."""
     clip = BACKBONES[name]()
-    tokens = clip.tokenise(PROMPTS)
+    tokens = clip.tokenize(PROMPTS)
     lengths = clip.lengths(tokens)
     if lengths is None:
         return
@@ -363,12 +365,12 @@ def test_prompts_are_encoded_with_others_of_as_many_tokens(monkeypatch: pytest.M
         return own(tokens)
 
     monkeypatch.setattr(clip, "text_features", look)
-    ensemble = Ensemble(clip, names, ["{}"], at_once=2)
+    ensemble = PromptEnsemble(clip, names, ["{}"], at_once=2)
     found = ensemble.features(clip)
     assert [count for count, _ in seen] == [2, 2]
     assert seen[0][1] < seen[1][1]
     for place, name in enumerate(names):
-        expected = own(clip.tokenise([name]))[0]
+        expected = own(clip.tokenize([name]))[0]
         torch.testing.assert_close(found[place], expected, rtol=0, atol=2e-6)
 
 
@@ -380,13 +382,13 @@ def test_a_folder_of_transformers(tmp_path: Path):
     pixels = some_pixels(clip)
     expected = tiny_clip().image_features(pixels)
     torch.testing.assert_close(clip.image_features(pixels), expected)
-    assert clip.pixels == tiny_clip().pixels
+    assert clip.preprocess == tiny_clip().preprocess
 
 
 def test_a_folder_of_a_dual_encoder(tmp_path: Path):
     dual().save(tmp_path)
     clip = retouch.load(str(tmp_path))
-    tokens = clip.tokenise(PROMPTS)
+    tokens = clip.tokenize(PROMPTS)
     torch.testing.assert_close(clip.text_features(tokens), dual().text_features(tokens))
 
 
@@ -551,7 +553,7 @@ def test_the_real_dual_encoder_through_the_wrapper(shared: Path, monkeypatch: py
         Images(),
         Texts(),
         lambda prompts: tokenizer(list(prompts), padding=True, return_tensors="pt"),
-        Pixels.from_processor(settings, 224),
+        Preprocess.from_processor(settings, 224),
         logit_scale=model.logit_scale.exp().item(),
     )
     assert len(clip.blocks["image"]) == 12
@@ -560,8 +562,8 @@ def test_the_real_dual_encoder_through_the_wrapper(shared: Path, monkeypatch: py
     names = ["a bear", "a bus", "a bowl of fruit", "a computer"]
     image = Image.open(shared / "data" / "coco-val-200" / "images" / "000000000285.jpg")
     with torch.no_grad():
-        pixels = torch.from_numpy(clip.pixels.prepare(image).copy())[None]
+        pixels = torch.from_numpy(clip.preprocess.prepare(image).copy())[None]
         answer = clip.image_features(pixels) @ classifier(clip, names, ["a photo of {}."]).T
-        direct = HuggingFaceClip(model, tokenizer, clip.pixels).image_features(pixels)
+        direct = HuggingFaceClip(model, tokenizer, clip.preprocess).image_features(pixels)
     assert names[answer.argmax()] == "a bear"
     torch.testing.assert_close(clip.image_features(pixels), direct, rtol=0, atol=1e-5)

@@ -12,11 +12,16 @@ from torch._dynamo.testing import CompileCounter
 
 import retouch
 from retouch.clip import Clip
-from retouch.clip.compiled import fill_up, length_for, rows_for, rows_to_judge
-from retouch.clip.lean import lean
+from retouch.clip.fast.compile import (
+    pad_rows,
+    padded_batch_size,
+    padded_eval_batch_size,
+    padded_length,
+)
+from retouch.clip.fast.fast_vit import fast_vit
 from retouch.data import Stream
-from retouch.learn import course
 from retouch.sparse import fingerprint, locate
+from retouch.train import api
 
 
 @pytest.fixture(autouse=True)
@@ -27,14 +32,16 @@ def _fresh_compiler():
 
 
 def noise(clip: Clip, count: int) -> torch.Tensor:
-    dice = torch.Generator().manual_seed(count)
-    return torch.randint(0, 256, (count, *clip.pixels.size, 3), generator=dice, dtype=torch.uint8)
+    rng = torch.Generator().manual_seed(count)
+    return torch.randint(
+        0, 256, (count, *clip.preprocess.size, 3), generator=rng, dtype=torch.uint8
+    )
 
 
 def both(clip: Clip, count: int) -> tuple[torch.Tensor, ...]:
     """Features, and all gradients of a loss on them."""
     clip.model.zero_grad()
-    found = clip.image_features(noise(clip, count)), clip.text_features(clip.tokenise(PROMPTS))
+    found = clip.image_features(noise(clip, count)), clip.text_features(clip.tokenize(PROMPTS))
     (found[0] @ found[1].T).square().sum().backward()
     slopes = [p.grad.clone() for p in clip.model.parameters() if p.grad is not None]
     return (*(f.detach() for f in found), *slopes)
@@ -65,7 +72,7 @@ def test_a_smaller_batch_or_a_longer_prompt_does_not_start_the_compiler_again():
         assert first == len(parts), "blocks of a tower share what was compiled"
         for count in (60, 59, 33):
             both(clip, count)
-        clip.text_features(clip.tokenise(["red"]))
+        clip.text_features(clip.tokenize(["red"]))
         assert counter.frame_count == first
         both(clip, 65)  # the next size
         assert counter.frame_count > first
@@ -92,10 +99,10 @@ def test_weights_that_begin_to_move_get_their_gradient():
 
 
 def test_sizes():
-    assert [rows_for(n) for n in (1, 32, 33, 65, 200, 256)] == [32, 32, 64, 128, 256, 256]
-    assert [rows_to_judge(n) for n in (5, 256, 257, 2049)] == [32, 256, 2048, 4096]
-    assert [length_for(n, 77) for n in (3, 16, 17, 64, 65, 77)] == [16, 16, 32, 64, 77, 77]
-    filled = fill_up(torch.arange(3)[:, None], 5)
+    assert [padded_batch_size(n) for n in (1, 32, 33, 65, 200, 256)] == [32, 32, 64, 128, 256, 256]
+    assert [padded_eval_batch_size(n) for n in (5, 256, 257, 2049)] == [32, 256, 2048, 4096]
+    assert [padded_length(n, 77) for n in (3, 16, 17, 64, 65, 77)] == [16, 16, 32, 64, 77, 77]
+    filled = pad_rows(torch.arange(3)[:, None], 5)
     assert filled.flatten().tolist() == [0, 1, 2, 2, 2]
 
 
@@ -104,13 +111,13 @@ def test_a_compiled_run_learns_the_same(tmp_path: Path, monkeypatch: pytest.Monk
 
     The compiler's last stage is left out, which takes a minute; `benchmarks/speed.py` has it.
     """
-    monkeypatch.setattr(course, "COMPILER", "aot_eager")
+    monkeypatch.setattr(api, "COMPILER", "aot_eager")
     stream = Stream.split(images("train", 4, 6), images("test", 4, 2), tasks=2)
     found = []
     for how in (False, True, True):
         clip = tiny_clip()
         settings = retouch.Settings(epochs=1, batch=8, lr=1e-3, compile=how)
-        method = retouch.recipe("spu", {"replays.size": 6})
+        method = retouch.recipe("spu", {"replay.size": 6})
         retouch.teach(clip, stream, method, settings=settings)
         found.append(clip)
     plain, compiled, again = (dict(clip.model.named_parameters()) for clip in found)
@@ -133,8 +140,8 @@ def test_the_last_block_is_computed_for_the_token_that_is_read(monkeypatch: pyte
     monkeypatch.setattr(type(last.mlp), "forward", forward)
     pixels = noise(clip, 3)
     plain = clip.image_features(pixels)
-    tokens = 1 + (clip.pixels.size[0] // clip.model.config.vision_config.patch_size) ** 2
-    with lean(clip.model, clip.image_prefix, lambda function: function):
+    tokens = 1 + (clip.preprocess.size[0] // clip.model.config.vision_config.patch_size) ** 2
+    with fast_vit(clip.model, clip.image_prefix, lambda function: function):
         torch.testing.assert_close(clip.image_features(pixels), plain)
         vars(last.self_attn)["forward"] = partial(type(last.self_attn).forward, last.self_attn)
         torch.testing.assert_close(clip.image_features(pixels), plain)
@@ -150,7 +157,7 @@ def test_in_bfloat16_it_is_as_near_to_float32_as_the_plain_tower():
     exact = slopes(clip)
     clip.bf16 = True
     plain = slopes(clip)
-    with lean(clip.model, clip.image_prefix, lambda function: function):
+    with fast_vit(clip.model, clip.image_prefix, lambda function: function):
         found = slopes(clip)
     assert kinds == [torch.float32, torch.float32, torch.bfloat16]
     for name, slope in exact.items():
@@ -170,7 +177,7 @@ def test_towers_that_prompts_look_into_are_not_compiled():
     found = []
     for how in (False, True):
         clip = tiny_clip()
-        method = retouch.recipe("l2p", {"replays.size": 6})
+        method = retouch.recipe("l2p", {"replay.size": 6})
         settings = retouch.Settings(epochs=1, batch=8, lr=1e-3, compile=how)
         retouch.teach(clip, stream, method, settings=settings)
         found.append(fingerprint(clip.model))

@@ -6,16 +6,16 @@ import torch
 from tiny import images, tiny_clip
 from torch.nn.functional import cross_entropy, normalize
 
-from retouch.clip.contrast import Batch, Features, contrastive, label_aware, losses, pair_loss
+from retouch.clip.losses import Batch, Features, contrastive, label_aware, losses, pair_loss
 from retouch.data import Stream
-from retouch.methods import Lesson, Settings
+from retouch.methods import Settings, TaskContext
 
 
 def features(count: int = 10, prompts: int = 4, new: int = 6, seed: int = 0) -> Features:
-    dice = torch.Generator().manual_seed(seed)
-    i = normalize(torch.randn(count, 8, generator=dice), dim=-1)
-    t = normalize(torch.randn(prompts, 8, generator=dice), dim=-1)
-    prompt = torch.randint(prompts, (count,), generator=dice)
+    rng = torch.Generator().manual_seed(seed)
+    i = normalize(torch.randn(count, 8, generator=rng), dim=-1)
+    t = normalize(torch.randn(prompts, 8, generator=rng), dim=-1)
+    prompt = torch.randint(prompts, (count,), generator=rng)
     return Features(i, t, torch.tensor(10.0), Batch(torch.empty(count), {}, prompt, new))
 
 
@@ -83,15 +83,15 @@ def test_micro_batches_have_the_same_loss_and_gradients(chunk: int):
     def loss(f: Features) -> torch.Tensor:  # of the features, and of a weight directly
         return pair_loss(f, "contrastive", "summed") + weight.square().sum()
 
-    lesson = Lesson(clip, stream, stream.tasks[0], settings, loss)
-    new = lesson.new(0)
-    batch = lesson.load(np.concatenate([new, stream.tasks[0].train[:5]]), len(new))
+    context = TaskContext(clip, stream, stream.tasks[0], settings, loss)
+    new = context.new_images(0)
+    batch = context.load(np.concatenate([new, stream.tasks[0].train[:5]]), len(new))
     value = sum(losses(clip, batch, loss))
     value.backward()
     whole = {name: p.grad.clone() for name, p in clip.model.named_parameters()}
     clip.model.zero_grad()
     total = 0.0
-    for term in lesson.losses(batch):
+    for term in context.losses(batch):
         term.backward()
         total += term.item()
     assert total == pytest.approx(value.item(), abs=1e-9)

@@ -20,20 +20,20 @@ from test_methods import quick
 from tiny import images, tiny_clip
 
 import retouch
-from retouch import sealed
+from retouch import checksummed
 from retouch.analysis.effects import Effect
 from retouch.analysis.trace_journal import PAIRS, SETTINGS, Journal
 from retouch.bench.cell import Cell
 from retouch.clip.prompt_file import load_prompts
-from retouch.clip.prompting import prompts_of
+from retouch.clip.visual_prompts import prompts_of
 from retouch.data import Stream
 from retouch.errors import UserError
-from retouch.learn import Results
-from retouch.learn.by_class import ByClass, ClassRow
-from retouch.learn.checkpoint_file import checkpoint_task, read_checkpoint, read_metrics
-from retouch.learn.kept import Kept, keep, read_kept
-from retouch.learn.reopen import read_config
+from retouch.evaluate import Results
+from retouch.evaluate.per_class import ClassRow, PerClass
 from retouch.sparse import Delta
+from retouch.train.checkpoint_file import checkpoint_task, read_checkpoint, read_metrics
+from retouch.train.replay_store import StoredImages, read_stored_images, write_images
+from retouch.train.run_folder import read_config
 
 MUTATIONS = 40
 """Of the bytes of each file, and as many of the values of each document."""
@@ -44,7 +44,7 @@ def teach(out: Path, **options: Any) -> Results:
     control = images("control", 4, 3)
     more = {"settings": QUICK, "control": control, "checkpoint_seconds": 0, **options}
     results = retouch.teach(tiny_clip(), stream, method(), out=out, **more)
-    keep(out, stream, results, tiny_clip().pixels)
+    write_images(out, stream, results, tiny_clip().preprocess)
     return results
 
 
@@ -53,11 +53,11 @@ def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that was stopped in its second task, and other things that are read back."""
     folder = tmp_path_factory.mktemp("state")
     with pytest.raises(ZeroDivisionError):
-        teach(folder / "run", watch=Stop(16, ZeroDivisionError()))
+        teach(folder / "run", callback=Stop(16, ZeroDivisionError()))
     stream = Stream.split(images("train", 4, 12), images("test", 4, 4), tasks=2, order=0)
     results = Results.read(folder / "run")
-    keep(folder / "run", stream, results, tiny_clip().pixels)
-    ByClass(classes=[ClassRow(name="cat", images=3, before=1.5, after=66.6)]).write(folder / "run")
+    write_images(folder / "run", stream, results, tiny_clip().preprocess)
+    PerClass(classes=[ClassRow(name="cat", images=3, before=1.5, after=66.6)]).write(folder / "run")
     prompted = tiny_clip()
     quick("l2p").start(prompted, QUICK)
     prompted.save(folder / "prompted")
@@ -76,7 +76,7 @@ def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def cell() -> Cell:
     about: dict[str, Any] = {"row": "spu", "method": "spu", "dataset": "cub", "seed": 0}
-    about |= {"model": "builtin", "tasks": 2, "control": None, "change": {"replays.size": 7}}
+    about |= {"model": "builtin", "tasks": 2, "control": None, "change": {"replay.size": 7}}
     return Cell(**about, settings={"epochs": 1, "lr": 1e-3})
 
 
@@ -84,12 +84,12 @@ def kept_of(run: Path) -> Any:
     def plain(value: Any) -> Any:
         return value.tolist() if isinstance(value, np.ndarray) else value
 
-    kept: Kept = read_kept(run)
+    kept: StoredImages = read_stored_images(run)
     both = [
-        (i.classes, i.labels.tolist(), list(i.pictures.names), i.prompt, tuple(i.templates))  # type: ignore[attr-defined]
-        for i in (kept.replay, kept.judge)
+        (i.classes, i.labels.tolist(), list(i.store.names), i.prompt, tuple(i.templates))  # type: ignore[attr-defined]
+        for i in (kept.replay, kept.test)
     ]
-    return both, *(plain(v) for v in (kept.replay_tasks, kept.judge_tasks, kept.groups, kept.seen))
+    return both, *(plain(v) for v in (kept.replay_tasks, kept.test_tasks, kept.groups, kept.seen))
 
 
 def tensors(found: dict[str, Any]) -> dict[str, Any]:
@@ -111,7 +111,7 @@ def prompts_in(folder: Path) -> Any:
 def delta_of(file: Path) -> Any:
     delta = Delta.load(file)
     changes = {name: (c.dtype, c.xor.tolist()) for name, c in delta.changes.items()}
-    return delta.before, delta.after, delta.about, changes
+    return delta.before, delta.after, delta.metadata, changes
 
 
 def traced(folder: Path) -> Any:
@@ -122,7 +122,7 @@ def traced(folder: Path) -> Any:
 STATE: dict[str, tuple[str, Callable[[Path], Any]]] = {
     "run/config.yaml": ("run", read_config),
     "run/results.json": ("run", Results.read),
-    "run/classes.json": ("run", ByClass.read),
+    "run/classes.json": ("run", PerClass.read),
     "run/images/index.json": ("run", kept_of),
     "run/metrics.jsonl": ("run", read_metrics),
     "run/checkpoint.safetensors": ("run", checkpoint_of),
@@ -135,63 +135,65 @@ STATE: dict[str, tuple[str, Callable[[Path], Any]]] = {
 }
 
 
-def spoiled_bytes(data: bytes, dice: np.random.Generator, low: int, high: int) -> bytes:
-    at = int(dice.integers(low, high))
-    how = dice.integers(5)
+def spoiled_bytes(data: bytes, rng: np.random.Generator, low: int, high: int) -> bytes:
+    at = int(rng.integers(low, high))
+    how = rng.integers(5)
     if how == 0:
         return data[:at] + data[at + 1 :]
     if how == 1:
         return data[:at] + data[at : at + 1] + data[at:]
     if how == 2:
         return data[:at]
-    flipped = data[at] ^ (1 << int(dice.integers(8))) if how == 3 else int(dice.integers(256))
+    flipped = data[at] ^ (1 << int(rng.integers(8))) if how == 3 else int(rng.integers(256))
     return data[:at] + bytes([flipped]) + data[at + 1 :]
 
 
-def spoil_value(content: Any, dice: np.random.Generator) -> None:
+def spoil_value(content: Any, rng: np.random.Generator) -> None:
     """Change one value, or one key, somewhere below; but not the checksum itself."""
     keys = list(content) if isinstance(content, dict) else list(range(len(content)))
-    key = [k for k in keys if k != sealed.KEY][int(dice.integers(len(keys) - ("checksum" in keys)))]
+    key = [k for k in keys if k != checksummed.KEY][
+        int(rng.integers(len(keys) - ("checksum" in keys)))
+    ]
     value = content[key]
-    if isinstance(value, dict | list) and value and dice.integers(6):
-        spoil_value(value, dice)
-    elif isinstance(content, dict) and not dice.integers(6):
+    if isinstance(value, dict | list) and value and rng.integers(6):
+        spoil_value(value, rng)
+    elif isinstance(content, dict) and not rng.integers(6):
         content[f"{key}x"] = content.pop(key)
     elif isinstance(value, bool) or value is None:
         content[key] = not value
     elif isinstance(value, int):
-        content[key] = value + int(dice.choice([-1, 1, 3, 1_000_000]))
+        content[key] = value + int(rng.choice([-1, 1, 3, 1_000_000]))
     elif isinstance(value, float):
         content[key] = math.nextafter(value, 1e9)
     elif isinstance(value, str):
-        content[key] = value[:-1] if value and dice.integers(2) else f"{value} "
+        content[key] = value[:-1] if value and rng.integers(2) else f"{value} "
     else:
         content[key] = [*value, value[0]] if isinstance(value, list) and value else {"a": [1]}
 
 
-def spoiled_values(name: str, data: bytes, dice: np.random.Generator) -> bytes:
+def spoiled_values(name: str, data: bytes, rng: np.random.Generator) -> bytes:
     if name.endswith(".safetensors"):
-        return spoiled_header(data, dice)
+        return spoiled_header(data, rng)
     if name.endswith(".yaml"):
         content = yaml.safe_load(data)
-        spoil_value(content, dice)
+        spoil_value(content, rng)
         return yaml.safe_dump(content, sort_keys=False).encode()
     if name.endswith(".json"):
         content = json.loads(data)
-        spoil_value(content, dice)
+        spoil_value(content, rng)
         return json.dumps(content, indent=1).encode()
     lines = data.splitlines(keepends=True)
-    at = int(dice.integers(len(lines)))
+    at = int(rng.integers(len(lines)))
     content = json.loads(lines[at])
-    spoil_value(content, dice)
+    spoil_value(content, rng)
     lines[at] = json.dumps(content).encode() + b"\n"
     return b"".join(lines)
 
 
-def spoiled_header(data: bytes, dice: np.random.Generator) -> bytes:
+def spoiled_header(data: bytes, rng: np.random.Generator) -> bytes:
     """Of a safetensors file, what stands beside the tensors."""
     told = header_of(data)
-    spoil_value(told, dice)
+    spoil_value(told, rng)
     return to_bytes(load(data), {"retouch": json.dumps(told)})
 
 
@@ -210,7 +212,7 @@ def outcome(read: Callable[[Path], Any], place: Path) -> tuple[Any, str]:
 @pytest.mark.parametrize("name", STATE)
 def test_damage_is_refused_or_changes_nothing(name: str, state: Path):
     (place, read), file = STATE[name], state / name
-    whole, dice = file.read_bytes(), np.random.default_rng(len(name))
+    whole, rng = file.read_bytes(), np.random.default_rng(len(name))
     expected = read(state / place)
     refused = 0
     try:
@@ -219,9 +221,7 @@ def test_damage_is_refused_or_changes_nothing(name: str, state: Path):
             end = header if header and number % 4 == 0 else len(whole)
             by_bytes = number < MUTATIONS
             spoiled = (
-                spoiled_bytes(whole, dice, 0, end)
-                if by_bytes
-                else spoiled_values(name, whole, dice)
+                spoiled_bytes(whole, rng, 0, end) if by_bytes else spoiled_values(name, whole, rng)
             )
             file.write_bytes(spoiled)
             found, complaint = outcome(read, state / place)
@@ -250,7 +250,7 @@ def _where(whole: bytes, spoiled: bytes) -> str:
 def test_a_checkpoint_of_another_step_is_refused(step: int, tmp_path: Path):
     """Even where somebody has put the checksum right."""
     with pytest.raises(ZeroDivisionError):
-        teach(tmp_path, watch=Stop(16, ZeroDivisionError()))
+        teach(tmp_path, callback=Stop(16, ZeroDivisionError()))
     file = tmp_path / "checkpoint.safetensors"
     place, content = header_of(file.read_bytes()), load(file.read_bytes())
     assert checkpoint_task(file) == 1
@@ -259,21 +259,21 @@ def test_a_checkpoint_of_another_step_is_refused(step: int, tmp_path: Path):
     with pytest.raises(UserError, match=r"checkpoint\.safetensors is damaged.*delete it to learn"):
         teach(tmp_path)
     if step != 10:
-        file.write_bytes(to_bytes(content, {"retouch": json.dumps(sealed.seal(place))}))
+        file.write_bytes(to_bytes(content, {"retouch": json.dumps(checksummed.seal(place))}))
         with pytest.raises(UserError, match=rf"after step {step} of 9; delete it"):
             teach(tmp_path)
 
 
 def test_results_that_cannot_be_are_refused_though_their_checksum_is_right(tmp_path: Path):
     with pytest.raises(ZeroDivisionError):
-        teach(tmp_path, watch=Stop(16, ZeroDivisionError()))
+        teach(tmp_path, callback=Stop(16, ZeroDivisionError()))
     file = tmp_path / "results.json"
     whole = json.loads(file.read_bytes())
 
     def spoil(change: Callable[[Any], Any], complaint: str) -> None:
         content = json.loads(json.dumps(whole))
         change(content)
-        sealed.write_json(file, content)
+        checksummed.write_json(file, content)
         with pytest.raises(UserError, match=rf"results\.json .*{complaint}"):
             teach(tmp_path)
 
@@ -281,11 +281,11 @@ def test_results_that_cannot_be_are_refused_though_their_checksum_is_right(tmp_p
     spoil(lambda c: c["replay"]["groups"]["0"].append(-1), "replay image -1 of 48")
     spoil(lambda c: c["rows"][1]["tasks"].append(3.0), "rows do not fit")
     spoil(lambda c: c["rows"].extend(c["rows"]), "rows do not fit")
-    spoil(lambda c: c["kept"].append(1.0), "kept has another length")
+    spoil(lambda c: c["fraction_kept"].append(1.0), "fraction_kept has another length")
     spoil(
         lambda c: c.update(parameters="many"), "another version .*parameters='many': input should"
     )
-    sealed.write_json(file, whole)
+    checksummed.write_json(file, whole)
     lines = (tmp_path / "metrics.jsonl").read_bytes().splitlines(keepends=True)
     (tmp_path / "metrics.jsonl").write_bytes(b"".join(lines[:-1]))
     with pytest.raises(UserError, match="lacks step 6 of task 2"):
@@ -308,13 +308,13 @@ def test_a_document_is_plain_and_may_be_laid_out_anew(tmp_path: Path):
         "1": None,
     }
     for write, read in (
-        (sealed.write_json, sealed.read_json),
-        (sealed.write_yaml, sealed.read_yaml),
+        (checksummed.write_json, checksummed.read_json),
+        (checksummed.write_yaml, checksummed.read_yaml),
     ):
         write(file := tmp_path / "a", content)
         assert "狐" in file.read_text()
         assert read(file, "try again") == content
-        if read is sealed.read_yaml:
+        if read is checksummed.read_yaml:
             file.write_text(
                 yaml.safe_dump(yaml.safe_load(file.read_text()), sort_keys=False, indent=7)
             )

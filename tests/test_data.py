@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from PIL import Image
 from tiny import CLASSES, images
 
-from retouch.clip.pixels import Pixels
-from retouch.data import Buffer, Images, Stream, in_memory, read_data
+from retouch.clip.preprocess import Preprocess
+from retouch.data import Images, ReplayBuffer, Stream, in_memory, read_data
 from retouch.errors import UserError
-from retouch.methods import Lesson, Settings
+from retouch.methods import Settings, TaskContext
 
 
 def make_folder(folder: Path, classes: dict[str, int], size: int = 20) -> Path:
@@ -25,7 +25,7 @@ def make_folder(folder: Path, classes: dict[str, int], size: int = 20) -> Path:
 
 
 def places(images: Images) -> list[str]:
-    return [images.pictures.where(i) for i in range(len(images))]
+    return [images.store.location(i) for i in range(len(images))]
 
 
 def many(classes: int, each: int = 3) -> Images:
@@ -78,51 +78,51 @@ def test_impossible_streams(tasks, order, complaint):
 
 def test_a_folder_with_a_share_held_out(tmp_path: Path):
     folder = make_folder(tmp_path / "my photos", {"red_kite": 10, "étoile ☆": 5, "b": 2})
-    train, test = read_data(folder).to_learn(0.2)
+    train, test = read_data(folder).train_and_test(0.2)
     assert train.classes == test.classes == ["b", "red kite", "étoile ☆"]
     assert np.bincount(train.labels).tolist() == [1, 8, 4]
     assert np.bincount(test.labels).tolist() == [1, 2, 1]
     assert not set(places(train)) & set(places(test))
-    again, _ = read_data(folder).to_learn(0.2)
+    again, _ = read_data(folder).train_and_test(0.2)
     assert places(again) == places(train)
-    pixels = train.read(np.array([0, 3]), Pixels(size=(16, 16), shortest=16))
+    pixels = train.read(np.array([0, 3]), Preprocess(size=(16, 16), shortest=16))
     assert pixels.shape == (2, 16, 16, 3)
 
 
 def test_a_folder_with_train_and_test(tmp_path: Path):
     make_folder(tmp_path / "train", {"a": 3, "b": 2})
     make_folder(tmp_path / "test", {"a": 1, "b": 1})
-    train, test = read_data(tmp_path).to_learn()
+    train, test = read_data(tmp_path).train_and_test()
     assert (len(train), len(test)) == (5, 2)
     make_folder(tmp_path / "test", {"c": 1})
     with pytest.raises(UserError, match="'c' is missing in train or in test"):
-        read_data(tmp_path).to_learn()
+        read_data(tmp_path).train_and_test()
 
 
 def test_bad_folders(tmp_path: Path):
     with pytest.raises(UserError, match="nowhere is no data"):
         read_data(tmp_path / "nowhere")
     with pytest.raises(UserError, match="holds no folders"):
-        read_data(tmp_path).to_learn()
+        read_data(tmp_path).train_and_test()
     make_folder(tmp_path, {"a": 3, "empty": 0})
     with pytest.raises(UserError, match="the class 'empty' has no image"):
-        read_data(tmp_path).to_learn()
+        read_data(tmp_path).train_and_test()
     make_folder(tmp_path, {"empty": 1})
     with pytest.raises(UserError, match="'empty' has a single image"):
-        read_data(tmp_path).to_learn()
-    assert len(read_data(tmp_path).to_judge()) == 4
+        read_data(tmp_path).train_and_test()
+    assert len(read_data(tmp_path).evaluation_images()) == 4
     with pytest.raises(UserError, match=r"holdout=1\.5"):
-        read_data(tmp_path).to_learn(1.5)
+        read_data(tmp_path).train_and_test(1.5)
 
 
 def test_an_unreadable_image_is_named(tmp_path: Path):
     folder = make_folder(tmp_path, {"a": 2, "b": 2})
     (folder / "a" / "0.png").write_bytes(b"no image at all")
     (folder / "b" / "1.png").write_bytes((folder / "b" / "0.png").read_bytes()[:40])
-    found = read_data(folder).to_judge()
+    found = read_data(folder).evaluation_images()
     for number, name in ((0, "a/0.png"), (3, "b/1.png")):
         with pytest.raises(UserError, match=f"{name} cannot be read"):
-            found.read(np.array([number]), Pixels(size=(8, 8)))
+            found.read(np.array([number]), Preprocess(size=(8, 8)))
 
 
 def test_names_that_stand_there_twice(tmp_path: Path):
@@ -134,7 +134,7 @@ def test_names_that_stand_there_twice(tmp_path: Path):
 # Replay.
 
 
-def learn(buffer: Buffer, tasks: int = 4, each: int = 50) -> None:
+def learn(buffer: ReplayBuffer, tasks: int = 4, each: int = 50) -> None:
     for task in range(tasks):
         positions = np.arange(task * each, (task + 1) * each)
         buffer.add(task, positions, positions // 10)
@@ -143,7 +143,7 @@ def learn(buffer: Buffer, tasks: int = 4, each: int = 50) -> None:
 @settings(max_examples=40, deadline=None)
 @given(size=st.integers(4, 120), tasks=st.integers(1, 4), seed=st.integers(0, 99))
 def test_every_task_keeps_the_same_number(size, tasks, seed):
-    buffer = Buffer(size, "task", seed)
+    buffer = ReplayBuffer(size, "task", seed)
     learn(buffer, tasks)
     kept = np.bincount(buffer.kept // 50, minlength=tasks)
     assert kept.tolist() == [min(50, size // tasks)] * tasks
@@ -151,7 +151,7 @@ def test_every_task_keeps_the_same_number(size, tasks, seed):
 
 
 def test_every_class_keeps_the_same_number():
-    buffer = Buffer(45, "class")
+    buffer = ReplayBuffer(45, "class")
     learn(buffer)  # 20 classes of 10
     assert np.bincount(buffer.kept // 10).tolist() == [2] * 20
 
@@ -159,7 +159,7 @@ def test_every_class_keeps_the_same_number():
 def test_a_reservoir_keeps_every_image_with_the_same_chance():
     counts = np.zeros(200)
     for seed in range(400):
-        buffer = Buffer(20, "reservoir", seed)
+        buffer = ReplayBuffer(20, "reservoir", seed)
         learn(buffer)
         assert len(buffer.kept) == 20
         counts[buffer.kept] += 1
@@ -170,7 +170,7 @@ def test_a_reservoir_keeps_every_image_with_the_same_chance():
 def test_what_is_kept_depends_on_the_seed_alone():
     kept = []
     for seed in (1, 1, 2):
-        buffer = Buffer(40, "task", seed)
+        buffer = ReplayBuffer(40, "task", seed)
         learn(buffer)
         kept.append(buffer.kept.tolist())
     assert kept[0] == kept[1] != kept[2]
@@ -178,10 +178,10 @@ def test_what_is_kept_depends_on_the_seed_alone():
 
 @pytest.mark.parametrize("balance", ["task", "class", "reservoir"])
 def test_a_restored_buffer_goes_on_as_if_nothing_had_happened(balance):
-    whole, half = Buffer(60, balance), Buffer(60, balance)
+    whole, half = ReplayBuffer(60, balance), ReplayBuffer(60, balance)
     learn(whole, 4)
     learn(half, 2)
-    resumed = Buffer(60, balance)
+    resumed = ReplayBuffer(60, balance)
     resumed.restore(half.state())
     for task in (2, 3):
         positions = np.arange(task * 50, (task + 1) * 50)
@@ -190,11 +190,11 @@ def test_a_restored_buffer_goes_on_as_if_nothing_had_happened(balance):
 
 
 def test_draws_as_many_as_asked_for_and_none_twice_before_all_were_drawn():
-    buffer = Buffer(10)
-    dice = np.random.default_rng(0)
-    assert len(buffer.draw(8, dice)) == 0
+    buffer = ReplayBuffer(10)
+    rng = np.random.default_rng(0)
+    assert len(buffer.draw(8, rng)) == 0
     learn(buffer, 1)
-    drawn = buffer.draw(25, dice)
+    drawn = buffer.draw(25, rng)
     assert len(drawn) == 25
     counts = np.unique(drawn, return_counts=True)[1]
     assert set(counts) <= {2, 3}
@@ -206,29 +206,29 @@ def test_draws_as_many_as_asked_for_and_none_twice_before_all_were_drawn():
 )
 def test_a_buffer_too_small_is_refused_at_the_start(balance, complaint):
     with pytest.raises(UserError, match=complaint):
-        Buffer(2, balance).check(tasks=3, classes=9)
-    Buffer(9, balance).check(tasks=3, classes=9)
-    Buffer(0, balance).check(tasks=3, classes=9)
-    Buffer(2, "reservoir").check(tasks=3, classes=9)
+        ReplayBuffer(2, balance).check(tasks=3, classes=9)
+    ReplayBuffer(9, balance).check(tasks=3, classes=9)
+    ReplayBuffer(0, balance).check(tasks=3, classes=9)
+    ReplayBuffer(2, "reservoir").check(tasks=3, classes=9)
 
 
 # Batches.
 
 
-def lesson(count: int, batch: int, drop_last: bool = False) -> Lesson:
+def context(count: int, batch: int, drop_last: bool = False) -> TaskContext:
     train = many(1, count)
     stream = Stream.split(train, train, 1)
     chosen = Settings(batch=batch, epochs=2)
-    return Lesson(None, stream, stream.tasks[0], chosen, None, drop_last)
+    return TaskContext(None, stream, stream.tasks[0], chosen, None, drop_last)
 
 
 @settings(max_examples=60, deadline=None)
 @given(count=st.integers(1, 400), batch=st.integers(2, 130))
 def test_an_epoch_shows_every_image_once_and_drops_no_task(count, batch):
-    plan = lesson(count, batch)
+    plan = context(count, batch)
     for epoch in range(2):
-        steps = range(epoch * plan.per_epoch, (epoch + 1) * plan.per_epoch)
-        shown = [plan.new(step) for step in steps]
+        steps = range(epoch * plan.steps_per_epoch, (epoch + 1) * plan.steps_per_epoch)
+        shown = [plan.new_images(step) for step in steps]
         assert sorted(np.concatenate(shown)) == list(range(count))
         sizes = [len(part) for part in shown]
         assert max(sizes) <= max(batch, 3), "three where pairs would leave one image over"
@@ -247,19 +247,19 @@ def test_an_epoch_shows_every_image_once_and_drops_no_task(count, batch):
     drop_last=st.booleans(),
 )
 def test_a_score_is_never_taken_of_a_single_image(count, batch, share, batches, drop_last):
-    groups = lesson(count, batch).evidence(share, batches, drop_last=drop_last)
+    groups = context(count, batch).scoring_batches(share, batches, drop_last=drop_last)
     assert min(len(group) for group in groups) >= 2
 
 
 def test_the_authors_batches_drop_the_last_but_never_a_task():
-    assert [len(lesson(300, 128, True).new(step)) for step in range(2)] == [128, 128]
-    assert lesson(300, 128, True).steps == 4
-    assert len(lesson(100, 128, True).new(0)) == 100
+    assert [len(context(300, 128, True).new_images(step)) for step in range(2)] == [128, 128]
+    assert context(300, 128, True).steps == 4
+    assert len(context(100, 128, True).new_images(0)) == 100
 
 
 def test_tiny_images_are_what_the_tests_think():
     found = images("train", 6, 2)
     assert found.classes == CLASSES
-    assert found.read(np.arange(2), Pixels(size=(8, 8))).shape == (2, 8, 8, 3)
+    assert found.read(np.arange(2), Preprocess(size=(8, 8))).shape == (2, 8, 8, 3)
     with pytest.raises(UserError, match="3 images, 2 labels"):
         in_memory("x", ["a"], [0, 0], np.zeros((3, 4, 4, 3), np.uint8))

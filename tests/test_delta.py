@@ -17,20 +17,20 @@ from torch import nn
 
 from retouch.errors import UserError
 from retouch.sparse import (
-    Chosen,
     Delta,
     Selection,
     Snapshot,
+    SparseIndex,
     by_block,
-    change,
     difference,
     fingerprint,
     in_order,
     join,
     merge,
-    movements,
+    read_change_stats,
     read_header,
     select,
+    xor_diff,
 )
 from retouch.sparse.codec import decode, encode
 from retouch.sparse.delta_file import _check
@@ -68,8 +68,8 @@ def scores(model: nn.Module, seed: int) -> dict[str, torch.Tensor]:
 def shake(model: nn.Module, selection: Selection, amount: float = 0.1) -> None:
     for name, chosen in selection.items():
         parameter = model.get_parameter(name)
-        chosen.put(
-            parameter, chosen.take(parameter) + amount * torch.randn(chosen.count).to(parameter)
+        chosen.scatter(
+            parameter, chosen.gather(parameter) + amount * torch.randn(chosen.count).to(parameter)
         )
 
 
@@ -101,11 +101,11 @@ def test_a_digest_reads_again_only_what_may_have_changed(monkeypatch: pytest.Mon
         return plain(tensor)
 
     read: list[tuple[int, ...]] = []
-    plain, digests, model = change._digest_of, change.Digests(), network()
+    plain, digests, model = xor_diff._digest_of, xor_diff.Digests(), network()
     state = dict(model.state_dict())
     state["tied"] = state["0.weight"][:3]
-    monkeypatch.setattr(change, "_digest_of", digest_of)
-    assert digests(state, ()) == change.digest(state)
+    monkeypatch.setattr(xor_diff, "_digest_of", digest_of)
+    assert digests(state, ()) == xor_diff.digest(state)
     assert len(read) == 2 * 7
     for name, also in (("2.bias", []), ("0.weight", [(3, 30)])):
         read.clear()
@@ -121,8 +121,8 @@ def test_a_digest_reads_again_only_what_may_have_changed(monkeypatch: pytest.Mon
 
 def plain_digest(state: dict[str, torch.Tensor], digest_of: Callable[[torch.Tensor], str]) -> str:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(change, "_digest_of", digest_of)
-        return change.digest(state)
+        patch.setattr(xor_diff, "_digest_of", digest_of)
+        return xor_diff.digest(state)
 
 
 def test_base_and_deltas_in_order_give_the_model_after_the_last_task(tmp_path: Path):
@@ -145,12 +145,12 @@ def test_composed_deltas_do_the_same_at_once(tmp_path: Path):
     first, second = learn(model, seed=1), learn(model, seed=2)
     whole = Snapshot(model, Selection.whole(dict(model.named_parameters())))
     shake(model, Selection.whole(dict(model.named_parameters())))
-    both = first.then(second).then(whole.delta())
+    both = first.compose(second).compose(whole.delta())
     both.save(tmp_path / "both.safetensors")
     Delta.load(tmp_path / "both.safetensors").apply(base)
     assert fingerprint(base) == fingerprint(model)
     with pytest.raises(UserError, match="do not follow each other"):
-        second.then(first)
+        second.compose(first)
 
 
 def test_wrong_weights_are_refused_and_left_alone():
@@ -202,7 +202,7 @@ HONEST = {
     "another coding": (lambda h: layout(h).update(coding="bits"), "do not fit its shape"),
     "no coding": (lambda h: layout(h).update(coding="zip"), "coding"),
     "a tensor less": (lambda h: h["tensors"].pop("0.weight"), "not in it|does not belong"),
-    "a movement of nothing": (lambda h: h["movements"][0].update(tensor="x"), "x moved"),
+    "a movement of nothing": (lambda h: h["change_stats"][0].update(tensor="x"), "x moved"),
     "another payload": (lambda h: h.update(payload="0" * 64), "content does not match"),
 }
 
@@ -236,9 +236,9 @@ def test_files_that_were_cut_off_are_refused_by_name(tmp_path: Path, content: by
 def test_an_edited_header_is_refused(tmp_path: Path, content: bytes):
     assert edited(content, lambda header: None) != b""
     for edit in (
-        lambda h: h["about"].update(classes=["another"]),
+        lambda h: h["metadata"].update(classes=["another"]),
         lambda h: h.update(after="0" * 64),
-        lambda h: h["movements"][0].update(change=0.0),
+        lambda h: h["change_stats"][0].update(change=0.0),
         lambda h: h.pop("check"),
     ):
         refused(tmp_path, edited(content, edit), "header does not match", header_too=True)
@@ -288,7 +288,7 @@ def test_the_header_says_what_it_is(tmp_path: Path):
     learn(network()).save(tmp_path / "d.safetensors")
     with safe_open(str(tmp_path / "d.safetensors"), framework="np") as file:
         header = json.loads(file.metadata()["retouch"])
-    assert header["about"] == {"method": "spu", "rate": 0.1, "classes": ["a", "b"]}
+    assert header["metadata"] == {"method": "spu", "rate": 0.1, "classes": ["a", "b"]}
     assert header["before"] == fingerprint(network())
 
 
@@ -312,8 +312,8 @@ def test_a_tensor_of_no_dimensions_and_an_empty_choice(tmp_path: Path):
     model = nn.ParameterDict(
         {"scale": nn.Parameter(torch.tensor(1.0)), "w": nn.Parameter(torch.ones(4))}
     )
-    empty = Chosen((4,), torch.empty(0, dtype=torch.int64))
-    snapshot = Snapshot(model, Selection({"scale": Chosen(()), "w": empty}))
+    empty = SparseIndex((4,), torch.empty(0, dtype=torch.int64))
+    snapshot = Snapshot(model, Selection({"scale": SparseIndex(()), "w": empty}))
     with torch.no_grad():
         model["scale"].fill_(2.0)
     snapshot.delta().save(tmp_path / "d.safetensors")
@@ -331,15 +331,15 @@ def test_a_header_says_how_far_each_tensor_moved(tmp_path: Path):
     delta.save(tmp_path / "d.safetensors")
     new = model.state_dict()
     header = read_header(tmp_path / "d.safetensors")
-    assert header.movements == list(delta.movements) == Delta.load(header.name).movements
+    assert header.change_stats == list(delta.change_stats) == Delta.load(header.name).change_stats
     assert header.model_size == sum(tensor.numel() for tensor in old.values())
     assert header.entries == 150 + 35
-    for found in header.movements:
+    for found in header.change_stats:
         far = (new[found.tensor] - old[found.tensor]).double()
         far = far[far != 0].abs()
         weights = old[found.tensor].double().square().mean().sqrt().item()
         assert (found.size, found.moved) == (old[found.tensor].numel(), len(far))
-        assert found.chosen == found.size // 10
+        assert found.selected == found.size // 10
         assert found.change == pytest.approx(far.square().mean().sqrt().item(), rel=1e-5)
         assert found.weights == pytest.approx(weights, rel=1e-5)
         edges = [0, *(found.weights * 2.0**k for k in range(-19, 4)), float("inf")]
@@ -360,9 +360,9 @@ def test_entries_that_stay_did_not_move_and_odd_numbers_do_no_harm(tmp_path: Pat
         model["zero"].copy_(torch.tensor([0.0, 5.0, 0.0]))
         model["odd"].copy_(torch.tensor([1.5, torch.inf, 1.0, -0.0, 3.0]))
     snapshot.delta().save(tmp_path / "d.safetensors")
-    found = {m.tensor: m for m in read_header(tmp_path / "d.safetensors").movements}
+    found = {m.tensor: m for m in read_header(tmp_path / "d.safetensors").change_stats}
     still, zero, odd = found["still"], found["zero"], found["odd"]
-    assert (still.chosen, still.moved, still.change, sum(still.histogram)) == (4, 0, 0.0, 0)
+    assert (still.selected, still.moved, still.change, sum(still.histogram)) == (4, 0, 0.0, 0)
     assert (zero.moved, zero.change, zero.weights, zero.relative) == (1, 5.0, 0.0, None)
     assert zero.histogram[-1] == 1
     assert (odd.moved, odd.histogram[0], odd.histogram[-1]) == (4, 1, 2)
@@ -374,8 +374,8 @@ def test_movements_of_several_files_count_moves(tmp_path: Path):
     files = [tmp_path / f"{task}.safetensors" for task in range(3)]
     for task, file in enumerate(files):
         learn(model, seed=task).save(file)
-    single = [read_header(file).movements for file in files]
-    for k, both in enumerate(movements(files)):
+    single = [read_header(file).change_stats for file in files]
+    for k, both in enumerate(read_change_stats(files)):
         parts = [found[k] for found in single]
         assert both.tensor == parts[0].tensor
         assert both.size == parts[0].size
@@ -383,7 +383,7 @@ def test_movements_of_several_files_count_moves(tmp_path: Path):
         assert both.moved == sum(p.moved for p in parts) == sum(both.histogram)
         energy = sum(p.moved * p.change**2 for p in parts)
         assert both.moved * both.change**2 == pytest.approx(energy)
-    blocks = by_block(movements(files))
+    blocks = by_block(read_change_stats(files))
     assert [block.tensor for block in blocks] == ["0", "2"]
 
 
@@ -391,15 +391,15 @@ def test_joined_deltas_tell_only_what_is_known(tmp_path: Path):
     """Two changes of one tensor may cancel out; of tensors that one changes, all is known."""
     model = network()
     first = learn(model, seed=1)
-    bias = Snapshot(model, Selection({"0.bias": Chosen((50,))}))
-    shake(model, Selection({"0.bias": Chosen((50,))}))
+    bias = Snapshot(model, Selection({"0.bias": SparseIndex((50,))}))
+    shake(model, Selection({"0.bias": SparseIndex((50,))}))
     third = bias.delta()
-    assert first.then(third).movements == [*first.movements, *third.movements]
+    assert first.compose(third).change_stats == [*first.change_stats, *third.change_stats]
     again = learn(model, seed=2)
-    joined = first.then(third).then(again)
-    assert [movement.tensor for movement in joined.movements] == ["0.bias"]
+    joined = first.compose(third).compose(again)
+    assert [movement.tensor for movement in joined.change_stats] == ["0.bias"]
     joined.save(tmp_path / "d.safetensors")
-    assert [m.tensor for m in movements([tmp_path / "d.safetensors"])] == ["0.bias"]
+    assert [m.tensor for m in read_change_stats([tmp_path / "d.safetensors"])] == ["0.bias"]
 
 
 # Two checkpoints.
@@ -421,7 +421,7 @@ def test_a_difference_holds_what_differs_and_leads_there_and_back(dtype, rate, s
         delta = Delta.load(Path(folder) / "d")
     for name, old in a.state_dict().items():
         differ = (old != b.state_dict()[name]).sum().item()
-        assert (delta.changes[name].chosen.count if name in delta.changes else 0) == differ
+        assert (delta.changes[name].index.count if name in delta.changes else 0) == differ
     start = fingerprint(a)
     delta.apply(a)
     assert fingerprint(a) == fingerprint(b)
@@ -505,10 +505,10 @@ def test_merging_side_by_side(how: str, rate: float):
                 0, (far != 0).int().argmax(dim=0, keepdim=True)
             )[0]
             assert torch.equal(new[once], value[once])
-    assert {m.tensor for m in merged.movements} == set(merged.changes)
-    assert merged.about["combined"] == how
-    assert merged.about["classes"] == ["a", "b"]
-    assert len(merged.about["of"]) == 3
+    assert {m.tensor for m in merged.change_stats} == set(merged.changes)
+    assert merged.metadata["combined"] == how
+    assert merged.metadata["classes"] == ["a", "b"]
+    assert len(merged.metadata["of"]) == 3
 
 
 @settings(max_examples=40, deadline=None)
@@ -522,13 +522,13 @@ def test_disjoint_changes_add_up_to_the_bit(seed: int, dtype: torch.dtype, size:
     deltas, base = [], network(dtype)
     both = network(dtype)
     for part in (order[:400], order[400:900]):
-        chosen = Selection({"0.weight": Chosen((50, 30), part.sort().values)})
+        chosen = Selection({"0.weight": SparseIndex((50, 30), part.sort().values)})
         model = network(dtype)
         snapshot = Snapshot(model, chosen)
         shake(model, chosen, size)
         deltas.append(snapshot.delta())
         for name, entries in chosen.items():
-            entries.put(both.get_parameter(name), entries.take(model.get_parameter(name)))
+            entries.scatter(both.get_parameter(name), entries.gather(model.get_parameter(name)))
     for how in ("sum", "magmax"):
         assert merge(base, deltas, how).after == fingerprint(both)
 
@@ -542,7 +542,7 @@ def test_merging_what_follows_each_other():
     base = network()
     whole = merge(base, [steps[2], steps[0], steps[1]])
     assert whole.after == steps[2].after
-    assert {m.tensor for m in whole.movements} == {"0.weight", "2.weight"}
+    assert {m.tensor for m in whole.change_stats} == {"0.weight", "2.weight"}
     for how in ("mean", "magmax"):
         merged, fresh = merge(base, steps, how), network()
         merged.apply(fresh)
@@ -571,7 +571,7 @@ def test_a_sum_too_large_for_its_type_is_refused():
     deltas = []
     for _ in range(2):
         model = nn.ParameterDict({"w": nn.Parameter(torch.zeros(3, dtype=torch.float16))})
-        snapshot = Snapshot(model, Selection({"w": Chosen((3,))}))
+        snapshot = Snapshot(model, Selection({"w": SparseIndex((3,))}))
         with torch.no_grad():
             model["w"].fill_(60_000)
         deltas.append(snapshot.delta())

@@ -46,7 +46,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def teach(model: Path, folder: Path, order: int, method: str = "spu") -> Path:
     stream = retouch.Stream.split(images("a", 6, 6), images("b", 6, 2), tasks=3, order=order)
-    chosen = retouch.recipe(method, {"replays.size": 6})
+    chosen = retouch.recipe(method, {"replay.size": 6})
     retouch.teach(load(str(model)), stream, chosen, settings=QUICK, out=folder)
     return folder
 
@@ -72,7 +72,7 @@ def test_show_a_delta(march: Path):
     assert code == 0
     for part in (header.before, header.after, "spu: selective parameter update", "task 2", "kB"):
         assert part in text
-    for name in header.about["classes"]:
+    for name in header.metadata["classes"]:
         assert name in text
     assert "4, mlp.fc1.weight of each block" in text
     assert "vision_model.encoder.layers.1 204 204 10.0 % " in text
@@ -92,9 +92,9 @@ def test_rows_differ_in_a_narrow_terminal_and_are_whole_in_a_pipe(
     words = ["--tensors"] if tensors else []
     end = ".mlp.fc1.weight" if tensors else ""
     header = read_header(task(march, 2))
-    for movement in header.movements:
-        movement.chosen, movement.moved, movement.size = 12_345_678, 12_345_678, 123_456_789
-    monkeypatch.setattr("retouch.learn.deltas.headers_in", lambda files: [header])
+    for movement in header.change_stats:
+        movement.selected, movement.moved, movement.size = 12_345_678, 12_345_678, 123_456_789
+    monkeypatch.setattr("retouch.train.deltas.headers_in", lambda files: [header])
     shown = {}
     for terminal in (True, False):
         console = Console(width=80, force_terminal=terminal, color_system=None, file=io.StringIO())
@@ -115,7 +115,7 @@ def test_show_a_run_and_json(march: Path):
     assert all(f"task-0{n}.safetensors" in text for n in (1, 2, 3))
     assert "in all 2,448 2,448" in text
     told = answer("show", march)["deltas"]
-    assert [part["about"]["task"] for part in told] == [1, 2, 3]
+    assert [part["metadata"]["task"] for part in told] == [1, 2, 3]
     assert told[0]["bytes"] == task(march, 1).stat().st_size
     layer = told[1]["tensors"]["text_model.encoder.layers.0.mlp.fc1.weight"]
     assert (layer["shape"], layer["moved"], len(layer["histogram"])) == ([64, 32], 204, 24)
@@ -226,13 +226,13 @@ def test_merge_two_peoples_work(model: Path, march: Path, april: Path, tmp_path:
     assert (told["deltas"], told["chain"], told["how"]) == (2, False, "mean")
     assert run("apply", model, file, "-o", tmp_path / "new")[0] == 0
     states = [load(str(place)).model.state_dict() for place in (model, tmp_path / "new")] + [
-        retouch.learn.reopen(folder).go_to().model.state_dict() for folder in (march, april)
+        retouch.train.run_folder(folder).go_to().model.state_dict() for folder in (march, april)
     ]
     for name, base in states[0].items():
         mean = (states[2][name].double() + states[3][name].double()) / 2
         assert (states[1][name].double() - mean).abs().max() < 1e-7, name
         assert base.shape == mean.shape
-    about = Delta.load(file).about
+    about = Delta.load(file).metadata
     assert about["model"] == str(model)
     assert len(about["classes"]) == 6
     # Of single files, the model is the one that they name, or the one that is given.
@@ -245,7 +245,7 @@ def test_merge_two_peoples_work(model: Path, march: Path, april: Path, tmp_path:
 
 
 def test_runs_that_went_on_from_one_do_not_count_it_twice(march: Path, tmp_path: Path):
-    clip = retouch.learn.reopen(march).go_to(2)
+    clip = retouch.train.run_folder(march).go_to(2)
     other = tmp_path / "other"
     shutil.copytree(march, other)
     parameters = locate(clip.model)

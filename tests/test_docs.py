@@ -12,7 +12,7 @@ from PIL import Image
 from test_data import make_folder
 
 from retouch.builtin.photos import write_photos
-from retouch.learn import Results
+from retouch.evaluate import Results
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
@@ -143,7 +143,7 @@ def test_the_examples_for_contributors_run(number: int, tmp_path: Path):
         for name in ("cat_1", "cat_2", "dog_1", "dog_2", "dog_3"):
             Image.new("RGB", (20, 20)).save(tmp_path / f"{name}.jpg")
         assert space["recognises"](tmp_path)
-        own = Stream.split(*space["read"](tmp_path).to_learn(0.3), tasks=1)
+        own = Stream.split(*space["read"](tmp_path).train_and_test(0.3), tasks=1)
         assert own.train.classes == ["cat", "dog"]
         assert package.teach(tiny_clip(), own, "spu", settings=settings).finished
     else:

@@ -18,12 +18,12 @@ from test_data import make_folder
 from together import together
 
 from retouch.bench import Bench, Engine, Failed, Incomplete, Suite, engine, load_suite
-from retouch.bench.board import Lines, LiveTable, board
 from retouch.bench.cell import Cell, Options
-from retouch.bench.engines import Done, Finished, Lost, News, Note, Said, Tell
-from retouch.bench.far import Errand, Sent
-from retouch.bench.field import Field, model_maker
-from retouch.bench.jobs import LOG, Jobs, gpus_for
+from retouch.bench.datasets import BenchData, model_maker
+from retouch.bench.engines import Done, Event, Finished, Listener, News, Note, WorkerLost
+from retouch.bench.live_table import LiveTable, PlainView, progress_view
+from retouch.bench.process_engine import LOG, ProcessEngine, gpus_for
+from retouch.bench.remote import RemoteJob, RemoteResult
 from retouch.errors import UserError
 
 ROWS = [{"name": "still", "method": "frozen"}, {"name": "ER", "method": "er"}]
@@ -37,7 +37,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def bench(out: Path, photos: Path, suite: Suite = SUITE, **options: object) -> Bench:
-    field = Field(letters_clip, **options)
+    field = BenchData(letters_clip, **options)
     asked = Options((str(photos),), control=str(photos), tasks=2, epochs=80, batch=4)
     return Bench(suite, field, "builtin", out, asked)
 
@@ -61,10 +61,10 @@ class Killer:
     """Hears the news, and kills the worker of ER's cell in its first task, once."""
 
     def __init__(self) -> None:
-        self.heard: list[Said] = []
+        self.heard: list[Event] = []
         self._killed = False
 
-    def __call__(self, said: Said) -> None:
+    def __call__(self, said: Event) -> None:
         self.heard.append(said)
         if not self._killed and begun(said):
             os.kill(said.pid, signal.SIGKILL)
@@ -75,7 +75,7 @@ class Killer:
         return [said.text for said in self.heard if isinstance(said, Note)]
 
 
-def begun(said: Said) -> bool:
+def begun(said: Event) -> bool:
     return isinstance(said, News) and said.cell[:3] == "ER," and said.doing.startswith("task 1/2")
 
 
@@ -86,7 +86,11 @@ def test_in_two_processes_one_of_which_is_killed(
     photos: Path, serial: dict[str, object], tmp_path: Path
 ):
     """And images are decoded by one of them, while the other waits for that."""
-    made, jobs, killer = bench(tmp_path, photos, cache=tmp_path / "cache"), Jobs(2, "cpu"), Killer()
+    made, jobs, killer = (
+        bench(tmp_path, photos, cache=tmp_path / "cache"),
+        ProcessEngine(2, "cpu"),
+        Killer(),
+    )
     jobs.here = False  # as if it did not see what its workers see
     assert numbers(made.run(jobs, killer)) == serial
     (note,) = killer.notes
@@ -115,10 +119,10 @@ class Unlucky(Engine):
         self.started.append(cell.row)
         assert self.busy <= self.size
 
-    def wait(self, tell: Tell) -> list[Finished | Failed | Lost]:
+    def wait(self, tell: Listener) -> list[Finished | Failed | WorkerLost]:
         cell = self._given.pop(0)
         if self._deaths.get(cell.row, 0) >= self.started.count(cell.row):
-            return [Lost(cell, "it died")]
+            return [WorkerLost(cell, "it died")]
         return [Failed(cell, "a mistake")] if cell.row == "wrong" else [Finished(cell)]
 
 
@@ -159,15 +163,15 @@ def test_images_are_decoded_before_cells_are_started(photos: Path, tmp_path: Pat
 
 
 def test_ctrl_c_saves_what_is_under_way(photos: Path, serial: dict[str, object], tmp_path: Path):
-    def tell(said: Said) -> None:
+    def tell(said: Event) -> None:
         heard.append(said)
         if begun(said):
             raise KeyboardInterrupt
 
-    heard: list[Said] = []
+    heard: list[Event] = []
     made = bench(tmp_path, photos, SUITE.only(["er"]))
     with pytest.raises(KeyboardInterrupt):
-        made.run(Jobs(2, "cpu"), tell)
+        made.run(ProcessEngine(2, "cpu"), tell)
     assert heard[-1] == Note("stopping; saving the cell under way. Ctrl-C again stops at once")
     run = made.cells[0].folder(tmp_path) / "run"
     assert (run / "checkpoint.safetensors").exists()
@@ -176,7 +180,7 @@ def test_ctrl_c_saves_what_is_under_way(photos: Path, serial: dict[str, object],
 
 def test_a_grid_that_is_killed_goes_on(tmp_path: Path):
     """By another engine too; the workers of the one that was killed do not live on."""
-    field = Field(model_maker("builtin", "cpu"), reference="builtin", small=True)
+    field = BenchData(model_maker("builtin", "cpu"), reference="builtin", small=True)
     options = Options(tasks=2, epochs=2, replay=50)
     made = Bench(load_suite("demo").only(["spu"]), field, "builtin", tmp_path / "a", options)
     words = ["bench", "demo", "--methods", "spu", "--model", "builtin", "--quick", "--tasks", 2]
@@ -228,13 +232,13 @@ def cluster() -> Iterator[None]:
 def test_on_a_ray_of_two_workers_one_of_which_is_killed(
     photos: Path, serial: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("retouch.bench.on_ray.POLL", 0.05)
+    monkeypatch.setattr("retouch.bench.ray_engine.POLL", 0.05)
     killer = Killer()
     assert numbers(bench(tmp_path, photos).run(engine("ray"), killer)) == serial
     (note,) = killer.notes
     assert "its worker died" in note
     assert not list(tmp_path.glob("**/.seen"))
-    again: list[Said] = []
+    again: list[Event] = []
     assert numbers(bench(tmp_path, photos).run(engine("ray"), again.append)) == serial
     assert all(isinstance(said, Done) and said.earlier for said in again)
 
@@ -243,7 +247,7 @@ def test_on_a_ray_of_two_workers_one_of_which_is_killed(
 def test_workers_that_do_not_see_the_folder_send_what_they_found(
     photos: Path, serial: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("retouch.bench.on_ray.SEEN", ".not-what-they-look-for")
+    monkeypatch.setattr("retouch.bench.ray_engine.SEEN", ".not-what-they-look-for")
     done = bench(tmp_path, photos).run(engine("ray"))
     assert numbers(done) == serial
     folder = done[1].cell.folder(tmp_path)
@@ -265,7 +269,7 @@ def test_workers_that_do_not_see_the_folder_send_what_they_found(
 def test_another_version_on_a_worker_is_refused(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("retouch.bench.on_ray.VERSIONS", {"retouch": "9.9"})
+    monkeypatch.setattr("retouch.bench.ray_engine.VERSIONS", {"retouch": "9.9"})
     with pytest.raises(UserError, match=r"has retouch .*, this machine has 9\.9"):
         engine("ray").ask(os.getpid)
     with pytest.raises(Incomplete, match=r"this machine has 9\.9"):
@@ -283,9 +287,11 @@ def test_the_command_on_ray(tmp_path: Path):
 def test_what_was_sent_is_put_in_place(tmp_path: Path):
     made = bench(tmp_path, Path("photos"))
     (cell, *_) = made.cells
-    Sent(Finished(cell), {"done.json": b"{}", "run/results.json": b"[]"}).put(tmp_path / "cell")
+    RemoteResult(Finished(cell), {"done.json": b"{}", "run/results.json": b"[]"}).put(
+        tmp_path / "cell"
+    )
     assert (tmp_path / "cell" / "run" / "results.json").read_bytes() == b"[]"
-    errand = Errand(made, cell, "token", 1)
+    errand = RemoteJob(made, cell, "token", 1)
     assert not errand.sees()
     (tmp_path / ".seen").write_text("another grid's")
     assert not errand.sees()
@@ -319,7 +325,7 @@ def test_the_live_table(tmp_path: Path):
     rows = [{"name": f"row {i}", "method": "frozen"} for i in range(40)]
     cells = bench(tmp_path, Path("photos"), Suite(title="t", rows=rows)).cells
     console = Console(force_terminal=True, width=120, height=20, record=True)
-    table = board(cells, console)
+    table = progress_view(cells, console)
     assert isinstance(table, LiveTable)
     titles = [cell.title for cell in cells]
     with table:
@@ -344,14 +350,14 @@ def test_the_live_table(tmp_path: Path):
 
 def test_lines_where_there_is_no_terminal():
     console = Console(force_terminal=False, width=120, record=True)
-    lines = board([], console)
-    assert isinstance(lines, Lines)
+    lines = progress_view([], console)
+    assert isinstance(lines, PlainView)
     with console.capture() as shown:
         lines(News("a", "task 1/2", "", 1))
         lines(News("a", "task 1/2 new classes 50.0 %", "", 1, judged=True))
         lines(Note("it died; it is tried again", "a"))
     assert shown.get() == "a: task 1/2 new classes 50.0 %\na: it died; it is tried again\n"
-    assert not isinstance(board([], console, quiet=True), Lines | LiveTable)
+    assert not isinstance(progress_view([], console, quiet=True), PlainView | LiveTable)
 
 
 def in_company(out: Path, photos: Path) -> dict[str, object]:

@@ -20,9 +20,9 @@ from typer.testing import CliRunner
 from retouch.cli import app
 from retouch.cli.tables import classes_tables, confusions_table, guesses_table
 from retouch.data import Images
-from retouch.learn import Results
-from retouch.learn.answers import Guess
-from retouch.learn.by_class import ClassRow, Confusion
+from retouch.evaluate import Results
+from retouch.evaluate.per_class import ClassRow, Confusion
+from retouch.evaluate.predict import Prediction
 
 ODD = [
     "red kite 🦅 👩‍👩‍👧",
@@ -51,7 +51,7 @@ def to_folder(pictures: Images, folder: Path) -> Path:
     for number, label in enumerate(pictures.labels):
         place = folder / pictures.classes[label].replace(" ", "_")
         place.mkdir(parents=True, exist_ok=True)
-        pictures.pictures.picture(number).save(place / f"{number}.png")
+        pictures.store.image(number).save(place / f"{number}.png")
     return folder
 
 
@@ -209,7 +209,7 @@ def test_no_name_breaks_a_table(width: int):
         for n, name in enumerate(ODD)
     ]
     confusions = [Confusion(name=a, called=b, images=5, of=12000) for a in ODD for b in ODD[:1]]
-    lines = [(Guess(name, 0.001), Guess(name, 0.9)) for name in ODD]
+    lines = [(Prediction(name, 0.001), Prediction(name, 0.9)) for name in ODD]
     tables = [
         *classes_tables(rows, ("before", "now"), "New classes", True),
         confusions_table(confusions),

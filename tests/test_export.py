@@ -25,23 +25,24 @@ from typer.testing import CliRunner
 
 import retouch
 from retouch.cli import app
-from retouch.clip import Clip, Pixels
+from retouch.clip import Clip, Preprocess
 from retouch.clip.hf import HuggingFaceClip
 from retouch.clip.open_clip import OpenClip
 from retouch.clip.open_clip import _library as library
-from retouch.clip.prompting import Pool, attach
-from retouch.clip.prompts import classifier
+from retouch.clip.visual_prompts import PoolPrompts, attach
+from retouch.clip.zero_shot import classifier
 from retouch.data import Images, Stream
 from retouch.errors import UserError
-from retouch.export import Subject, export, of_model, of_run, onnx, write
+from retouch.evaluate import Results
+from retouch.evaluate.per_class import ClassRow, PerClass
+from retouch.export import ExportModel, export, of_model, of_run, onnx, write
+from retouch.export.export_model import hub_id, shown
 from retouch.export.plain import _CLEAN
-from retouch.export.subject import hub_id, shown
 from retouch.export.tokenizer import fast_tokenizer
-from retouch.learn import Results, reopen
-from retouch.learn.by_class import ByClass, ClassRow
 from retouch.methods import Settings
-from retouch.report import words
+from retouch.report import phrasing
 from retouch.sparse import fingerprint
+from retouch.train import open_run
 
 ODD = [
     "dark `red`",
@@ -127,7 +128,7 @@ def hf_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def open_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def open_clip_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run on a CLIP of open_clip's."""
     room = tmp_path_factory.mktemp("of open_clip")
     vision = {"image_size": 16, "layers": 1, "width": 64, "head_width": 32, "patch_size": 8}
@@ -139,24 +140,26 @@ def open_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def unit(clip: Clip) -> tuple[torch.Tensor, torch.Tensor]:
     with torch.no_grad():
-        return clip.image_features(noise(clip)), clip.text_features(clip.tokenise(PROMPTS))
+        return clip.image_features(noise(clip)), clip.text_features(clip.tokenize(PROMPTS))
 
 
 def noise(clip: Clip, count: int = 3) -> torch.Tensor:
-    dice = torch.Generator().manual_seed(5)
-    return torch.randint(0, 256, (count, *clip.pixels.size, 3), generator=dice, dtype=torch.uint8)
+    rng = torch.Generator().manual_seed(5)
+    return torch.randint(
+        0, 256, (count, *clip.preprocess.size, 3), generator=rng, dtype=torch.uint8
+    )
 
 
 WAYS = [("hf", "hf"), ("hf", "open_clip"), ("open", "hf"), ("open", "open_clip"), ("open", "onnx")]
 
 
 def test_models_load_and_cards_run_where_there_is_no_retouch(
-    hf_run: Path, open_run: Path, tmp_path: Path
+    hf_run: Path, open_clip_run: Path, tmp_path: Path
 ):
     """One process that cannot import retouch loads all exports and runs the code of their cards."""
-    runs = {"hf": hf_run, "open": open_run}
-    clips = {name: reopen(run).go_to() for name, run in runs.items()}
-    picture = Image.fromarray(named("test", 3).pictures.read(np.array([4]), tiny_clip().pixels)[0])
+    runs = {"hf": hf_run, "open": open_clip_run}
+    clips = {name: open_run(run).load_task() for name, run in runs.items()}
+    picture = Image.fromarray(named("test", 3).store.read(np.array([4]), tiny_clip().preprocess)[0])
     for start, to in WAYS:
         folder = tmp_path / f"{start}-{to}"
         done = export(of_run(runs[start]), to, folder)
@@ -185,17 +188,17 @@ def test_models_load_and_cards_run_where_there_is_no_retouch(
 def odd_pictures(folder: Path) -> None:
     """Turned by EXIF, of 16 and of 32 bits, with a palette, with an alpha channel."""
     folder.mkdir()
-    dice = np.random.default_rng(7)
+    rng = np.random.default_rng(7)
     shade = np.linspace(0, 200, 16).astype(np.uint8)[:, None, None]  # up is not down
-    picture = Image.fromarray(shade + dice.integers(0, 55, (16, 16, 3)).astype(np.uint8))
+    picture = Image.fromarray(shade + rng.integers(0, 55, (16, 16, 3)).astype(np.uint8))
     exif = Image.Exif()
     exif[0x0112] = 6
     picture.save(folder / "turned.jpg", exif=exif, quality=100)
-    deep = dice.integers(0, 2**16, (16, 16)).astype(np.uint16)
+    deep = rng.integers(0, 2**16, (16, 16)).astype(np.uint16)
     Image.fromarray(deep).save(folder / "deep.png")
     Image.fromarray(deep.astype(np.int32) >> 8).save(folder / "shallow.tif")
     picture.quantize(8).save(folder / "palette.png", transparency=3)
-    clear = Image.fromarray(dice.integers(0, 256, (16, 16), np.uint8))
+    clear = Image.fromarray(rng.integers(0, 256, (16, 16), np.uint8))
     Image.merge("RGBA", (*picture.split(), clear)).save(folder / "clear.png")
 
 
@@ -212,7 +215,7 @@ def check_onnx(folder: Path, clip: Clip) -> None:
     ready = torch.from_numpy(np.load(folder / "class_features.npy"))
     torch.testing.assert_close(ready, classifier(clip, known["classes"], known["templates"]))
     for count in (1, 5):
-        pixels = clip.pixels.normalise(noise(clip, count))
+        pixels = clip.preprocess.normalize(noise(clip, count))
         found = onnx.run(folder / "image_encoder.onnx", {"pixel_values": pixels})
         with torch.no_grad():
             torch.testing.assert_close(found, clip.image_features(noise(clip, count)))
@@ -221,7 +224,7 @@ def check_onnx(folder: Path, clip: Clip) -> None:
 
 def alone(folder: Path, jobs: list[tuple[str, str]]) -> Any:
     (folder / "alone.py").write_text(ALONE)
-    np.save(folder / "pixels.npy", tiny_clip().pixels.normalise(noise(tiny_clip())).numpy())
+    np.save(folder / "pixels.npy", tiny_clip().preprocess.normalize(noise(tiny_clip())).numpy())
     (folder / "job.json").write_text(json.dumps([PROMPTS, jobs]))
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
@@ -235,7 +238,7 @@ def answer(clip: Clip, folder: Path) -> str:
     """What the card's code should print."""
     known = json.loads((folder / "classes.json").read_text())
     with Image.open(folder / "picture.jpg") as picture:
-        pixels = torch.tensor(clip.pixels.prepare(picture))[None]
+        pixels = torch.tensor(clip.preprocess.prepare(picture))[None]
     texts = classifier(clip, known["classes"], known["templates"])
     chances = (clip.logit_scale.detach() * clip.image_features(pixels) @ texts.T).softmax(dim=-1)[0]
     best = int(chances.argmax())
@@ -261,7 +264,7 @@ def test_onnx_that_says_something_else_is_refused(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(onnx, "_write_encoder", lambda *_: None)
     monkeypatch.setattr(onnx, "run", lambda *_: torch.zeros(3))
     with pytest.raises(UserError, match=r"differ by inf, and 1e-04 is allowed. Nothing was"):
-        export(Subject(tiny_clip(), "tiny"), "onnx", tmp_path / "x")
+        export(ExportModel(tiny_clip(), "tiny"), "onnx", tmp_path / "x")
     assert not list(tmp_path.iterdir())
 
 
@@ -275,7 +278,7 @@ def hf_clip(act: str, **text: Any) -> HuggingFaceClip:
     with torch.no_grad():
         for parameter in model.parameters():  # norms and biases begin as ones and zeros
             parameter.add_(torch.randn_like(parameter) * 0.3)
-    pixels = Pixels(size=(16, 16), shortest=16, mean=(0.1, 0.2, 0.3))
+    pixels = Preprocess(size=(16, 16), shortest=16, mean=(0.1, 0.2, 0.3))
     return HuggingFaceClip(model, tiny_tokenizer(), pixels, "tiny")
 
 
@@ -306,12 +309,14 @@ CROSSING: dict[str, tuple[Callable[[], Clip], str]] = {
 def test_features_stay_the_same_in_the_other_library(case: str, tmp_path: Path):
     make, to = CROSSING[case]
     clip = make()
-    done = export(Subject(clip, "tiny"), to, tmp_path / "there")
+    done = export(ExportModel(clip, "tiny"), to, tmp_path / "there")
     again = load_there(tmp_path / "there", to)
     torch.testing.assert_close(unit(again), unit(clip), rtol=0, atol=1e-5)
     assert done.max_difference <= 1e-5
     assert float(again.logit_scale.detach()) == float(clip.logit_scale.detach())
-    assert replace(again.pixels, odd_pixel="floor") == replace(clip.pixels, odd_pixel="floor")
+    assert replace(again.preprocess, odd_pixel="floor") == replace(
+        clip.preprocess, odd_pixel="floor"
+    )
 
 
 def load_there(folder: Path, to: str) -> Clip:
@@ -363,7 +368,7 @@ UNFIT: dict[str, tuple[Callable[[], Clip], str, str]] = {
 
 def cropping() -> Clip:
     clip = hf_clip("gelu")
-    clip.pixels = replace(clip.pixels, shortest=20)
+    clip.preprocess = replace(clip.preprocess, shortest=20)
     return clip
 
 
@@ -374,7 +379,7 @@ def resnet() -> Clip:
 
 def prompted() -> Clip:
     clip = tiny_clip()
-    attach(clip, Pool(width=32, pool=3, length=2, top=2))
+    attach(clip, PoolPrompts(width=32, pool=3, length=2, top=2))
     return clip
 
 
@@ -382,7 +387,7 @@ def prompted() -> Clip:
 def test_what_cannot_be_exported_gets_a_sentence(case: str, tmp_path: Path):
     make, to, complaint = UNFIT[case]
     with pytest.raises(UserError, match=complaint):
-        export(Subject(make(), "tiny"), to, tmp_path / "there")
+        export(ExportModel(make(), "tiny"), to, tmp_path / "there")
     assert not list(tmp_path.iterdir())
 
 
@@ -398,7 +403,7 @@ def test_a_pair_that_cannot_be_loaded_again_is_told_of_by_its_name(tmp_path: Pat
     clip = tiny_clip()
     clip.tokenizer = Forgetful()
     with pytest.raises(UserError, match="cannot be exported") as why:
-        export(Subject(clip, base="own"), "hf", tmp_path / "there")
+        export(ExportModel(clip, base="own"), "hf", tmp_path / "there")
     assert ".part" not in str(why.value)
     assert str(tmp_path / "there") in str(why.value)
     assert not list(tmp_path.iterdir())
@@ -406,7 +411,7 @@ def test_a_pair_that_cannot_be_loaded_again_is_told_of_by_its_name(tmp_path: Pat
 
 def test_a_dual_encoder_stays_in_its_library(tmp_path: Path):
     clip = dual()
-    assert export(Subject(clip, "dual"), "hf", tmp_path / "there").max_difference == 0
+    assert export(ExportModel(clip, "dual"), "hf", tmp_path / "there").max_difference == 0
     card = (tmp_path / "there" / "README.md").read_text()
     assert "model = AutoModel.from_pretrained" in card
     torch.testing.assert_close(unit(retouch.load(str(tmp_path / "there"))), unit(clip))
@@ -415,7 +420,7 @@ def test_a_dual_encoder_stays_in_its_library(tmp_path: Path):
 def test_the_card_tells_the_run_and_odd_names_stay_text(hf_run: Path, tmp_path: Path):
     rows = [ClassRow(name=name, images=3, before=0, after=50) for name in ODD]
     rows.append(ClassRow(name="an <old> one", images=8, before=100, after=75, learned=False))
-    ByClass(classes=rows).write(hf_run)
+    PerClass(classes=rows).write(hf_run)
     try:
         subject = of_run(hf_run)
     finally:
@@ -436,7 +441,7 @@ def test_the_card_tells_the_run_and_odd_names_stay_text(hf_run: Path, tmp_path: 
         assert f"{numbers[number]:.1f} %" in body
     assert "| control accuracy, on " in body
     assert "| both together, choosing among all " in body
-    for sentence in words.verdict(subject.run):
+    for sentence in phrasing.verdict(subject.run):
         assert sentence in body
     assert "This is my model, taught" in body
     assert "method `flyp`" in body
@@ -465,7 +470,7 @@ def test_the_card_leads_back(hf_run: Path, tmp_path: Path):
     assert len(json.loads((tmp_path / "earlier" / "classes.json").read_text())["classes"]) == 3
     export(of_run(hf_run, task=0), "hf", tmp_path / "first")
     first = retouch.load(str(tmp_path / "first"))
-    assert fingerprint(first.model) == fingerprint(reopen(hf_run).clip.model)
+    assert fingerprint(first.model) == fingerprint(open_run(hf_run).clip.model)
 
 
 def test_names_for_people_hide_paths(tmp_path: Path):
@@ -486,15 +491,15 @@ def test_a_failure_leaves_nothing_and_what_is_there_stays(
     full.mkdir()
     (full / "mine.txt").write_text("mine")
     with pytest.raises(UserError, match="full exists already"):
-        export(Subject(tiny_clip(), "tiny"), "hf", full)
+        export(ExportModel(tiny_clip(), "tiny"), "hf", full)
     monkeypatch.setattr(write, "card", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        export(Subject(tiny_clip(), "tiny"), "hf", tmp_path / "new")
+        export(ExportModel(tiny_clip(), "tiny"), "hf", tmp_path / "new")
     assert [path.name for path in tmp_path.iterdir()] == ["full"]
     monkeypatch.undo()
     (tmp_path / ".new.part").mkdir()  # of one that was killed
     (tmp_path / "new").mkdir()
-    export(Subject(tiny_clip(), "tiny"), "hf", tmp_path / "new")
+    export(ExportModel(tiny_clip(), "tiny"), "hf", tmp_path / "new")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["full", "new"]
     assert (tmp_path / "new" / "model.safetensors").stat().st_mode & 0o777 == 0o644
 

@@ -17,13 +17,13 @@ from tiny import tiny_folder
 import retouch
 from retouch.data import Stream
 from retouch.errors import UserError
-from retouch.learn import finish as finishing
-from retouch.learn.by_class import ByClass
-from retouch.learn.kept import is_kept, read_kept
-from retouch.learn.onward import COPY, run_or_copy
+from retouch.evaluate.per_class import PerClass
 from retouch.methods import Method
-from retouch.methods.everything import Everything
+from retouch.methods.full_finetune import FullFinetune
 from retouch.sparse import fingerprint
+from retouch.train import finish as finishing
+from retouch.train.extend_stream import COPY, run_or_copy
+from retouch.train.replay_store import has_stored_images, read_stored_images
 
 NO_IMAGES = "the earlier run stored no images"
 
@@ -46,16 +46,16 @@ def april(before: Path, out: Path, **more: Any) -> Any:
 
 def test_a_run_made_in_python_can_be_continued(model: Path, tmp_path: Path):
     results, clip = march(model, tmp_path / "march")
-    kept = read_kept(tmp_path / "march")
+    kept = read_stored_images(tmp_path / "march")
     assert len(kept.replay) == sum(map(len, results.replay["groups"].values())) > 0
-    assert len(kept.judge) == len(halves()[0][1])
-    rows = ByClass.read(tmp_path / "march")
+    assert len(kept.test) == len(halves()[0][1])
+    rows = PerClass.read(tmp_path / "march")
     assert rows is not None
     assert {row.name for row in rows.classes if row.learned} == {"dark red", "bright red"}
     end = fingerprint(clip.model)
-    assert fingerprint(retouch.reopen(tmp_path / "march").go_to().model) == end
+    assert fingerprint(retouch.open_run(tmp_path / "march").load_task().model) == end
 
-    stop = {"watch": Stop(3, ZeroDivisionError())}
+    stop = {"callback": Stop(3, ZeroDivisionError())}
     with pytest.raises(ZeroDivisionError):
         april(tmp_path / "march", tmp_path / "cut", **stop)
     april(tmp_path / "march", tmp_path / "whole")
@@ -66,14 +66,16 @@ def test_a_run_made_in_python_can_be_continued(model: Path, tmp_path: Path):
     assert found.method == "spu"
     assert found.rows[-1].tasks[0] is not None, "the earlier classes are evaluated"
     assert not any(NO_IMAGES in note for note in found.notes)
-    assert is_kept(tmp_path / "cut")
+    assert has_stored_images(tmp_path / "cut")
     # The same once more, from a run that was itself continued; the model is the caller's own.
     own = retouch.load(str(model))
     third = retouch.continue_run(
         tmp_path / "cut", *halves()[0], out=tmp_path / "may", model=own, **GIVEN
     )
     assert third.done == 3
-    assert fingerprint(own.model) == fingerprint(retouch.reopen(tmp_path / "may").go_to().model)
+    assert fingerprint(own.model) == fingerprint(
+        retouch.open_run(tmp_path / "may").load_task().model
+    )
 
 
 def test_killed_while_finishing_it_is_finished_later(
@@ -81,7 +83,7 @@ def test_killed_while_finishing_it_is_finished_later(
 ):
     march(model, tmp_path / "march")
     april(tmp_path / "march", tmp_path / "whole")
-    end = fingerprint(retouch.reopen(tmp_path / "whole").go_to().model)
+    end = fingerprint(retouch.open_run(tmp_path / "whole").load_task().model)
     for where in ("look_closely", "keep", "drop_copy"):
 
         def killed(*given: Any, where: str = where, **more: Any) -> None:
@@ -108,7 +110,7 @@ def test_without_stored_images_a_continued_run_says_so(
         path.name for path in (tmp_path / "march").iterdir()
     }
     with pytest.raises(ZeroDivisionError):
-        april(tmp_path / "march", tmp_path / "april", watch=Stop(2, ZeroDivisionError()))
+        april(tmp_path / "march", tmp_path / "april", callback=Stop(2, ZeroDivisionError()))
     with caplog.at_level(logging.WARNING, "retouch"):
         results = april(tmp_path / "march", tmp_path / "april")
     (note,) = [note for note in results.notes if NO_IMAGES in note]
@@ -118,7 +120,7 @@ def test_without_stored_images_a_continued_run_says_so(
     assert results.rows[-1].tasks[0] is None
     # Called again with other wishes, the finished run gets what it lacks.
     march(model, tmp_path / "march")
-    assert is_kept(tmp_path / "march")
+    assert has_stored_images(tmp_path / "march")
 
 
 def test_the_command_line_says_it_before_it_begins(
@@ -148,10 +150,10 @@ def test_what_cannot_be_continued_is_refused(model: Path, tmp_path: Path):
     refused("slca", "learned by slca, and wise-ft cannot use", method=quick("wise-ft"))
     march(model, tmp_path / "spu")
     by_class = quick("spu", replays__balance="class")
-    refused("spu", "continue it with replays.balance=task", method=by_class)
+    refused("spu", "continue it with replay.balance=task", method=by_class)
     with pytest.raises(UserError, match="give the new run a folder of its own"):
         april(tmp_path / "spu", tmp_path / "spu")
-    mine = Method(name="mine", trains=Everything())
+    mine = Method(name="mine", update=FullFinetune())
     march(model, tmp_path / "mine", mine)
     refused("mine", "mine")
     assert april(tmp_path / "mine", tmp_path / "more", method=mine, settings=QUICK).done == 2

@@ -12,12 +12,20 @@ import retouch
 from retouch.clip.hf import HuggingFaceClip
 from retouch.data import Stream
 from retouch.errors import Diverged, UserError
-from retouch.learn import Results
-from retouch.learn.cost import estimate
-from retouch.methods import Keeps, Lesson, Method, Settings, Settles, Update, recipe
-from retouch.methods.everything import Everything
-from retouch.methods.settling import bounded
+from retouch.evaluate import Results
+from retouch.methods import (
+    AfterTask,
+    Method,
+    Regularizer,
+    Settings,
+    TaskContext,
+    TaskUpdate,
+    recipe,
+)
+from retouch.methods.full_finetune import FullFinetune
+from retouch.methods.merging import with_max_drop
 from retouch.sparse import Delta, fingerprint
+from retouch.train.cost import estimate
 
 QUICK = Settings(epochs=1, batch=16, lr=1e-3)
 CONTROL = images("control", 4, 2)
@@ -49,23 +57,23 @@ def test_a_last_step_that_ruins_the_model_is_found_out(lr: float, complaint: str
         with pytest.raises(Diverged, match=complaint):
             retouch.teach(tiny_clip(), stream(), "flyp", settings=settings, out=tmp_path / "run")
         assert Results.read(tmp_path / "run").done == 0
-    limited = bounded(recipe("flyp"), max_drop=1.0)
+    limited = with_max_drop(recipe("flyp"), max_drop=1.0)
     with pytest.raises(Diverged, match=complaint):
         retouch.teach(tiny_clip(), stream(), limited, settings=settings, control=CONTROL)
 
 
-class Ruins(Settles):
+class Ruins(AfterTask):
     """Leaves a single entry infinite when the second task ends."""
 
     armed: ClassVar[bool] = True
 
-    def end(self, lesson: Lesson, update: Update) -> None:
-        if self.armed and lesson.task.number == 1:
+    def end(self, context: TaskContext, update: TaskUpdate) -> None:
+        if self.armed and context.task.number == 1:
             with torch.no_grad():
-                lesson.clip.model.get_parameter("visual_projection.weight")[3, 5] = float("inf")
+                context.clip.model.get_parameter("visual_projection.weight")[3, 5] = float("inf")
 
 
-class RemembersNothing(Keeps):
+class RemembersNothing(Regularizer):
     """Divides by zero when the second task ends."""
 
     armed: ClassVar[bool] = True
@@ -73,23 +81,23 @@ class RemembersNothing(Keeps):
     def state(self) -> dict[str, torch.Tensor]:
         return {"mean": self._mean} if hasattr(self, "_mean") else {}
 
-    def end(self, lesson: Lesson) -> None:
-        count = 0.0 if self.armed and lesson.task.number == 1 else 1.0
+    def end(self, context: TaskContext) -> None:
+        count = 0.0 if self.armed and context.task.number == 1 else 1.0
         object.__setattr__(self, "_mean", torch.zeros(3) / count)
 
 
 @pytest.mark.parametrize(
     ("part", "complaint"),
     [
-        ({"settles": Ruins()}, "task 2 left 1 of .* in visual_projection.weight"),
+        ({"after_task": Ruins()}, "task 2 left 1 of .* in visual_projection.weight"),
         (
-            {"keeps": RemembersNothing()},
+            {"regularizer": RemembersNothing()},
             "task 2 left 3 infinite or NaN values in what mine remembers.*keeps:mean",
         ),
     ],
 )
 def test_the_tasks_before_are_kept_and_the_run_can_go_on(part: Any, complaint: str, tmp_path: Path):
-    mine = Method(name="mine", trains=Everything(), **part)
+    mine = Method(name="mine", update=FullFinetune(), **part)
     whole = tiny_clip()
     (kind,) = (type(each) for each in part.values())
     with pytest.MonkeyPatch.context() as patch:
@@ -132,14 +140,14 @@ def test_a_checkpoint_of_16_bits_is_loaded_and_learned_in_32(dtype: torch.dtype,
     clip = retouch.load(str(folder))
     assert {p.dtype for p in clip.model.parameters()} == {torch.float32}
     settings = Settings(epochs=1, batch=8, lr=7.5e-6)  # a step that 16 bits would round away
-    method = recipe("spu", {"replays.size": 6})
+    method = recipe("spu", {"replay.size": 6})
     retouch.teach(clip, stream(), method, settings=settings, out=tmp_path / "run")
     fresh = retouch.load(str(folder))
     moved = 0
     for number in range(3):
         delta = Delta.load(tmp_path / "run" / "deltas" / f"task-{number + 1:02}.safetensors")
         delta.apply(fresh.model)
-        moved += sum(movement.moved for movement in delta.movements)
+        moved += sum(movement.moved for movement in delta.change_stats)
     assert fingerprint(fresh.model) == fingerprint(clip.model)
     assert moved > 0.9 * 3 * 4 * 204
 

@@ -14,17 +14,17 @@ from test_methods import quick, reference
 from tiny import images, tiny_clip, tiny_folder
 
 import retouch
-from retouch import sealed
-from retouch.clip import Pixels
+from retouch import checksummed
+from retouch.clip import Preprocess
 from retouch.data import Images, Stream
-from retouch.data.images import join
+from retouch.data.images import concatenate
 from retouch.errors import UserError
-from retouch.learn import reopen
-from retouch.learn.drift import drift_between, word_features, words
-from retouch.learn.kept import read_kept
-from retouch.learn.onward import COPY, go_on
+from retouch.evaluate.drift import drift_between, word_features, words
 from retouch.methods import RECIPES, Settings
 from retouch.sparse import Delta, fingerprint
+from retouch.train import open_run
+from retouch.train.extend_stream import COPY, extend_stream
+from retouch.train.replay_store import read_stored_images
 
 QUICK = Settings(epochs=2, batch=4, lr=1e-3)
 GIVEN = {
@@ -33,12 +33,12 @@ GIVEN = {
     "reference": reference(),
     "checkpoint_seconds": 0,
 }
-PIXELS = Pixels(size=(16, 16))
+PIXELS = Preprocess(size=(16, 16))
 
 
 def of(images_: Images, labels: range) -> Images:
     """Only these classes, as a folder of its own would hold them."""
-    some = images_.some(images_.of_classes(labels))
+    some = images_.subset(images_.of_classes(labels))
     return replace(
         some, classes=[some.classes[i] for i in labels], labels=some.labels - labels.start
     )
@@ -64,9 +64,9 @@ def march(model: Path, out: Path, name: str = "spu", **more: Any) -> Stream:
 
 
 def april(model: Path, before: Path, out: Path, name: str = "spu", **more: Any) -> Any:
-    run = reopen(before, model=str(model))
+    run = open_run(before, model=str(model))
     order = ["bright green", "dark green"]
-    stream, earlier = go_on(run, read_kept(before), *halves()[1], order=order)
+    stream, earlier = extend_stream(run, read_stored_images(before), *halves()[1], order=order)
     options = {**GIVEN, **more}
     results = retouch.teach(run.clip, stream, quick(name), out=out, earlier=earlier, **options)
     return results, run.clip, stream
@@ -76,12 +76,13 @@ def test_tensorboard_watches_a_run_that_goes_on_without_stored_images(model: Pat
     """Before the first new task there is no image left to judge the earlier ones by."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    from retouch.learn.tensorboard import TensorBoard
+    from retouch.train.tensorboard_logger import TensorBoard
 
     march(model, tmp_path / "march")
-    run, board = reopen(tmp_path / "march", model=str(model)), tmp_path / "board"
-    stream, earlier = go_on(run, None, *halves()[1])
-    options = {**GIVEN, "out": tmp_path / "april", "earlier": earlier, "watch": TensorBoard(board)}
+    run, board = open_run(tmp_path / "march", model=str(model)), tmp_path / "board"
+    stream, earlier = extend_stream(run, None, *halves()[1])
+    options = {**GIVEN, "out": tmp_path / "april", "earlier": earlier}
+    options["callback"] = TensorBoard(board)
     results = retouch.teach(run.clip, stream, quick("spu"), **options)
     events = EventAccumulator(str(board)).Reload()
     found = [(event.step, event.value) for event in events.Scalars("accuracy/new classes")]
@@ -118,12 +119,12 @@ def test_every_method_can_go_on_and_be_interrupted(name: str, model: Path, tmp_p
     if name != "frozen":  # which takes no steps
         stop = Stop(4, ZeroDivisionError())
         with pytest.raises(ZeroDivisionError):
-            april(model, tmp_path / "march", tmp_path / "april", name, watch=stop)
+            april(model, tmp_path / "march", tmp_path / "april", name, callback=stop)
     results, clip, _ = april(model, tmp_path / "march", tmp_path / "april", name)
     assert fingerprint(clip.model) == fingerprint(whole.model)
     shutil.rmtree(tmp_path / "march")  # the new run needs the old one no more
-    run = reopen(tmp_path / "april", model=str(model))
-    assert fingerprint(run.go_to().model) == fingerprint(clip.model)
+    run = open_run(tmp_path / "april", model=str(model))
+    assert fingerprint(run.load_task().model) == fingerprint(clip.model)
     assert run.classes == ["bright red", "dark red", "bright green", "dark green"]
     assert len(results.rows) == 3
     assert all(value is not None for row in results.rows for value in row.tasks)
@@ -133,7 +134,7 @@ def test_every_method_can_go_on_and_be_interrupted(name: str, model: Path, tmp_p
 def test_interrupted_anywhere_it_ends_with_the_same_bits(after: int, model: Path, tmp_path: Path):
     march(model, tmp_path / "march")
     april(model, tmp_path / "march", tmp_path / "whole")
-    stop = {"watch": Stop(after, ZeroDivisionError())}
+    stop = {"callback": Stop(after, ZeroDivisionError())}
     with pytest.raises(ZeroDivisionError):
         april(model, tmp_path / "march", tmp_path / "cut", **stop)
     # The run before is gone; what is needed of it lies in the new folder.
@@ -145,9 +146,11 @@ def test_interrupted_anywhere_it_ends_with_the_same_bits(after: int, model: Path
 def test_a_third_run_goes_on_from_the_second(model: Path, tmp_path: Path):
     march(model, tmp_path / "march")
     april(model, tmp_path / "march", tmp_path / "april")
-    run = reopen(tmp_path / "april", model=str(model))
+    run = open_run(tmp_path / "april", model=str(model))
     again = of(images("train", 4, 6), range(1, 2)), of(images("test", 4, 3), range(1, 2))
-    more, earlier = go_on(run, read_kept(run.folder), *again)  # more images of a known class
+    more, earlier = extend_stream(
+        run, read_stored_images(run.folder), *again
+    )  # more images of a known class
     assert more.names(more.classes) == ["bright red", "dark red", "bright green", "dark green"]
     third = retouch.teach(
         run.clip, more, quick("spu"), settings=QUICK, out=tmp_path / "may", earlier=earlier
@@ -161,8 +164,8 @@ def test_a_third_run_goes_on_from_the_second(model: Path, tmp_path: Path):
 
 def test_without_stored_images_earlier_classes_are_not_judged(model: Path, tmp_path: Path):
     march(model, tmp_path / "march")
-    run = reopen(tmp_path / "march", model=str(model))
-    stream, earlier = go_on(run, None, *halves()[1])
+    run = open_run(tmp_path / "march", model=str(model))
+    stream, earlier = extend_stream(run, None, *halves()[1])
     more = {"settings": QUICK, "earlier": earlier}
     results = retouch.teach(run.clip, stream, "flyp", out=tmp_path / "april", **more)
     assert [row.tasks[0] for row in results.rows][0::2] == [None, None]
@@ -172,35 +175,37 @@ def test_without_stored_images_earlier_classes_are_not_judged(model: Path, tmp_p
 
 
 def test_an_unfinished_run_is_not_gone_on_from(model: Path, tmp_path: Path):
-    stop = {"watch": Stop(2, ZeroDivisionError())}
+    stop = {"callback": Stop(2, ZeroDivisionError())}
     with pytest.raises(ZeroDivisionError):
         march(model, tmp_path / "march", **stop)
-    run = reopen(tmp_path / "march", model=str(model))
+    run = open_run(tmp_path / "march", model=str(model))
     with pytest.raises(UserError, match="not finished"):
-        go_on(run, None, *halves()[1])
+        extend_stream(run, None, *halves()[1])
 
 
 def test_stored_images_are_exactly_those_of_the_buffer(model: Path, tmp_path: Path):
     stream = march(model, tmp_path / "march")
-    kept = read_kept(tmp_path / "march")
+    kept = read_stored_images(tmp_path / "march")
     results = retouch.Results.read(tmp_path / "march")
     positions = np.array(results.replay["groups"]["0"])
     everything = np.arange(len(positions))
     expected = stream.train.read(positions, PIXELS)
     assert np.array_equal(kept.replay.read(everything, PIXELS), expected)
-    wider = Pixels(size=(16, 16), shortest=20)  # would cut the middle out of what is cut already
+    wider = Preprocess(
+        size=(16, 16), shortest=20
+    )  # would cut the middle out of what is cut already
     assert np.array_equal(kept.replay.read(everything, wider), expected)
     names = [stream.train.classes[label] for label in stream.train.labels[positions]]
     assert [kept.replay.classes[label] for label in kept.replay.labels] == names
-    assert len(kept.judge) == len(stream.test)
+    assert len(kept.test) == len(stream.test)
     assert kept.groups == {"0": list(range(len(positions)))}
 
 
 def _spoil(folder: Path, change: Any) -> None:
     """As somebody would who puts the checksum right."""
-    index = sealed.read_json(folder / "index.json", "")
+    index = checksummed.read_json(folder / "index.json", "")
     change(index)
-    sealed.write_json(folder / "index.json", index)
+    checksummed.write_json(folder / "index.json", index)
 
 
 @pytest.mark.parametrize(
@@ -209,9 +214,9 @@ def _spoil(folder: Path, change: Any) -> None:
         (lambda f: (f / "replay-000001.png").write_bytes(b"x"), "replay-000001.png was changed"),
         (lambda f: (f / "judge-000000.png").unlink(), "judge-000000.png cannot be read"),
         (lambda f: (f / "index.json").write_text("{"), "index.json is damaged"),
-        (lambda f: sealed.write_json(f / "index.json", {"format": "x"}), "of another version"),
+        (lambda f: checksummed.write_json(f / "index.json", {"format": "x"}), "of another version"),
         (lambda f: _spoil(f, lambda i: i["groups"]["0"].append(99)), "groups do not hold each"),
-        (lambda f: _spoil(f, lambda i: i["judge"][0].update(file="../x.png")), "does not lie"),
+        (lambda f: _spoil(f, lambda i: i["test"][0].update(file="../x.png")), "does not lie"),
         (lambda f: _spoil(f, lambda i: i["replay"][0].pop("task")), "an entry is missing"),
         (lambda f: (f / "index.json").unlink(), "holds no images to go on from"),
     ],
@@ -220,36 +225,38 @@ def test_a_changed_buffer_is_refused(damage: Any, complaint: str, model: Path, t
     march(model, tmp_path / "march")
     damage(tmp_path / "march" / "images")
     with pytest.raises(UserError, match=complaint):
-        read_kept(tmp_path / "march")
+        read_stored_images(tmp_path / "march")
 
 
 def test_reopening_refuses_another_model_and_damaged_settings(model: Path, tmp_path: Path):
     march(model, tmp_path / "march")
     with pytest.raises(UserError, match="began with weights"):
-        reopen(tmp_path / "march", model=str(tiny_folder(tmp_path / "other", seed=1)))
-    run = reopen(tmp_path / "march", model=str(model))
+        open_run(tmp_path / "march", model=str(tiny_folder(tmp_path / "other", seed=1)))
+    run = open_run(tmp_path / "march", model=str(model))
     with pytest.raises(UserError, match="has learned 1 task, not 2"):
-        run.go_to(2)
+        run.load_task(2)
     before = fingerprint(run.clip.model)
-    run.go_to(1)
+    run.load_task(1)
     assert fingerprint(run.clip.model) != before
-    assert fingerprint(run.go_to(0).model) == before
+    assert fingerprint(run.load_task(0).model) == before
     config = tmp_path / "march" / "config.yaml"
     told = config.read_text()
     config.write_text(told.replace("lr: 0.001", "lr: 0.002"))
     with pytest.raises(UserError, match=r"config\.yaml is damaged or was changed by hand"):
-        reopen(tmp_path / "march")
-    sealed.write_yaml(config, {"weights": "0" * 64, "places": {}, "method": [], "settings": {}})
+        open_run(tmp_path / "march")
+    checksummed.write_yaml(
+        config, {"weights": "0" * 64, "places": {}, "method": [], "settings": {}}
+    )
     with pytest.raises(UserError, match="of another version of retouch: 'method' is missing"):
-        reopen(tmp_path / "march")
+        open_run(tmp_path / "march")
     config.write_text("{")
     with pytest.raises(UserError, match="is damaged"):
-        reopen(tmp_path / "march")
+        open_run(tmp_path / "march")
 
 
 def test_a_run_moved_with_its_data_resumes(model: Path, tmp_path: Path):
     """Where images and model lie is no setting: only what they are counts."""
-    stop = {"watch": Stop(3, ZeroDivisionError())}
+    stop = {"callback": Stop(3, ZeroDivisionError())}
     with pytest.raises(ZeroDivisionError):
         march(model, tmp_path / "here", **stop)
     shutil.move(tmp_path / "here", tmp_path / "there")
@@ -260,16 +267,16 @@ def test_a_run_moved_with_its_data_resumes(model: Path, tmp_path: Path):
 
 def test_images_joined_keep_their_classes_captions_and_order():
     (a, _), (b, _) = halves()
-    both = join(a, b)
+    both = concatenate(a, b)
     assert both.classes == ["dark red", "bright red", "dark green", "bright green"]
     order = np.array([20, 1, 13, 0])
     pixels = both.read(order, PIXELS)
     assert np.array_equal(pixels[0], b.read(np.array([8]), PIXELS)[0])
     assert np.array_equal(pixels[1], a.read(np.array([1]), PIXELS)[0])
-    assert both.pictures.where(12) == b.pictures.where(0)
-    assert both.pictures.stamp() != join(b, a).pictures.stamp()
-    said = replace(b, captions=retouch.data.names.Names(["x"] * len(b)))
-    assert list(join(a, said).captions or [])[11:13] == ["", "x"]
+    assert both.store.location(12) == b.store.location(0)
+    assert both.store.version() != concatenate(b, a).store.version()
+    said = replace(b, captions=retouch.data.string_array.Names(["x"] * len(b)))
+    assert list(concatenate(a, said).captions or [])[11:13] == ["", "x"]
 
 
 def test_words_drift_when_the_text_tower_moves_and_only_then():

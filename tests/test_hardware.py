@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from retouch.errors import UserError
-from retouch.learn import hardware as module
-from retouch.learn.hardware import hardware
+from retouch.train import hardware as module
+from retouch.train.hardware import hardware
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 LARGE, SMALL = 150_000_000, 4_000_000

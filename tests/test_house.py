@@ -15,18 +15,19 @@ ROOT = Path(__file__).resolve().parents[1]
 ROOMS = [
     "version",
     "errors",
-    "text",
+    "printable",
     "plural",
     "files",
-    "output",
-    "sealed",
-    "lock",
-    "devices",
+    "output_paths",
+    "checksummed",
+    "file_lock",
+    "distributed",
     "sparse",
     "clip",
     "data",
     "methods",
-    "learn",
+    "evaluate",
+    "train",
     "analysis",
     "report",
     "export",
@@ -60,7 +61,7 @@ def test_a_room_imports_only_from_rooms_above_it():
 def test_sparse_knows_nothing_of_clip_and_the_loop_of_no_method():
     for file in (PACKAGE / "sparse").glob("*.py"):
         assert "transformers" not in imports_of_any(file)
-    for file in (PACKAGE / "learn").glob("*.py"):
+    for file in (PACKAGE / "train").glob("*.py"):
         text = file.read_text()
         assert not [name for name in retouch.RECIPES if f'== "{name}"' in text]
 

@@ -10,10 +10,11 @@ from tiny import images, tiny_clip
 
 from retouch.clip import Clip
 from retouch.data import Images, Stream
-from retouch.learn import Results, teach
-from retouch.learn.evaluate import Judge
-from retouch.learn.joint import Encoded, class_ids, joint_accuracy
+from retouch.evaluate import Results
+from retouch.evaluate.evaluator import Evaluator
+from retouch.evaluate.joint_accuracy import Encoded, class_ids, joint_accuracy
 from retouch.methods import Settings
+from retouch.train import teach
 
 
 def encoded(features: list[list[float]], texts: list[list[float]], *rest: object) -> Encoded:
@@ -58,12 +59,12 @@ def by_hand(clip: Clip, stream: Stream, control: Images, learned: int) -> tuple[
     labels = [label for task in tasks for label in task.classes]
     names = [stream.test.classes[label] for label in labels] + control.classes
     with torch.no_grad():
-        texts = clip.text_features(clip.tokenise([f"a photo of {name}" for name in names]))
+        texts = clip.text_features(clip.tokenize([f"a photo of {name}" for name in names]))
 
         def right(pictures: Images, indices: np.ndarray) -> float:
             hits = []
             for index in indices:
-                pixels = torch.from_numpy(pictures.read(np.array([index]), clip.pixels))
+                pixels = torch.from_numpy(pictures.read(np.array([index]), clip.preprocess))
                 said = names[int((clip.image_features(pixels) @ texts.T).argmax())]
                 truth = pictures.classes[pictures.labels[index]]
                 hits.append(said.lower() == truth.lower())
@@ -79,7 +80,7 @@ def test_the_judge_gives_it_from_one_pass_and_changes_no_other_number():
     seen: list[int] = []
     whole = clip.encode_images
     clip.encode_images = lambda pixels: seen.append(len(pixels)) or whole(pixels)
-    judge = Judge(stream, control)
+    judge = Evaluator(stream, control)
     rows = {learned: judge(clip, learned) for learned in (0, 1, 3)}
     assert sum(seen) == 3 * (len(stream.test) + len(control))
     for learned, row in rows.items():
@@ -91,10 +92,10 @@ def test_the_judge_gives_it_from_one_pass_and_changes_no_other_number():
         assert row.joint.overall == pytest.approx(both)
     assert rows[0].joint is not None
     assert rows[0].joint.classes == 6 + 4 - 1, '"dark red" is in both sets'
-    alone = Judge(stream)(clip, 3)
+    alone = Evaluator(stream)(clip, 3)
     assert alone.joint is None
     assert alone.tasks == rows[3].tasks
-    assert Judge(stream, control).control(clip) == rows[3].control
+    assert Evaluator(stream, control).control(clip) == rows[3].control
 
 
 def test_a_run_stores_it_before_and_after(tmp_path: Path):

@@ -15,33 +15,39 @@ from torch import Tensor, nn
 import retouch
 from retouch.clip import Batch, Clip, Features
 from retouch.data import Pairs, Stream
-from retouch.data.names import Names
-from retouch.data.pictures import Arrays
+from retouch.data.image_store import ArrayStore
+from retouch.data.string_array import StringArray
 from retouch.errors import UserError
-from retouch.learn.train import backward
-from retouch.methods import Keeps, Lesson, Method, Settings, Settles, Update
+from retouch.methods import AfterTask, Method, Regularizer, Settings, TaskContext, TaskUpdate
 from retouch.methods.distil import PRD, LwF, divergence
-from retouch.methods.everything import Everything
+from retouch.methods.full_finetune import FullFinetune
 from retouch.methods.mas import MAS
-from retouch.methods.method import Balanced
-from retouch.methods.selected import Selected
-from retouch.methods.zscl import Ensemble, ReferenceDistillation
+from retouch.methods.method import BalancedReplay
+from retouch.methods.selective import SelectiveUpdate
+from retouch.methods.zscl import ReferenceDistillation, WeightEnsemble
 from retouch.sparse import Delta, fingerprint
+from retouch.train.loop import backward
 
 QUICK = Settings(epochs=2, batch=8, lr=5e-3, weight_decay=0.1)
 METHODS = {
-    "mas": Method(name="mas", trains=Everything(), keeps=MAS(weight=10.0, images=3)),
+    "mas": Method(name="mas", update=FullFinetune(), regularizer=MAS(weight=10.0, images=3)),
     "er+lwf": Method(
-        name="er+lwf", trains=Everything(), replays=Balanced(size=12), keeps=LwF(weight=1.0)
+        name="er+lwf",
+        update=FullFinetune(),
+        replay=BalancedReplay(size=12),
+        regularizer=LwF(weight=1.0),
     ),
     "er+prd": Method(
-        name="er+prd", trains=Everything(), replays=Balanced(size=12), keeps=PRD(weight=1.0)
+        name="er+prd",
+        update=FullFinetune(),
+        replay=BalancedReplay(size=12),
+        regularizer=PRD(weight=1.0),
     ),
     "zscl": Method(
         name="zscl",
-        trains=Everything(),
-        keeps=ReferenceDistillation(batch=5, weight=0.1),
-        settles=Ensemble(every=4),
+        update=FullFinetune(),
+        regularizer=ReferenceDistillation(batch=5, weight=0.1),
+        after_task=WeightEnsemble(every=4),
     ),
 }
 
@@ -49,7 +55,7 @@ METHODS = {
 def reference(count: int = 12) -> Pairs:
     found = images("reference", 6, 2)
     captions = [f"the picture of {found.classes[i]}" for i in found.labels]
-    return Pairs("ref", Names(captions[:count]), Arrays(found.pictures.arrays[:count]))
+    return Pairs("ref", StringArray(captions[:count]), ArrayStore(found.store.arrays[:count]))
 
 
 def teach(method: Method, out: Path | None = None, **options: Any) -> tuple[Clip, Any]:
@@ -61,16 +67,18 @@ def teach(method: Method, out: Path | None = None, **options: Any) -> tuple[Clip
 
 def moved(clip: Clip, by: float = 0.05, seed: int = 1) -> Clip:
     """The same model after some learning."""
-    dice = torch.Generator().manual_seed(seed)
+    rng = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for weight in clip.model.parameters():
-            weight.add_(torch.randn(weight.shape, generator=dice), alpha=by)
+            weight.add_(torch.randn(weight.shape, generator=rng), alpha=by)
     return clip
 
 
-def lesson(clip: Clip, stream: Stream, task: int = 0, **settings: Any) -> Lesson:
+def context(clip: Clip, stream: Stream, task: int = 0, **settings: Any) -> TaskContext:
     made = QUICK.model_copy(update=settings)
-    return Lesson(clip, stream, stream.tasks[task], made, lambda f: f.images.sum() * f.scale * 0)
+    return TaskContext(
+        clip, stream, stream.tasks[task], made, lambda f: f.images.sum() * f.scale * 0
+    )
 
 
 def features_of(clip: Clip, batch: Batch) -> Features:
@@ -84,7 +92,7 @@ def features_of(clip: Clip, batch: Batch) -> Features:
 @pytest.mark.parametrize("name", METHODS)
 def test_without_its_parts_the_result_is_another(name: str):
     method = METHODS[name]
-    bare = method.model_copy(update={"keeps": Keeps()})
+    bare = method.model_copy(update={"regularizer": Regularizer()})
     assert fingerprint(teach(method)[0].model) != fingerprint(teach(bare)[0].model)
 
 
@@ -92,10 +100,10 @@ def test_without_its_parts_the_result_is_another(name: str):
 def test_it_goes_with_micro_batches_bf16_selected_entries_and_ones_own_encoders(name: str):
     micro = QUICK.model_copy(update={"micro_batch": 3, "epochs": 1})
     half = QUICK.model_copy(update={"precision": "bf16", "epochs": 1})
-    sparse = METHODS[name].model_copy(update={"trains": Selected()})
+    sparse = METHODS[name].model_copy(update={"update": SelectiveUpdate()})
     for options in ({"settings": micro}, {"settings": half}, {"clip": own_pair()}):
         heard = Listener()
-        _, results = teach(METHODS[name], watch=heard, **options)
+        _, results = teach(METHODS[name], callback=heard, **options)
         assert results.finished
         assert all(map(math.isfinite, heard.losses))
     before = dict(tiny_clip().model.named_parameters())
@@ -113,11 +121,11 @@ def own_pair() -> Clip:
         def forward(self, letters: Tensor) -> Tensor:
             return self.table(letters).mean(dim=1)
 
-    def tokenise(prompts: Any) -> dict[str, Tensor]:
+    def tokenize(prompts: Any) -> dict[str, Tensor]:
         return {"letters": torch.tensor([[ord(c) for c in p.ljust(40)] for p in prompts])}
 
     towers = nn.Sequential(nn.Flatten(), nn.Linear(16 * 16 * 3, 8)), Letters()
-    return retouch.Pair(*towers, tokenise, retouch.Pixels(size=(16, 16)), logit_scale=20.0)
+    return retouch.Pair(*towers, tokenize, retouch.Preprocess(size=(16, 16)), logit_scale=20.0)
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -125,8 +133,8 @@ def test_in_micro_batches_the_gradient_is_the_same(name: str, stream: Stream):
     found = []
     for micro_batch in (None, 3):
         clip = tiny_clip()
-        part = METHODS[name].start(clip, QUICK, reference()).keeps
-        now = lesson(clip, stream, micro_batch=micro_batch)
+        part = METHODS[name].start(clip, QUICK, reference()).regularizer
+        now = context(clip, stream, micro_batch=micro_batch)
         part.begin(now)
         part.end(now)  # mas holds on from here
         part.begin(now)
@@ -159,7 +167,7 @@ def by_hand(clip: Clip, batch: Batch) -> dict[str, Tensor]:
 
 def test_mas_importance_is_the_mean_gradient_of_each_image_over_its_maximum(stream: Stream):
     clip, part = tiny_clip(), MAS(images=None)
-    now = lesson(clip, stream, batch=64)
+    now = context(clip, stream, batch=64)
     part.begin(now)
     part.end(now)
     found, expected = part.state(), by_hand(clip, now.load(now.task.train))
@@ -172,13 +180,13 @@ def test_mas_importance_is_the_mean_gradient_of_each_image_over_its_maximum(stre
 
 def test_mas_is_quadratic_around_the_last_task_and_averages_over_tasks(stream: Stream):
     clip, part = tiny_clip(), MAS(weight=0.3, alpha=0.25, images=4)
-    empty = features_of(clip, lesson(clip, stream).load(stream.tasks[0].train[:2]))
-    part.begin(lesson(clip, stream))
+    empty = features_of(clip, context(clip, stream).load(stream.tasks[0].train[:2]))
+    part.begin(context(clip, stream))
     assert part.loss(empty) is None, "nothing is held in the first task"
-    part.end(lesson(clip, stream))
+    part.end(context(clip, stream))
     first = part.state()
 
-    part.begin(lesson(clip, stream, task=1))
+    part.begin(context(clip, stream, task=1))
     start = {n: p.detach().clone() for n, p in clip.model.named_parameters()}
     assert part.loss(empty) == 0
     moved(clip)
@@ -188,16 +196,16 @@ def test_mas_is_quadratic_around_the_last_task_and_averages_over_tasks(stream: S
     assert part.loss(empty).item() == pytest.approx(expected, rel=1e-4)
 
     alone = MAS(images=4)
-    alone.end(lesson(clip, stream, task=1))
-    part.end(lesson(clip, stream, task=1))
+    alone.end(context(clip, stream, task=1))
+    part.end(context(clip, stream, task=1))
     second = alone.state()
     for name, tensor in part.state().items():
         torch.testing.assert_close(tensor, 0.25 * first[name] + 0.75 * second[name])
 
 
 def test_mas_holds_the_important_weights_from_the_second_task_on(tmp_path: Path):
-    strong = METHODS["mas"].change({"keeps.weight": 1e4})
-    free = METHODS["mas"].change({"keeps.weight": 0.0})
+    strong = METHODS["mas"].with_change({"regularizer.weight": 1e4})
+    free = METHODS["mas"].with_change({"regularizer.weight": 0.0})
     away, weights = [], []
     for number, method in enumerate((strong, free)):
         teach(method, tmp_path / str(number))
@@ -222,11 +230,11 @@ def kl(old: Tensor, new: Tensor) -> float:
     return float((p * (p / q).log()).sum() / len(p))
 
 
-def before_and_now(stream: Stream, part: Keeps) -> tuple[Features, Features]:
+def before_and_now(stream: Stream, part: Regularizer) -> tuple[Features, Features]:
     clip = tiny_clip()
-    now = lesson(clip, stream, task=1)
+    now = context(clip, stream, task=1)
     batch = now.load(np.concatenate([now.task.train[::5], stream.tasks[0].train[::6]]), new=5)
-    old = features_of(clip.twin(), batch)
+    old = features_of(clip.frozen_copy(), batch)
     part.begin(now)
     assert part.loss(features_of(clip, batch)).item() == pytest.approx(0.0, abs=1e-6)
     return old, features_of(moved(clip, 0.1), batch)
@@ -253,13 +261,13 @@ def test_prd_compares_each_prompt_over_the_images(stream: Stream):
 
 
 @pytest.mark.parametrize("part", [LwF(weight=100.0), PRD(weight=100.0)], ids=["lwf", "prd"])
-def test_what_is_distilled_stays_nearer_to_what_it_was(part: Keeps, stream: Stream):
+def test_what_is_distilled_stays_nearer_to_what_it_was(part: Regularizer, stream: Stream):
     one = Stream(stream.train, stream.test, stream.tasks[:1])
-    batch = lesson(tiny_clip(), one).load(one.tasks[0].train)
+    batch = context(tiny_clip(), one).load(one.tasks[0].train)
     old, away = features_of(tiny_clip(), batch), []
-    for keeps in (part, Keeps()):
+    for keeps in (part, Regularizer()):
         clip = tiny_clip()
-        method = Method(name="mine", trains=Everything(), keeps=keeps)
+        method = Method(name="mine", update=FullFinetune(), regularizer=keeps)
         retouch.teach(clip, one, method, settings=QUICK)
         scores = [part.scores(f) for f in (old, features_of(clip, batch))]
         away.append(float(divergence(*scores, part.temperature).detach()))
@@ -273,16 +281,16 @@ def test_zscl_holds_both_distributions_on_reference_pairs_as_pre_trained(stream:
     clip, pairs = tiny_clip(), reference()
     part = ReferenceDistillation(temperature=2.0, weight=3.0, batch=12)
     part.start(clip, QUICK, pairs)
-    pretrained = clip.twin()
+    pretrained = clip.frozen_copy()
     moved(clip, 0.1)  # a first task is learned; the teacher is still the pre-trained model
-    now = lesson(clip, stream, task=1)
+    now = context(clip, stream, task=1)
     part.begin(now)
     found = part.loss(features_of(clip, now.load(now.task.train[:2])))
 
     logits = []
     for model in (pretrained, clip):
-        own = model.image_features(torch.from_numpy(pairs.read(np.arange(12), model.pixels)))
-        captions = model.text_features(model.tokenise(pairs.texts(np.arange(12))))
+        own = model.image_features(torch.from_numpy(pairs.read(np.arange(12), model.preprocess)))
+        captions = model.text_features(model.tokenize(pairs.texts(np.arange(12))))
         logits.append(model.logit_scale * own @ captions.T / 2.0)
     expected = 3.0 * 4.0 * (kl(*logits) + kl(*(x.T for x in logits)))
     assert expected > 1e-2
@@ -301,10 +309,10 @@ def test_zscl_draws_a_batch_a_step_by_the_seed_alone(stream: Stream):
             return super().texts(indices)
 
     plain = reference()
-    pairs = Spy(plain.name, plain.captions, plain.pictures)
+    pairs = Spy(plain.name, plain.captions, plain.store)
     clip, part = tiny_clip(), ReferenceDistillation(batch=5)
     part.start(clip, QUICK, pairs)
-    now = lesson(clip, stream)
+    now = context(clip, stream)
     features = features_of(clip, now.load(now.task.train[:2]))
     for steps in ((0, 1, 2), (1, 2)):  # the second time as after a resume
         part.begin(now)
@@ -322,20 +330,20 @@ def test_zscl_asks_for_reference_pairs():
         teach(METHODS["zscl"], reference=reference(1))
 
 
-class Watched(Ensemble):
+class Watched(WeightEnsemble):
     """Remembers every weight on the way, and what the task ended with."""
 
-    def begin(self, lesson: Lesson, update: Update) -> None:
-        super().begin(lesson, update)
-        PATHS.append([update.take()])
+    def begin(self, context: TaskContext, update: TaskUpdate) -> None:
+        super().begin(context, update)
+        PATHS.append([update.snapshot()])
 
-    def stepped(self, lesson: Lesson, update: Update, step: int) -> None:
-        super().stepped(lesson, update, step)
-        PATHS[-1].append(update.take())
+    def after_step(self, context: TaskContext, update: TaskUpdate, step: int) -> None:
+        super().after_step(context, update, step)
+        PATHS[-1].append(update.snapshot())
 
-    def end(self, lesson: Lesson, update: Update) -> None:
-        super().end(lesson, update)
-        PATHS[-1].append(update.take())
+    def end(self, context: TaskContext, update: TaskUpdate) -> None:
+        super().end(context, update)
+        PATHS[-1].append(update.snapshot())
 
 
 PATHS: list[list[dict[str, Tensor]]] = []
@@ -345,7 +353,7 @@ PATHS: list[list[dict[str, Tensor]]] = []
 def test_the_model_becomes_the_mean_of_its_weights_on_the_way(every: int, taken: tuple[int, ...]):
     PATHS.clear()
     clip, _ = teach(
-        Method(name="mine", trains=Everything(), settles=Watched(every=every)),
+        Method(name="mine", update=FullFinetune(), after_task=Watched(every=every)),
         settings=QUICK,
     )
     assert [len(path) for path in PATHS] == [8, 8, 8]
@@ -363,8 +371,8 @@ def test_the_model_becomes_the_mean_of_its_weights_on_the_way(every: int, taken:
 
 
 def test_an_ensemble_leaves_unselected_entries_as_they_were():
-    settles: Settles = Ensemble(every=2)
-    clip, results = teach(Method(name="mine", trains=Selected(), settles=settles))
+    settles: AfterTask = WeightEnsemble(every=2)
+    clip, results = teach(Method(name="mine", update=SelectiveUpdate(), after_task=settles))
     before = dict(tiny_clip().model.named_parameters())
     changed = sum(int((p != before[n]).sum()) for n, p in clip.model.named_parameters())
     assert 0 < changed <= sum(results.trained)

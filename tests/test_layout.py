@@ -14,16 +14,16 @@ from tiny import images, tiny_clip
 from torch import Tensor, nn
 
 import retouch
-from retouch.clip import Clip, Pixels
+from retouch.clip import Clip, Preprocess
 from retouch.data import Stream
 from retouch.errors import UserError
 from retouch.methods import Settings
 from retouch.sparse import (
-    Chosen,
     Delta,
     Selection,
     Snapshot,
     SparseAdamW,
+    SparseIndex,
     difference,
     fingerprint,
     join,
@@ -47,7 +47,9 @@ def network(seed: int = 0) -> nn.Module:
 def some(model: nn.Module) -> Selection:
     index = torch.tensor([0, 3, 7, 29])
     chosen = {
-        name: Chosen(tuple(p.shape), index) for name, p in model.named_parameters() if p.ndim > 1
+        name: SparseIndex(tuple(p.shape), index)
+        for name, p in model.named_parameters()
+        if p.ndim > 1
     }
     return Selection(chosen)
 
@@ -63,7 +65,7 @@ def test_a_delta_of_weights_that_are_not_contiguous(whole: bool):
     with torch.no_grad():
         for name, chosen in selection.items():
             weight = model.get_parameter(name)
-            chosen.put(weight, chosen.take(weight) + 1 + torch.arange(chosen.count))
+            chosen.scatter(weight, chosen.gather(weight) + 1 + torch.arange(chosen.count))
     delta = snapshot.delta()
     end = fingerprint(model)
     assert end != start
@@ -102,12 +104,12 @@ def test_sparse_adamw_moves_weights_that_are_not_contiguous_as_others():
     models[1].load_state_dict(models[0].state_dict())
     inputs = torch.randn(4, 8)
     for model in models:
-        optimiser = SparseAdamW(dict(model.named_parameters()), some(model), lr=0.1)
+        optimizer = SparseAdamW(dict(model.named_parameters()), some(model), lr=0.1)
         for _ in range(3):
             model(inputs).square().sum().backward()
-            optimiser.step()
-            optimiser.zero_grad()
-        optimiser.close()
+            optimizer.step()
+            optimizer.zero_grad()
+        optimizer.close()
     assert not models[0][1].weight.is_contiguous()
     for a, b in zip(*(model.parameters() for model in models), strict=True):
         torch.testing.assert_close(a, b)
@@ -228,7 +230,7 @@ def test_a_method_learns_such_a_model_and_resumes(name: str, tmp_path: Path):
     watch = Stop(6, KeyboardInterrupt())
     part = {**options, "out": tmp_path / "part", "checkpoint_seconds": 0.0}
     with pytest.raises(KeyboardInterrupt):
-        retouch.teach(odd_clip(), stream, quick(name), watch=watch, **part)
+        retouch.teach(odd_clip(), stream, quick(name), callback=watch, **part)
     resumed = odd_clip()
     retouch.teach(resumed, stream, quick(name), **part)
     assert fingerprint(resumed.model) == fingerprint(clip.model)
@@ -238,7 +240,7 @@ def test_a_method_learns_such_a_model_and_resumes(name: str, tmp_path: Path):
 def test_such_models_are_saved(tmp_path: Path):
     odd_clip().save(tmp_path / "hf")
     assert fingerprint(retouch.load(str(tmp_path / "hf")).model) == fingerprint(tiny_clip().model)
-    pair = retouch.Pair(network(), Tied(), lambda prompts: {}, Pixels(size=(8, 8)))
+    pair = retouch.Pair(network(), Tied(), lambda prompts: {}, Preprocess(size=(8, 8)))
     pair.save(tmp_path / "pair")
     saved = load_file(tmp_path / "pair" / "model.safetensors")
     state = pair.model.state_dict()

@@ -25,15 +25,16 @@ import retouch
 from retouch.clip import Clip, Features
 from retouch.data import Images, Stream
 from retouch.errors import Diverged, UserError
-from retouch.learn import Results, Watch
-from retouch.methods import Keeps, Lesson, Settings, recipe
+from retouch.evaluate import Results
+from retouch.methods import Regularizer, Settings, TaskContext, recipe
 from retouch.sparse import Delta, fingerprint
+from retouch.train import Callback
 
 QUICK = Settings(epochs=3, batch=8, lr=5e-3)
 
 
 def method(name: str = "spu") -> Any:
-    return recipe(name, {"replays.size": 12} if name not in ("flyp", "mas") else {})
+    return recipe(name, {"replay.size": 12} if name not in ("flyp", "mas") else {})
 
 
 def teach(out: Path | None = None, name: str = "spu", **options: Any) -> tuple[Results, str]:
@@ -55,14 +56,14 @@ def content(folder: Path) -> dict[str, Any]:
     return {**found, "results.json": results}
 
 
-class Stop(Watch):
+class Stop(Callback):
     """Raises after so many steps in all."""
 
     def __init__(self, after: int, error: BaseException) -> None:
         self.left = after
         self.error = error
 
-    def stepped(self, step: int, epoch: int, loss: float) -> None:
+    def on_step(self, step: int, epoch: int, loss: float) -> None:
         self.left -= 1
         if self.left == 0:
             raise self.error
@@ -74,8 +75,9 @@ def test_a_run_that_stopped_anywhere_goes_on_to_the_same_bits(
     tmp_path: Path, name: str, after: int
 ):
     _, expected = teach(tmp_path / "whole", name)
+    stop = Stop(after, ZeroDivisionError())
     with pytest.raises(ZeroDivisionError):
-        teach(tmp_path / "cut", name, watch=Stop(after, ZeroDivisionError()), checkpoint_seconds=0)
+        teach(tmp_path / "cut", name, callback=stop, checkpoint_seconds=0)
     results, found = teach(tmp_path / "cut", name, checkpoint_seconds=0)
     assert results.finished
     assert found == expected
@@ -85,14 +87,14 @@ def test_a_run_that_stopped_anywhere_goes_on_to_the_same_bits(
 def test_without_a_checkpoint_the_task_is_learned_again(tmp_path: Path):
     _, expected = teach(tmp_path / "whole")
     with pytest.raises(ZeroDivisionError):
-        teach(tmp_path / "cut", watch=Stop(14, ZeroDivisionError()))
+        teach(tmp_path / "cut", callback=Stop(14, ZeroDivisionError()))
     assert not (tmp_path / "cut" / "checkpoint.safetensors").exists()
     assert teach(tmp_path / "cut")[1] == expected
     assert content(tmp_path / "cut") == content(tmp_path / "whole")
 
 
-class Slow(Watch):
-    def stepped(self, step: int, epoch: int, loss: float) -> None:
+class Slow(Callback):
+    def on_step(self, step: int, epoch: int, loss: float) -> None:
         time.sleep(0.03)  # so that even a fast machine is killed a few times
 
 
@@ -100,7 +102,7 @@ def test_killed_at_any_moment_and_started_again_is_as_never_killed(tmp_path: Pat
     """With SIGKILL, again and again, each time a little later, until a run gets through."""
     _, expected = teach(tmp_path / "whole")
     out, kills, processes = tmp_path / "killed", 0, multiprocessing.get_context("fork")
-    options = {"watch": Slow(), "checkpoint_seconds": 0.02}
+    options = {"callback": Slow(), "checkpoint_seconds": 0.02}
     while True:
         process = processes.Process(target=teach, args=(out,), kwargs=options)
         process.start()
@@ -134,11 +136,11 @@ def test_a_finished_run_is_not_run_again(tmp_path: Path):
     _, expected = teach(tmp_path)
     before = content(tmp_path)
 
-    class Never(Watch):
-        def stepped(self, step: int, epoch: int, loss: float) -> None:
+    class Never(Callback):
+        def on_step(self, step: int, epoch: int, loss: float) -> None:
             raise AssertionError
 
-    results, found = teach(tmp_path, watch=Never())
+    results, found = teach(tmp_path, callback=Never())
     assert results.finished
     assert found == expected
     assert content(tmp_path) == before
@@ -147,17 +149,17 @@ def test_a_finished_run_is_not_run_again(tmp_path: Path):
 @pytest.mark.parametrize("ahead", [False, True])
 def test_ctrl_c_ends_at_a_clean_point(ahead: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Of a device that works ahead, the step that is under way ends first."""
-    monkeypatch.setattr("retouch.learn.checkpoint.works_ahead", lambda device: ahead)
+    monkeypatch.setattr("retouch.train.checkpoint.runs_async", lambda device: ahead)
     before = signal.getsignal(signal.SIGINT)  # in the background, a shell has it ignored
     _, expected = teach(tmp_path / "whole")
 
-    class Press(Watch):
-        def stepped(self, step: int, epoch: int, loss: float) -> None:
+    class Press(Callback):
+        def on_step(self, step: int, epoch: int, loss: float) -> None:
             if (step, epoch) == (4, 1):
                 os.kill(os.getpid(), signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt):
-        teach(tmp_path / "cut", watch=Press())
+        teach(tmp_path / "cut", callback=Press())
     assert (tmp_path / "cut" / "checkpoint.safetensors").exists()
     lines = (tmp_path / "cut" / "metrics.jsonl").read_text().splitlines()
     assert len(lines) == (6 if ahead else 5)
@@ -167,13 +169,13 @@ def test_ctrl_c_ends_at_a_clean_point(ahead: bool, tmp_path: Path, monkeypatch: 
 
 
 def test_ctrl_c_while_judging_ends_after_the_task_is_kept(tmp_path: Path):
-    class Press(Watch):
-        def judged(self, results: Results) -> None:
+    class Press(Callback):
+        def on_evaluate(self, results: Results) -> None:
             if results.done == 2:
                 os.kill(os.getpid(), signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt):
-        teach(tmp_path, watch=Press())
+        teach(tmp_path, callback=Press())
     assert Results.read(tmp_path).done == 2
 
 
@@ -189,15 +191,15 @@ def test_what_a_run_writes(tmp_path: Path):
         "results.json",
     ]
     config = yaml.safe_load((tmp_path / "config.yaml").read_text())
-    assert config["method"]["trains"]["rate"] == 0.1
+    assert config["method"]["update"]["rate"] == 0.1
     assert config["settings"]["lr"] == 5e-3
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert len(lines) == 3 * 9
     assert lines[-1].keys() == {"task", "epoch", "step", "loss", "lr", "checksum"}
     assert Results.read(tmp_path) == results
-    about = Delta.load(tmp_path / "deltas" / "task-02.safetensors").about
+    about = Delta.load(tmp_path / "deltas" / "task-02.safetensors").metadata
     assert about["classes"] == results.tasks[1].classes
-    assert about["method"]["trains"]["rate"] == 0.1
+    assert about["method"]["update"]["rate"] == 0.1
     assert about["prompt"] == "a photo of {}"
 
 
@@ -244,7 +246,7 @@ def test_a_folder_with_other_things_is_left_alone(tmp_path: Path):
 
 def test_damage_is_named(tmp_path: Path):
     with pytest.raises(ZeroDivisionError):
-        teach(tmp_path, watch=Stop(14, ZeroDivisionError()), checkpoint_seconds=0)
+        teach(tmp_path, callback=Stop(14, ZeroDivisionError()), checkpoint_seconds=0)
     checkpoint = tmp_path / "checkpoint.safetensors"
     whole = checkpoint.read_bytes()
     checkpoint.write_bytes(whole[:100])
@@ -273,7 +275,7 @@ def test_a_model_with_other_weights_does_not_go_on_with_a_run(tmp_path: Path, st
         )
 
 
-class Explode(Keeps):
+class Explode(Regularizer):
     after: int = 12
     _calls: int = PrivateAttr(0)
 
@@ -286,9 +288,9 @@ class Explode(Keeps):
 def test_a_loss_that_is_not_a_number(
     ahead: bool, tmp_path: Path, stream: Stream, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("retouch.learn.checkpoint.works_ahead", lambda device: ahead)
+    monkeypatch.setattr("retouch.train.checkpoint.runs_async", lambda device: ahead)
     clip = tiny_clip()
-    bad = method().model_copy(update={"keeps": Explode()})
+    bad = method().model_copy(update={"regularizer": Explode()})
     with pytest.raises(Diverged, match=r"the loss became nan in task 2.*below 0\.005"):
         retouch.teach(clip, stream, bad, out=tmp_path, settings=QUICK)
     results = Results.read(tmp_path)
@@ -333,7 +335,7 @@ def test_small_tasks_are_learned(tmp_path: Path):
     clip = tiny_clip()
     before = fingerprint(clip.model)
     results = retouch.teach(
-        clip, stream, recipe("spu", {"replays.size": 3}), settings=Settings(lr=0.01)
+        clip, stream, recipe("spu", {"replay.size": 3}), settings=Settings(lr=0.01)
     )
     assert fingerprint(clip.model) != before
     assert results.finished
@@ -343,7 +345,7 @@ def test_a_buffer_too_small_is_refused_before_anything_is_learned(stream: Stream
     clip = tiny_clip()
     before = fingerprint(clip.model)
     with pytest.raises(UserError, match="replay buffer of 2 images cannot hold"):
-        retouch.teach(clip, stream, recipe("spu", {"replays.size": 2}), settings=QUICK)
+        retouch.teach(clip, stream, recipe("spu", {"replay.size": 2}), settings=QUICK)
     assert fingerprint(clip.model) == before
 
 
@@ -351,41 +353,41 @@ def test_images_of_all_sets_are_read_while_prompts_are_encoded(
     stream: Stream, monkeypatch: pytest.MonkeyPatch
 ):
     """So a GPU does not wait for them; on a processor two batches are read ahead."""
-    from retouch.clip.prompts import Ensemble
-    from retouch.learn import evaluate
+    from retouch.clip.zero_shot import PromptEnsemble
+    from retouch.evaluate import evaluator
 
     control, clip = images("control", 4, 3), tiny_clip()
-    expected = evaluate.Judge(stream, control)(clip, 2)
+    expected = evaluator.Evaluator(stream, control)(clip, 2)
     read, encoded = {"test": threading.Event(), "control": threading.Event()}, []
-    read_to, features = evaluate.read_to, Ensemble.features
+    read_to, features = evaluator.read_to_device, PromptEnsemble.features
 
     def seen(some: Images, *about: Any) -> Tensor:
         read[some.name].set()
         return read_to(some, *about)
 
-    def waiting(self: Ensemble, clip: Clip) -> Tensor:
+    def waiting(self: PromptEnsemble, clip: Clip) -> Tensor:
         encoded.append(all(begun.wait(5) for begun in read.values()))
         return features(self, clip)
 
-    monkeypatch.setattr(evaluate, "read_to", seen)
-    monkeypatch.setattr(Ensemble, "features", waiting)
-    assert evaluate.Judge(stream, control)(clip, 2) == expected
+    monkeypatch.setattr(evaluator, "read_to_device", seen)
+    monkeypatch.setattr(PromptEnsemble, "features", waiting)
+    assert evaluator.Evaluator(stream, control)(clip, 2) == expected
     assert encoded == [True, True]
 
 
-class Strays(Keeps):
+class Strays(Regularizer):
     """Moves what was not chosen, once."""
 
-    def end(self, lesson: Lesson) -> None:
-        if lesson.task.number == 1:
+    def end(self, context: TaskContext) -> None:
+        if context.task.number == 1:
             with torch.no_grad():
-                lesson.clip.model.get_parameter("visual_projection.weight").add_(1e-3)
+                context.clip.model.get_parameter("visual_projection.weight").add_(1e-3)
 
 
 def test_a_method_that_moves_what_it_did_not_choose_is_found_out(tmp_path: Path):
     """Frozen weights are read anew when the last task is over."""
     stream = Stream.split(images("train", 6, 12), images("test", 6, 4), tasks=3, order=0)
-    stray = method().model_copy(update={"keeps": Strays()})
+    stray = method().model_copy(update={"regularizer": Strays()})
     with pytest.raises(UserError, match="does not match its header"):  # as classes are compared
         retouch.teach(tiny_clip(), stream, stray, settings=QUICK, out=tmp_path)
     fresh = tiny_clip()
@@ -398,11 +400,11 @@ def test_a_method_that_moves_what_it_did_not_choose_is_found_out(tmp_path: Path)
 
 def test_judging_over_seen_classes_and_all(stream: Stream):
     """Accuracies of the report against a count by hand."""
-    from retouch.clip.prompts import classifier
-    from retouch.learn.evaluate import Judge, image_features
+    from retouch.clip.zero_shot import classifier
+    from retouch.evaluate.evaluator import Evaluator, image_features
 
     clip, control = tiny_clip(), images("control", 4, 3)
-    row = Judge(stream, control)(clip, 2)
+    row = Evaluator(stream, control)(clip, 2)
     texts = classifier(clip, stream.test.classes, stream.test.templates)
     seen = [c for task in stream.tasks[:2] for c in task.classes]
     for task in stream.tasks:
@@ -417,7 +419,7 @@ def test_judging_over_seen_classes_and_all(stream: Stream):
 
 
 def test_features_come_in_the_order_that_was_asked_for():
-    from retouch.learn.evaluate import image_features
+    from retouch.evaluate.evaluator import image_features
 
     clip, some = tiny_clip(), images("test", 6, 4)
     every = image_features(clip, some, np.arange(24))
@@ -431,18 +433,18 @@ def test_bf16_runs_and_is_repeatable():
     assert one == two != teach()[1]
 
 
-class Losses(Watch):
+class Losses(Callback):
     def __init__(self) -> None:
         self.found: list[float] = []
 
-    def stepped(self, step: int, epoch: int, loss: float) -> None:
+    def on_step(self, step: int, epoch: int, loss: float) -> None:
         self.found.append(loss)
 
 
 def test_micro_batches_learn_the_same():
     heard = [Losses(), Losses()]
     for watch, size in zip(heard, (None, 3), strict=True):
-        teach(watch=watch, settings=QUICK.model_copy(update={"micro_batch": size}))
+        teach(callback=watch, settings=QUICK.model_copy(update={"micro_batch": size}))
     assert heard[0].found == pytest.approx(heard[1].found, rel=1e-3)
 
 
@@ -455,11 +457,11 @@ def test_images_of_another_size_are_prepared():
 def test_tensorboard_gets_the_losses_and_the_accuracies(tmp_path: Path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    from retouch.learn.tensorboard import TensorBoard
-    from retouch.learn.watch import Several
+    from retouch.train.callbacks import CallbackList
+    from retouch.train.tensorboard_logger import TensorBoard
 
     heard = Losses()
-    results, _ = teach(watch=Several(heard, TensorBoard(tmp_path)))
+    results, _ = teach(callback=CallbackList(heard, TensorBoard(tmp_path)))
     events = EventAccumulator(str(tmp_path)).Reload()
     second = [event.value for event in events.Scalars("loss/task 2")]
     assert second == pytest.approx(heard.found[9:18])
@@ -471,7 +473,7 @@ def test_tensorboard_gets_the_losses_and_the_accuracies(tmp_path: Path):
 
 def test_trackers_are_told_only_what_was_measured():
     """Without images to judge by there is no accuracy to log."""
-    from retouch.learn.scalars import accuracies
+    from retouch.train.scalar_logger import accuracies
 
     results, _ = teach()
     assert set(accuracies(results)) == {"new classes", "control", "new and control classes"}
@@ -485,14 +487,14 @@ def test_trackers_are_told_only_what_was_measured():
 
 
 def test_a_run_without_test_images_can_be_watched(tmp_path: Path, capsys: Any):
-    from retouch.learn.tensorboard import TensorBoard
-    from retouch.learn.watch import Lines, Several
+    from retouch.train.callbacks import CallbackList, PlainProgress
+    from retouch.train.tensorboard_logger import TensorBoard
 
     stream = Stream.split(images("train", 4, 4), images("test", 4, 1), tasks=2)
     nothing = np.empty(0, np.int64)
     tasks = tuple(replace(task, test=nothing) for task in stream.tasks)
-    watch = Several(Lines("spu"), TensorBoard(tmp_path))
-    options = {"settings": QUICK, "watch": watch, "control": images("control", 4, 2)}
+    watch = CallbackList(PlainProgress("spu"), TensorBoard(tmp_path))
+    options = {"settings": QUICK, "callback": watch, "control": images("control", 4, 2)}
     results = retouch.teach(tiny_clip(), replace(stream, tasks=tasks), method(), **options)
     assert results.finished
     assert results.metrics() == {}
@@ -502,7 +504,7 @@ def test_a_run_without_test_images_can_be_watched(tmp_path: Path, capsys: Any):
 
 
 def test_tensorboard_that_is_not_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    from retouch.learn.tensorboard import TensorBoard
+    from retouch.train.tensorboard_logger import TensorBoard
 
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with pytest.raises(UserError, match=r"pip install 'retouch\[tensorboard\]'"):
@@ -514,21 +516,21 @@ def test_the_bar_and_the_lines_say_where_a_run_stands():
 
     from rich.console import Console
 
-    from retouch.learn.watch import Bar, Lines
+    from retouch.train.callbacks import PlainProgress, ProgressBar
 
     screen, lines = StringIO(), StringIO()
     console = Console(file=screen, force_terminal=True, width=120)
     results, _ = teach()
-    with Bar("spu", 3, QUICK.epochs, console) as bar:
-        bar.begins(2, 9)
-        bar.stepped(4, 1, 0.5)
+    with ProgressBar("spu", 3, QUICK.epochs, console) as bar:
+        bar.on_task_begin(2, 9)
+        bar.on_step(4, 1, 0.5)
         bar._progress.refresh()
         assert "task 3/3, epoch 2/3" in screen.getvalue()
-        bar.stepped(8, 2, 0.25)
-        bar.judged(results)
+        bar.on_step(8, 2, 0.25)
+        bar.on_evaluate(results)
     for words in ("task 3/3, judging", "loss 0.250", "task  3/3  new classes"):
         assert words in screen.getvalue()
-    teach(watch=Lines("spu", lines))
+    teach(callback=PlainProgress("spu", lines))
     assert [line.split()[:3] for line in lines.getvalue().splitlines()] == [
         ["spu", "before", "new"],
         ["spu", "task", "1/3"],
@@ -550,7 +552,7 @@ def test_the_bar_and_the_lines_say_where_a_run_stands():
 def test_damaged_files_are_refused_by_name(file: str, damage: str, tmp_path: Path):
     """A run that goes on with what was changed would end with other numbers, and say nothing."""
     with pytest.raises(ZeroDivisionError):
-        teach(tmp_path, "mas", watch=Stop(14, ZeroDivisionError()), checkpoint_seconds=0)
+        teach(tmp_path, "mas", callback=Stop(14, ZeroDivisionError()), checkpoint_seconds=0)
     path = tmp_path / file
     content = path.read_bytes()
     if damage == "gone":

@@ -15,8 +15,8 @@ from test_data import make_folder
 from tiny import tiny_clip, tiny_folder
 
 import retouch
+from retouch.clip.fast.light import LightClip, load_light
 from retouch.clip.hf import HuggingFaceClip
-from retouch.clip.light import LightClip, load_light
 from retouch.sparse import fingerprint
 
 PROMPTS = ["a photo of a red sign", "blue", "", "a picture of the dark green photo, bright " * 9]
@@ -28,12 +28,12 @@ def same(folder: Path | str) -> None:
     assert type(light) is LightClip
     assert type(full) is HuggingFaceClip
     assert fingerprint(light.model) == fingerprint(full.model)
-    assert light.pixels == full.pixels
-    height, width = full.pixels.size
+    assert light.preprocess == full.preprocess
+    height, width = full.preprocess.size
     noise = np.random.default_rng(0).integers(0, 256, (5, height, width, 3), np.uint8)
     with torch.no_grad():
         for each in (PROMPTS[:2], PROMPTS):
-            tokens = [clip.tokenise(each) for clip in (light, full)]
+            tokens = [clip.tokenize(each) for clip in (light, full)]
             assert torch.equal(tokens[0]["input_ids"], tokens[1]["input_ids"])
             assert torch.equal(light.lengths(tokens[0]), full.lengths(tokens[1]))
             assert torch.equal(light.text_features(tokens[0]), full.text_features(tokens[1]))
@@ -74,7 +74,7 @@ def test_it_reads_clips_own_tokenizer_as_transformers_does(tmp_path: Path):
     own = tiny_clip().model.config
     own.text_config.vocab_size, own.text_config.eos_token_id = 600, vocabulary[marks[1]]
     torch.manual_seed(0)
-    clip = HuggingFaceClip(transformers.CLIPModel(own), tokenizer, tiny_clip().pixels)
+    clip = HuggingFaceClip(transformers.CLIPModel(own), tokenizer, tiny_clip().preprocess)
     shutil.rmtree(folder)
     clip.save(folder)
     same(folder)
@@ -120,7 +120,7 @@ def test_classify_says_the_same_and_prompts_are_not_forgotten(
 ):
     words = [["classify", home / method, home / "photos", "--json"] for method in ("spu", "l2p")]
     light = [run(*each).stdout for each in words]
-    monkeypatch.setattr("retouch.clip.light.load_light", lambda folder, name: None)
+    monkeypatch.setattr("retouch.clip.fast.light.load_light", lambda folder, name: None)
     assert [run(*each).stdout for each in words] == light
 
 

@@ -15,36 +15,40 @@ from torch.nn.functional import cross_entropy, normalize
 
 import retouch
 from retouch.clip import Batch, Clip
-from retouch.clip.contrast import contrastive
+from retouch.clip.losses import contrastive
 from retouch.data import Stream
-from retouch.data.names import Names
+from retouch.data.image_store import ArrayStore
 from retouch.data.pairs import Pairs
-from retouch.data.pictures import Arrays
+from retouch.data.string_array import StringArray
 from retouch.errors import UserError
-from retouch.methods import Lesson, Method, Settings
-from retouch.methods.everything import Everything
+from retouch.methods import Method, Settings, TaskContext
 from retouch.methods.ewc import EWC, fisher
+from retouch.methods.full_finetune import FullFinetune
 from retouch.methods.lora import QUERY_AND_VALUE, LoRA
-from retouch.methods.method import Balanced
-from retouch.methods.slca import Alignment, Projection, SlowBackbone, gaussian
+from retouch.methods.method import BalancedReplay
+from retouch.methods.slca import ClassifierAlignment, Projection, SlowBackbone, gaussian
 from retouch.sparse import Delta, fingerprint, locate
 
 QUICK = Settings(epochs=3, batch=8, lr=5e-3, weight_decay=0.1)
 LORA = LoRA(rank=2, alpha=8)
 METHODS = {
-    "lora-ewc": Method(name="lora-ewc", trains=LORA, keeps=EWC()),
-    "lora-ewc+er": Method(name="lora-ewc+er", trains=LORA, keeps=EWC(), replays=Balanced(size=12)),
+    "lora-ewc": Method(name="lora-ewc", update=LORA, regularizer=EWC()),
+    "lora-ewc+er": Method(
+        name="lora-ewc+er", update=LORA, regularizer=EWC(), replay=BalancedReplay(size=12)
+    ),
     "slca": Method(
-        name="slca", trains=SlowBackbone(), settles=Alignment(epochs=2, samples=16, ridge=1e-2)
+        name="slca",
+        update=SlowBackbone(),
+        after_task=ClassifierAlignment(epochs=2, samples=16, ridge=1e-2),
     ),
 }
 
 
 def reference(count: int = 10, size: int = 16) -> Pairs:
-    dice = np.random.default_rng(7)
-    arrays = dice.integers(0, 256, (count, size, size, 3)).astype(np.uint8)
-    captions = Names(f"a picture of the {CLASSES[i % 6]}" for i in range(count))
-    return Pairs("reference", captions, Arrays(arrays, "reference"))
+    rng = np.random.default_rng(7)
+    arrays = rng.integers(0, 256, (count, size, size, 3)).astype(np.uint8)
+    captions = StringArray(f"a picture of the {CLASSES[i % 6]}" for i in range(count))
+    return Pairs("reference", captions, ArrayStore(arrays, "reference"))
 
 
 def teach(method: Method, clip: Clip | None = None, **options: Any) -> str:
@@ -56,8 +60,8 @@ def teach(method: Method, clip: Clip | None = None, **options: Any) -> str:
     return fingerprint(clip.model)
 
 
-def first_lesson(clip: Clip, stream: Stream, task: int = 0) -> Lesson:
-    return Lesson(clip, stream, stream.tasks[task], QUICK, plain_loss)
+def first_lesson(clip: Clip, stream: Stream, task: int = 0) -> TaskContext:
+    return TaskContext(clip, stream, stream.tasks[task], QUICK, plain_loss)
 
 
 @pytest.fixture(params=METHODS)
@@ -68,7 +72,7 @@ def method(request: pytest.FixtureRequest) -> Method:
 def test_a_run_learns_and_leaves_a_plain_model(method: Method, tmp_path: Path):
     clip, heard = tiny_clip(), Listener()
     names, attributes = list(clip.model.state_dict()), set(vars(clip.model))
-    teach(method, clip, out=tmp_path / "run", watch=heard)
+    teach(method, clip, out=tmp_path / "run", callback=heard)
     assert sum(heard.losses[6:9]) < sum(heard.losses[:3])
     assert list(clip.model.state_dict()) == names
     assert set(vars(clip.model)) == attributes
@@ -101,7 +105,7 @@ def test_micro_batches_and_bf16(method: Method):
 def test_only_query_and_value_move_and_by_a_low_rank(stream: Stream):
     clip, start = tiny_clip(), tiny_clip().model.state_dict()
     two = Stream.split(images("train", 6, 12), images("test", 6, 4), tasks=1, order=0)
-    retouch.teach(clip, two, Method(name="lora", trains=LORA), settings=QUICK)
+    retouch.teach(clip, two, Method(name="lora", update=LORA), settings=QUICK)
     moved = {n: t - start[n] for n, t in clip.model.state_dict().items()}
     names = locate(clip.model, QUERY_AND_VALUE).keys()
     assert {n for n, change in moved.items() if change.any()} == names
@@ -113,16 +117,18 @@ def test_only_query_and_value_move_and_by_a_low_rank(stream: Stream):
 
 def test_factors_begin_at_zero_are_seeded_and_merge_exactly(stream: Stream):
     clip = tiny_clip()
-    pixels = torch.from_numpy(stream.train.read(np.arange(3), clip.pixels))
+    pixels = torch.from_numpy(stream.train.read(np.arange(3), clip.preprocess))
     before, start = clip.image_features(pixels), fingerprint(clip.model)
     firsts = []
     for noise in range(2):
         torch.manual_seed(noise)
-        lesson = first_lesson(clip, stream)
-        with LORA.begin(lesson) as update:
-            assert update.trainable == sum(p.numel() for p in update.extra.values()) == 8 * 2 * 64
+        context = first_lesson(clip, stream)
+        with LORA.begin(context) as update:
+            assert (
+                update.num_trainable == sum(p.numel() for p in update.extra.values()) == 8 * 2 * 64
+            )
             assert torch.equal(clip.image_features(pixels), before)
-            assert not any(p.requires_grad for p in lesson.clip.model.parameters() if p.ndim != 2)
+            assert not any(p.requires_grad for p in context.clip.model.parameters() if p.ndim != 2)
             firsts.append({n: p.detach().clone() for n, p in update.extra.items()})
             for name, factor in update.extra.items():
                 if name.endswith("B"):
@@ -135,25 +141,25 @@ def test_factors_begin_at_zero_are_seeded_and_merge_exactly(stream: Stream):
 
     name = "text_model.encoder.layers.1.self_attn.q_proj.weight"
     old = clip.model.get_parameter(name).detach().clone()
-    lesson = first_lesson(clip, stream)
-    with LORA.begin(lesson) as update:
+    context = first_lesson(clip, stream)
+    with LORA.begin(context) as update:
         first, second = (update.extra[name.replace("weight", x)] for x in "AB")
         second.data.normal_()
-        wrapped = clip.text_features(clip.tokenise(CLASSES))
-        seen = lesson.weights()[name]
+        wrapped = clip.text_features(clip.tokenize(CLASSES))
+        seen = context.weights()[name]
         assert seen.requires_grad
         assert torch.equal(seen, old + 4.0 * (second @ first))  # alpha / rank = 4
         update.end()
         assert torch.equal(clip.model.get_parameter(name), seen)
         assert torch.equal(update.tensors[name], seen), "the update still sees the weight itself"
-        assert torch.equal(lesson.weights()[name], seen)
-        torch.testing.assert_close(clip.text_features(clip.tokenise(CLASSES)), wrapped)
+        assert torch.equal(context.weights()[name], seen)
+        torch.testing.assert_close(clip.text_features(clip.tokenize(CLASSES)), wrapped)
 
 
 def test_the_learning_rate_of_the_factors(stream: Stream):
     for factor in (1.0, 100.0):
         with LoRA(lr_factor=factor).begin(first_lesson(tiny_clip(), stream)) as update:
-            (group,) = update.optimiser.param_groups
+            (group,) = update.optimizer.param_groups
             assert group["lr"] == pytest.approx(QUICK.lr * factor)
             assert group["weight_decay"] == QUICK.weight_decay
 
@@ -162,9 +168,9 @@ def test_the_learning_rate_of_the_factors(stream: Stream):
 def test_both_towers_of_every_transformers_model(make: Callable[[], Clip], stream: Stream):
     clip = make()
     start = {n: t.clone() for n, t in clip.model.state_dict().items()}
-    size = clip.pixels.size[0]
+    size = clip.preprocess.size[0]
     some = Stream.split(images("a", 4, 4, size), images("b", 4, 2, size), 1)
-    retouch.teach(clip, some, Method(name="lora", trains=LORA), settings=QUICK)
+    retouch.teach(clip, some, Method(name="lora", update=LORA), settings=QUICK)
     moved = {n for n, t in clip.model.state_dict().items() if not torch.equal(t, start[n])}
     assert {n.startswith(clip.image_prefix) for n in moved} == {True, False}
     assert moved == locate(clip.model, QUERY_AND_VALUE).keys()
@@ -174,13 +180,13 @@ def test_where_lora_cannot_be_is_explained(stream: Stream, monkeypatch: pytest.M
     with pytest.raises(UserError, match=r"one matrix .*transformers version.*c_fc"):
         teach(METHODS["lora-ewc"], open_clip())
     with pytest.raises(UserError, match="logit_scale, which is not the weight of a linear layer"):
-        teach(METHODS["lora-ewc"].change({"trains.where": "logit_scale"}))
+        teach(METHODS["lora-ewc"].with_change({"update.where": "logit_scale"}))
     with pytest.raises(UserError, match="Weight matrices in this model"):
         teach(METHODS["lora-ewc"], own_pair())
     clip = open_clip()
     before = clip.model.state_dict()["visual.transformer.resblocks.0.mlp.c_fc.weight"].clone()
     retouch.teach(
-        clip, stream, Method(name="x", trains=LoRA(rank=1, where="*.mlp.c_fc")), settings=QUICK
+        clip, stream, Method(name="x", update=LoRA(rank=1, where="*.mlp.c_fc")), settings=QUICK
     )
     after = clip.model.state_dict()["visual.transformer.resblocks.0.mlp.c_fc.weight"]
     assert not torch.equal(before, after)
@@ -200,9 +206,9 @@ def test_the_fisher_diagonal_by_hand():
     order = np.array([4, 0, 3, 1, 2])
     expected = torch.zeros_like(weight)
     for group in (order[:3], order[3:]):
-        pixels = torch.from_numpy(pairs.read(group, clip.pixels))
+        pixels = torch.from_numpy(pairs.read(group, clip.preprocess))
         own = torch.arange(len(group))
-        batch = Batch(pixels, clip.tokenise(pairs.texts(group)), own, len(group))
+        batch = Batch(pixels, clip.tokenize(pairs.texts(group)), own, len(group))
         texts = clip.text_features(batch.tokens)
         loss = contrastive(clip.image_features(pixels), texts, own, clip.logit_scale)
         (slope,) = torch.autograd.grad(loss, weight)
@@ -228,25 +234,25 @@ def test_the_penalty_by_hand_and_around_the_pre_trained_weights(stream: Stream):
     order = np.random.default_rng([0, 33]).permutation(10)
     raw = fisher(clip, held, reference(), order, QUICK)
     mean = torch.cat([f.flatten() for f in raw.values()]).mean()
-    for normalise, unit in ((True, mean), (False, 1.0)):
-        keeps = EWC(weight=3.0, normalise=normalise)
+    for scaled, unit in ((True, mean), (False, 1.0)):
+        keeps = EWC(weight=3.0, normalize=scaled)
         keeps.start(clip, QUICK, reference())
-        lesson = first_lesson(clip, stream)
-        with LORA.begin(lesson) as update:
-            keeps.begin(lesson)
+        context = first_lesson(clip, stream)
+        with LORA.begin(context) as update:
+            keeps.begin(context)
             assert keeps.loss(None).item() == 0
             for name, factor in update.extra.items():
                 factor.data.add_(0.1 * name.endswith("B"))
             loss = keeps.loss(None)
-            now = {n: p.detach() for n, p in lesson.weights().items()}
+            now = {n: p.detach() for n, p in context.weights().items()}
             by_hand = sum((raw[n] / unit * (now[n] - start[n]) ** 2).sum() for n in held)
             torch.testing.assert_close(loss, 1.5 * by_hand)
             loss.backward()
             assert all(p.grad.any() for n, p in update.extra.items() if n.endswith("B"))
             update.end()
-        lesson = first_lesson(clip, stream, 1)
-        with LORA.begin(lesson):  # the next task begins where this one ended
-            keeps.begin(lesson)
+        context = first_lesson(clip, stream, 1)
+        with LORA.begin(context):  # the next task begins where this one ended
+            keeps.begin(context)
             penalty = keeps.loss(None)
         moved = sum((raw[n] / unit * (p - start[n]) ** 2).sum() for n, p in held.items())
         assert penalty.item() == pytest.approx(1.5 * moved.item(), rel=1e-5)
@@ -258,12 +264,14 @@ def test_the_penalty_by_hand_and_around_the_pre_trained_weights(stream: Stream):
 def test_ewc_acts_and_holds(stream: Stream):
     def distance(weight: float) -> float:
         clip, start = tiny_clip(), tiny_clip().model.state_dict()
-        teach(METHODS["lora-ewc"].change({"keeps.weight": weight}), clip)
+        teach(METHODS["lora-ewc"].with_change({"regularizer.weight": weight}), clip)
         return sum(float((t - start[n]).norm()) for n, t in clip.model.state_dict().items())
 
     free, held = distance(0.0), distance(100.0)
     assert held < 0.8 * free
-    assert teach(METHODS["lora-ewc"].change({"keeps.pairs": 4})) != teach(METHODS["lora-ewc"])
+    assert teach(METHODS["lora-ewc"].with_change({"regularizer.pairs": 4})) != teach(
+        METHODS["lora-ewc"]
+    )
 
 
 def test_what_ewc_needs_is_explained():
@@ -271,7 +279,7 @@ def test_what_ewc_needs_is_explained():
         teach(METHODS["lora-ewc"], reference=None)
     with pytest.raises(UserError, match="holds 1 image with a caption"):
         teach(METHODS["lora-ewc"], reference=reference(1))
-    apart = Method(name="x", trains=LORA, keeps=EWC(where="*.mlp.fc1"))
+    apart = Method(name="x", update=LORA, regularizer=EWC(where="*.mlp.fc1"))
     with pytest.raises(UserError, match=r"none of which moves; name what moves, such as .*v_proj"):
         teach(apart)
     assert METHODS["lora-ewc"].copies == 2
@@ -283,9 +291,9 @@ def test_what_ewc_needs_is_explained():
 
 def test_the_backbone_is_slow(stream: Stream):
     clip, start = tiny_clip(), tiny_clip().model.state_dict()
-    lesson = first_lesson(clip, stream)
-    with SlowBackbone(slow=0.2).begin(lesson) as update:
-        fast, slow = update.optimiser.param_groups
+    context = first_lesson(clip, stream)
+    with SlowBackbone(slow=0.2).begin(context) as update:
+        fast, slow = update.optimizer.param_groups
         assert (fast["lr"], slow["lr"]) == (QUICK.lr, pytest.approx(QUICK.lr / 5))
         assert len(fast["params"]) == 2
         assert len(update.selection) == len(list(clip.model.parameters()))
@@ -311,7 +319,7 @@ def test_a_gaussian_is_the_mean_and_the_covariance():
 
 
 def test_samples_are_drawn_from_the_gaussian(stream: Stream):
-    part = Alignment(samples=20_000, ridge=0.25)
+    part = ClassifierAlignment(samples=20_000, ridge=0.25)
     features = torch.randn(6, 4) * 3
     part._gaussians[2] = gaussian(features)
     drawn = part._draw(first_lesson(tiny_clip(), stream), 2, epoch=0)
@@ -331,7 +339,9 @@ def test_a_projection_apart_from_its_tower(make: Callable[[], Clip], bf16: bool)
     clip.bf16 = bf16
     start = fingerprint(clip.model)
     _check(clip)
-    pixels = torch.from_numpy(reference(3, clip.pixels.size[0]).read(np.arange(3), clip.pixels))
+    pixels = torch.from_numpy(
+        reference(3, clip.preprocess.size[0]).read(np.arange(3), clip.preprocess)
+    )
     before = _images(clip, pixels)
     found = normalize(Projection(clip, "image")(before), dim=-1)
     close = {"rtol": 0, "atol": 0.02 if bf16 else 1e-5}
@@ -342,21 +352,21 @@ def test_a_projection_apart_from_its_tower(make: Callable[[], Clip], bf16: bool)
 
 def test_the_logits_have_one_length_over_the_tasks():
     logits = torch.tensor([[3.0, 4.0, 0.0, 0.0, 12.0]])  # lengths 5 and 12, of two tasks
-    scaled = Alignment(temperature=0.5)._scaled(logits, [2, 3])
+    scaled = ClassifierAlignment(temperature=0.5)._scaled(logits, [2, 3])
     torch.testing.assert_close(scaled, logits / 8.5 / 0.5)
-    assert torch.equal(Alignment(temperature=None)._scaled(logits, [2, 3]), logits)
+    assert torch.equal(ClassifierAlignment(temperature=None)._scaled(logits, [2, 3]), logits)
 
 
 def test_alignment_trains_the_projections_alone_on_all_classes(stream: Stream):
     clip = tiny_clip()
-    part = Alignment(epochs=8, samples=16, temperature=None, ridge=0.0)
+    part = ClassifierAlignment(epochs=8, samples=16, temperature=None, ridge=0.0)
     seen = [*stream.tasks[0].classes, *stream.tasks[1].classes]
     for number in range(2):
-        lesson = first_lesson(clip, stream, number)
+        context = first_lesson(clip, stream, number)
         before = {n: t.clone() for n, t in clip.model.state_dict().items()}
         losses = [sampled_loss(clip, stream, part, seen)] if number else []
-        with SlowBackbone().begin(lesson) as update:
-            part.end(lesson, update)
+        with SlowBackbone().begin(context) as update:
+            part.end(context, update)
         moved = {n for n, t in clip.model.state_dict().items() if not torch.equal(t, before[n])}
         assert moved == {"visual_projection.weight", "text_projection.weight"}
         assert sorted(part._gaussians) == sorted(seen[: 2 * (number + 1)])
@@ -365,11 +375,11 @@ def test_alignment_trains_the_projections_alone_on_all_classes(stream: Stream):
             assert losses[1] < losses[0]
 
 
-def sampled_loss(clip: Clip, stream: Stream, part: Alignment, seen: list[int]) -> float:
+def sampled_loss(clip: Clip, stream: Stream, part: ClassifierAlignment, seen: list[int]) -> float:
     """How well the prompts tell the classes' real images apart."""
     positions = stream.train.of_classes(seen)
-    pixels = torch.from_numpy(stream.train.read(positions, clip.pixels))
-    tokens = clip.tokenise([f"a photo of {name}" for name in stream.names(seen)])
+    pixels = torch.from_numpy(stream.train.read(positions, clip.preprocess))
+    tokens = clip.tokenize([f"a photo of {name}" for name in stream.names(seen)])
     logits = clip.logit_scale * clip.image_features(pixels) @ clip.text_features(tokens).T
     targets = torch.tensor([seen.index(label) for label in stream.train.labels[positions]])
     return cross_entropy(logits, targets).item()
@@ -377,14 +387,14 @@ def sampled_loss(clip: Clip, stream: Stream, part: Alignment, seen: list[int]) -
 
 def test_alignment_changes_the_result_and_keeps_earlier_classes(stream: Stream):
     base = METHODS["slca"]
-    none = base.change({"settles.epochs": 0})
-    plain = Method(name="slca", trains=SlowBackbone())
+    none = base.with_change({"after_task.epochs": 0})
+    plain = Method(name="slca", update=SlowBackbone())
     assert teach(none) == teach(plain)
     assert teach(base) != teach(plain)
-    assert teach(base.change({"settles.temperature": None})) != teach(base)
-    part = Alignment()
+    assert teach(base.with_change({"after_task.temperature": None})) != teach(base)
+    part = ClassifierAlignment()
     part._gaussians[4] = gaussian(torch.randn(5, 8))
-    other = Alignment()
+    other = ClassifierAlignment()
     other.restore(part.state())
     assert all(
         torch.equal(a, b) for a, b in zip(other._gaussians[4], part._gaussians[4], strict=True)
@@ -392,9 +402,14 @@ def test_alignment_changes_the_result_and_keeps_earlier_classes(stream: Stream):
 
 
 def test_what_slca_needs_is_explained():
-    for method in (METHODS["slca"], Method(name="x", trains=Everything(), settles=Alignment())):
+    for method in (
+        METHODS["slca"],
+        Method(name="x", update=FullFinetune(), after_task=ClassifierAlignment()),
+    ):
         with pytest.raises(UserError, match="own pair of encoders has none"):
             teach(method, own_pair())
-    held = Method(name="x", trains=Everything(where="first-mlp"), settles=Alignment())
+    held = Method(
+        name="x", update=FullFinetune(where="first-mlp"), after_task=ClassifierAlignment()
+    )
     with pytest.raises(UserError, match=r"visual_projection\.weight, but what trains may not"):
         teach(held)

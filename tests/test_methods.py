@@ -15,25 +15,35 @@ from torch import Tensor, nn
 
 import retouch
 from retouch.clip import Clip, Features
-from retouch.clip.recorded import Pass
+from retouch.clip.fast.cuda_graphs import ForwardPass
 from retouch.data import Pairs, Stream
-from retouch.data.names import Names
+from retouch.data.string_array import StringArray
 from retouch.errors import UserError
-from retouch.learn import Results, Watch
-from retouch.methods import RECIPES, Keeps, Lesson, Method, Settings, Settles, Update, recipe
-from retouch.methods.everything import Everything
+from retouch.evaluate import Results
+from retouch.methods import (
+    RECIPES,
+    AfterTask,
+    Method,
+    Regularizer,
+    Settings,
+    TaskContext,
+    TaskUpdate,
+    recipe,
+)
+from retouch.methods.full_finetune import FullFinetune
 from retouch.methods.method import Cosine
 from retouch.sparse import Delta, Selection, fingerprint, locate
+from retouch.train import Callback
 
 QUICK = Settings(epochs=4, batch=8, lr=5e-3, weight_decay=0.1)
 
 
 SMALL: dict[str, dict[str, Any]] = {
-    "mas": {"keeps.images": 8},
-    "mask": {"trains.share": 1.0},  # several batches to learn from
-    "zscl": {"keeps.batch": 6, "settles.every": 3},
-    "slca": {"settles.epochs": 1, "settles.samples": 16},
-    "dualprompt": {"trains.general": (1,), "trains.expert": (2,), "trains.tasks": 3},
+    "mas": {"regularizer.images": 8},
+    "mask": {"update.share": 1.0},  # several batches to learn from
+    "zscl": {"regularizer.batch": 6, "after_task.every": 3},
+    "slca": {"after_task.epochs": 1, "after_task.samples": 16},
+    "dualprompt": {"update.general": (1,), "update.expert": (2,), "update.tasks": 3},
 }
 """What fits a model of two layers and a stream of few images."""
 
@@ -41,16 +51,16 @@ SMALL: dict[str, dict[str, Any]] = {
 def quick(name: str, **changes: Any) -> Method:
     """A recipe with a buffer that fits the tiny stream."""
     method = recipe(name)
-    replays = {"replays.size": 12} if "size" in type(method.replays).model_fields else {}
+    replays = {"replay.size": 12} if "size" in type(method.replay).model_fields else {}
     own = {**replays, **SMALL.get(name, {})}
-    return method.change({**own, **{k.replace("__", "."): v for k, v in changes.items()}})
+    return method.with_change({**own, **{k.replace("__", "."): v for k, v in changes.items()}})
 
 
 def reference(count: int = 12) -> Pairs:
     """Pictures with captions."""
     found = images("reference", 6, count // 6)
     said = [f"a picture of {found.classes[label]}" for label in found.labels]
-    return Pairs("reference", Names(said), found.pictures)
+    return Pairs("reference", StringArray(said), found.store)
 
 
 def learn(clip: Clip, stream: Stream, method: Method, **options: Any) -> Results:
@@ -59,11 +69,11 @@ def learn(clip: Clip, stream: Stream, method: Method, **options: Any) -> Results
     return retouch.teach(clip, stream, method, **{**given, **options})
 
 
-class Listener(Watch):
+class Listener(Callback):
     def __init__(self) -> None:
         self.losses: list[float] = []
 
-    def stepped(self, step: int, epoch: int, loss: float) -> None:
+    def on_step(self, step: int, epoch: int, loss: float) -> None:
         self.losses.append(loss)
 
 
@@ -75,7 +85,7 @@ def name(request: pytest.FixtureRequest) -> str:
 def test_a_run_of_every_method(name: str, stream: Stream, tmp_path: Path):
     clip, heard = tiny_clip(), Listener()
     start = {n: p.detach().clone() for n, p in clip.model.named_parameters()}
-    results = learn(clip, stream, quick(name), out=tmp_path, watch=heard)
+    results = learn(clip, stream, quick(name), out=tmp_path, callback=heard)
     assert results.finished
     assert len(results.rows) == 4
     assert all(math.isfinite(x) for row in results.rows for x in (*row.tasks, row.control))
@@ -96,7 +106,7 @@ def test_a_run_of_every_method(name: str, stream: Stream, tmp_path: Path):
         Delta.load(tmp_path / "deltas" / f"task-{number + 1:02}.safetensors").apply(fresh.model)
     assert fingerprint(fresh.model) == fingerprint(clip.model)
     clip.save(tmp_path / "saved")
-    pixels = torch.from_numpy(stream.test.read(stream.tasks[0].test, clip.pixels))
+    pixels = torch.from_numpy(stream.test.read(stream.tasks[0].test, clip.preprocess))
     with torch.no_grad():
         loaded = retouch.load(str(tmp_path / "saved")).image_features(pixels)
         assert torch.allclose(loaded, clip.image_features(pixels), atol=1e-6)
@@ -123,7 +133,7 @@ def test_nothing_of_a_pass_is_left_when_the_next_one_begins(
     """A GPU could not record that one, because somebody may still ask for the gradient."""
     clip, run, left = tiny_clip(), Clip._run, []
 
-    def watched(self: Clip, passes: Sequence[Pass]) -> Sequence[Tensor]:
+    def watched(self: Clip, passes: Sequence[ForwardPass]) -> Sequence[Tensor]:
         moving = [p for p in clip.model.parameters() if p.requires_grad]
         if self is not clip or not torch.is_grad_enabled() or not moving:
             return run(self, passes)
@@ -152,7 +162,7 @@ class Spy(type(images("train", 6, 1))):
 
 def spying(name: str, each: int) -> Spy:
     plain = images(name, 6, each)
-    spy = Spy(plain.name, plain.classes, plain.labels, plain.pictures)
+    spy = Spy(plain.name, plain.classes, plain.labels, plain.store)
     spy.seen = []
     return spy
 
@@ -161,24 +171,24 @@ def test_no_method_reads_a_later_tasks_images_and_only_replay_reads_earlier_ones
     train = spying("train", 8)
     stream = Stream.split(train, images("test", 6, 2), tasks=3)
 
-    class Guard(Watch):
+    class Guard(Callback):
         task = 0
 
-        def begins(self, task: int, steps: int) -> None:
+        def on_task_begin(self, task: int, steps: int) -> None:
             # The scoring of this task is over, the earlier tasks are learned.
             allowed = {int(i) for t in stream.tasks[: task + 1] for i in t.train}
             assert set(train.seen) <= allowed
             train.seen.clear()
             self.task = task
 
-        def stepped(self, step: int, epoch: int, loss: float) -> None:
+        def on_step(self, step: int, epoch: int, loss: float) -> None:
             allowed = {int(i) for t in stream.tasks[: self.task + 1] for i in t.train}
             own = {int(i) for i in stream.tasks[self.task].train}
             assert set(train.seen) <= allowed
-            if quick(name).replays.buffer(48, 0).size == 0:
+            if quick(name).replay.buffer(48, 0).size == 0:
                 assert set(train.seen) <= own
 
-    learn(tiny_clip(), stream, quick(name), watch=Guard())
+    learn(tiny_clip(), stream, quick(name), callback=Guard())
 
 
 def test_stopped_again_and_again_it_ends_with_the_bits_of_the_same_seed(name: str, tmp_path: Path):
@@ -192,7 +202,7 @@ def test_stopped_again_and_again_it_ends_with_the_bits_of_the_same_seed(name: st
         plain = list(clip.model.state_dict())
         watch = Stop(after, KeyboardInterrupt())
         with pytest.raises(KeyboardInterrupt):
-            learn(clip, stream, quick(name), out=tmp_path / "part", watch=watch, **options)
+            learn(clip, stream, quick(name), out=tmp_path / "part", callback=watch, **options)
         assert list(clip.model.state_dict()) == plain or name in ("l2p", "dualprompt")
         torch.manual_seed(after)  # nothing may depend on it
     resumed = tiny_clip()
@@ -205,20 +215,20 @@ def test_stopped_again_and_again_it_ends_with_the_bits_of_the_same_seed(name: st
 
 
 DEFINING = [
-    ("mas", "keeps", Keeps()),
-    ("er+lwf", "keeps", Keeps()),
-    ("er+prd", "keeps", Keeps()),
-    ("lora-ewc", "keeps", Keeps()),
-    ("l2p", "keeps", Keeps()),
-    ("dualprompt", "keeps", Keeps()),
-    ("zscl", "keeps", Keeps()),
-    ("zscl", "settles", Settles()),
-    ("slca", "settles", Settles()),
-    ("slca", "trains", Everything()),
-    ("sparsecl", "trains", Everything(where=("*attn*", "*mlp*"))),
-    ("spg", "trains", Everything()),
-    ("wise-ft", "settles", Settles()),
-    ("magmax", "settles", Settles()),
+    ("mas", "regularizer", Regularizer()),
+    ("er+lwf", "regularizer", Regularizer()),
+    ("er+prd", "regularizer", Regularizer()),
+    ("lora-ewc", "regularizer", Regularizer()),
+    ("l2p", "regularizer", Regularizer()),
+    ("dualprompt", "regularizer", Regularizer()),
+    ("zscl", "regularizer", Regularizer()),
+    ("zscl", "after_task", AfterTask()),
+    ("slca", "after_task", AfterTask()),
+    ("slca", "update", FullFinetune()),
+    ("sparsecl", "update", FullFinetune(where=("*attn*", "*mlp*"))),
+    ("spg", "update", FullFinetune()),
+    ("wise-ft", "after_task", AfterTask()),
+    ("magmax", "after_task", AfterTask()),
 ]
 
 
@@ -279,10 +289,10 @@ def test_spu_selects_by_the_gradient_of_the_task(stream: Stream):
     """Against a gradient taken by hand: the mean over exactly the images it looks at."""
     clip, task = tiny_clip(), stream.tasks[1]
     settings = Settings(batch=64)
-    method = recipe("spu", {"trains.share": 1.0})
-    lesson = Lesson(clip, stream, task, settings, lambda f: plain_loss(f))
-    found = method.trains.select(lesson)
-    batch = lesson.load(task.train)
+    method = recipe("spu", {"update.share": 1.0})
+    context = TaskContext(clip, stream, task, settings, lambda f: plain_loss(f))
+    found = method.update.select(context)
+    batch = context.load(task.train)
     parameters = locate(clip.model)
     features = clip.image_features(batch.pixels), clip.text_features(batch.tokens)
     loss = plain_loss(Features(*features, clip.logit_scale, batch))
@@ -306,8 +316,8 @@ def test_selections_differ_between_tasks_and_between_scores(stream: Stream):
     settings = Settings(batch=16)
     chosen = []
     for score, task in (("gradient", 0), ("gradient", 1), ("random", 0), ("magnitude", 0)):
-        lesson = Lesson(clip, stream, stream.tasks[task], settings, plain_loss)
-        selection = recipe("spu", {"trains.score": score}).trains.select(lesson)
+        context = TaskContext(clip, stream, stream.tasks[task], settings, plain_loss)
+        selection = recipe("spu", {"update.score": score}).update.select(context)
         chosen.append(selection["text_model.encoder.layers.0.mlp.fc1.weight"].index.tolist())
     assert len({tuple(c) for c in chosen}) == 4
 
@@ -315,14 +325,14 @@ def test_selections_differ_between_tasks_and_between_scores(stream: Stream):
 @pytest.mark.parametrize(
     ("changes", "kinds", "count"),
     [
-        ({"trains.where": "attention"}, "attention", int(0.1 * 32 * 32)),
-        ({"trains.where": "second-mlp", "trains.rate": 0.5}, "second-mlp", 32 * 32),
-        ({"trains.unit": "neuron"}, "first-mlp", 6 * 32),
-        ({"trains.batches": 1}, "first-mlp", int(0.1 * 32 * 64)),
+        ({"update.where": "attention"}, "attention", int(0.1 * 32 * 32)),
+        ({"update.where": "second-mlp", "update.rate": 0.5}, "second-mlp", 32 * 32),
+        ({"update.unit": "neuron"}, "first-mlp", 6 * 32),
+        ({"update.batches": 1}, "first-mlp", int(0.1 * 32 * 64)),
     ],
 )
 def test_the_ablations_of_spu(stream: Stream, changes: dict[str, Any], kinds: str, count: int):
-    moved = changed(quick("spu").change(changes), stream)
+    moved = changed(quick("spu").with_change(changes), stream)
     assert moved.keys() == locate(tiny_clip().model, kinds).keys()
     assert {int(m.sum()) for m in moved.values()} == {count}
 
@@ -352,7 +362,7 @@ def test_cosine_with_warm_up_by_steps():
 def replayed(name: str, stream: Stream, **changes: Any) -> list[tuple[int, int]]:
     """New and old images of each step of the second task."""
     shapes: list[tuple[int, int]] = []
-    original = Lesson.batches
+    original = TaskContext.batches
 
     def spy(self, *about):
         for step, batch in original(self, *about):
@@ -361,7 +371,7 @@ def replayed(name: str, stream: Stream, **changes: Any) -> list[tuple[int, int]]
             yield step, batch
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Lesson, "batches", spy)
+        patch.setattr(TaskContext, "batches", spy)
         retouch.teach(tiny_clip(), stream, quick(name, **changes), settings=QUICK)
     return shapes
 
@@ -377,45 +387,45 @@ def test_replay_joins_in_equal_number(stream: Stream):
 def test_what_keeps_has_no_part_in_the_score(stream: Stream):
     """The paper scores by the task's own loss; and a part need not be ready before `begin`."""
 
-    class Strict(Keeps):
+    class Strict(Regularizer):
         _ready: bool = PrivateAttr(False)
 
-        def begin(self, lesson: Lesson) -> None:
+        def begin(self, context: TaskContext) -> None:
             self._ready = True
 
         def loss(self, features: Features) -> Tensor | None:
             assert self._ready
             return None
 
-    strict = quick("spu").model_copy(update={"keeps": Strict()})
+    strict = quick("spu").model_copy(update={"regularizer": Strict()})
     assert retouch.teach(tiny_clip(), stream, strict, settings=QUICK).finished
 
 
 # A method of one's own: each of the four parts acts.
 
 
-class Anchor(Keeps):
+class Anchor(Regularizer):
     weight: float = 1.0
 
     def loss(self, features: Features) -> Tensor | None:
         return self.weight * features.texts.square().sum(dim=1).mean() * features.scale
 
 
-class HalfWay(Settles):
+class HalfWay(AfterTask):
     """Go only half of the way, among the entries that may move."""
 
-    def end(self, lesson: Lesson, update: Update) -> None:
+    def end(self, context: TaskContext, update: TaskUpdate) -> None:
         with torch.no_grad():
             for name, chosen in update.selection.items():
-                weight = lesson.clip.model.get_parameter(name)
-                chosen.put(weight, chosen.take(weight) / 2)
+                weight = context.clip.model.get_parameter(name)
+                chosen.scatter(weight, chosen.gather(weight) / 2)
 
 
 def test_keeps_and_settles_act(stream: Stream, tmp_path: Path):
-    base = Method(name="mine", trains=Everything(where="visual_projection"))
-    kept = Method(name="mine", trains=Everything(where="visual_projection"), settles=HalfWay())
-    anchored = Method(name="mine", trains=Everything(where="logit_scale"), keeps=Anchor())
-    free = Method(name="mine", trains=Everything(where="logit_scale"))
+    base = Method(name="mine", update=FullFinetune(where="visual_projection"))
+    kept = Method(name="mine", update=FullFinetune(where="visual_projection"), after_task=HalfWay())
+    anchored = Method(name="mine", update=FullFinetune(where="logit_scale"), regularizer=Anchor())
+    free = Method(name="mine", update=FullFinetune(where="logit_scale"))
     prints = []
     for number, method in enumerate((base, kept, anchored, free)):
         clip = tiny_clip()
@@ -435,10 +445,10 @@ def test_keeps_and_settles_act(stream: Stream, tmp_path: Path):
 def test_unknown_names_and_settings_are_explained():
     with pytest.raises(UserError, match="no method 'spo'; there are frozen"):
         recipe("spo")
-    with pytest.raises(UserError, match=r"trains.rat=1.*trains\.rate"):
-        recipe("spu", {"trains.rat": 1})
+    with pytest.raises(UserError, match=r"update.rat=1.*trains\.rate"):
+        recipe("spu", {"update.rat": 1})
     with pytest.raises(UserError, match=r"trains\.rate=2: .*less than or equal to 1"):
-        recipe("spu", {"trains.rate": 2})
+        recipe("spu", {"update.rate": 2})
     with pytest.raises(UserError, match="objective"):
         recipe("spu", {"objective": "nothing"})
     with pytest.raises(UserError, match="tunes"):
@@ -447,9 +457,9 @@ def test_unknown_names_and_settings_are_explained():
         retouch.teach(
             tiny_clip(),
             Stream.split(images("a", 2, 3), images("b", 2, 2), 1),
-            recipe("spu", {"trains.score": "fame"}),
+            recipe("spu", {"update.score": "fame"}),
         )
-    assert recipe("spu", {"trains.rate": 0.05, "objective": "joined"}).objective == "joined"
+    assert recipe("spu", {"update.rate": 0.05, "objective": "joined"}).objective == "joined"
 
 
 def test_a_model_that_was_frozen_by_its_owner_learns_and_stays_as_it_was(stream: Stream):

@@ -2,8 +2,8 @@
 
 import pytest
 
-from retouch.learn import metrics
-from retouch.learn.results import Results, Row, TaskInfo
+from retouch.evaluate import metrics
+from retouch.evaluate.results import Results, Row, TaskInfo
 
 # After task 1, 2, 3; only what is seen.
 A = [

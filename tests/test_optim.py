@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from retouch.errors import UserError
-from retouch.sparse import Chosen, Selection, SparseAdamW, linear_layers, select
-from retouch.sparse.rows import rows_of
+from retouch.sparse import Selection, SparseAdamW, SparseIndex, linear_layers, select
+from retouch.sparse.neuron_linear import whole_rows
 
 SHAPES = st.lists(st.lists(st.integers(1, 40), min_size=0, max_size=3), min_size=1, max_size=3)
 FLOATS = st.sampled_from([torch.float32, torch.float64, torch.bfloat16])
@@ -22,12 +22,12 @@ def bits(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().reshape(-1).view(kind)
 
 
-def choose(shape: tuple[int, ...], rate: float, dice: torch.Generator) -> Chosen:
+def choose(shape: tuple[int, ...], rate: float, rng: torch.Generator) -> SparseIndex:
     size = math.prod(shape)
     count = max(1, int(rate * size))
     if count == size:
-        return Chosen(shape)
-    return Chosen(shape, torch.randperm(size, generator=dice)[:count].sort().values)
+        return SparseIndex(shape)
+    return SparseIndex(shape, torch.randperm(size, generator=rng)[:count].sort().values)
 
 
 @settings(max_examples=60, deadline=None)
@@ -48,11 +48,9 @@ def choose(shape: tuple[int, ...], rate: float, dice: torch.Generator) -> Chosen
 def test_moves_chosen_entries_as_adamw_and_no_others(
     shapes, dtype, rate, lr, beta1, beta2, eps, decay, steps, accumulate, foreach, seed
 ):
-    dice = torch.Generator().manual_seed(seed)
-    starts = [torch.randn(shape, generator=dice).to(dtype) for shape in shapes]
-    selection = Selection(
-        {str(i): choose(tuple(s.shape), rate, dice) for i, s in enumerate(starts)}
-    )
+    rng = torch.Generator().manual_seed(seed)
+    starts = [torch.randn(shape, generator=rng).to(dtype) for shape in shapes]
+    selection = Selection({str(i): choose(tuple(s.shape), rate, rng) for i, s in enumerate(starts)})
     dense = [nn.Parameter(s.clone()) for s in starts]
     sparse = {str(i): nn.Parameter(s.clone()) for i, s in enumerate(starts)}
     options = {"lr": lr, "betas": (beta1, beta2), "eps": eps, "weight_decay": decay}
@@ -60,14 +58,14 @@ def test_moves_chosen_entries_as_adamw_and_no_others(
     ours = SparseAdamW(sparse, selection, foreach=foreach, **options)
     for _ in range(steps):
         for _ in range(accumulate):
-            slopes = [torch.randn(s.shape, generator=dice).to(dtype) for s in starts]
+            slopes = [torch.randn(s.shape, generator=rng).to(dtype) for s in starts]
             sum((p * g).sum().float() for p, g in zip(dense, slopes, strict=True)).backward()
             sum(
                 (p * g).sum().float() for p, g in zip(sparse.values(), slopes, strict=True)
             ).backward()
-        for optimiser in (reference, ours):
-            optimiser.step()
-            optimiser.zero_grad()
+        for optimizer in (reference, ours):
+            optimizer.step()
+            optimizer.zero_grad()
     for number, (start, want) in enumerate(zip(starts, dense, strict=True)):
         got, chosen = sparse[str(number)], selection[str(number)]
         expected = bits(start).clone()
@@ -79,28 +77,28 @@ def test_moves_chosen_entries_as_adamw_and_no_others(
 def small(seed: int = 0) -> tuple[nn.Module, Selection]:
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 4))
-    dice = torch.Generator().manual_seed(seed)
+    rng = torch.Generator().manual_seed(seed)
     names = ("0.weight", "2.weight")
     parameters = dict(model.named_parameters())
-    return model, Selection({n: choose(tuple(parameters[n].shape), 0.2, dice) for n in names})
+    return model, Selection({n: choose(tuple(parameters[n].shape), 0.2, rng) for n in names})
 
 
-def run(model: nn.Module, optimiser: SparseAdamW, steps: range, autocast: bool = False) -> None:
+def run(model: nn.Module, optimizer: SparseAdamW, steps: range, autocast: bool = False) -> None:
     for step in steps:
         x = torch.randn(32, 8, generator=torch.Generator().manual_seed(step))
         with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
             loss = model(x).square().mean()
         loss.backward()
-        optimiser.step()
-        optimiser.zero_grad()
+        optimizer.step()
+        optimizer.zero_grad()
 
 
 @pytest.mark.parametrize("autocast", [False, True])
 def test_unselected_weights_stay_bit_identical(autocast):
     model, selection = small()
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
-    optimiser = SparseAdamW(dict(model.named_parameters()), selection, lr=0.1, weight_decay=0.5)
-    run(model, optimiser, range(20), autocast)
+    optimizer = SparseAdamW(dict(model.named_parameters()), selection, lr=0.1, weight_decay=0.5)
+    run(model, optimizer, range(20), autocast)
     for name, parameter in model.named_parameters():
         same = bits(parameter) == bits(before[name])
         if name in selection:
@@ -131,7 +129,7 @@ def test_resumes_to_the_bit():
 
 def test_state_of_another_selection_is_refused():
     model, selection = small()
-    other = Selection({**selection.chosen, "0.weight": Chosen((16, 8), torch.tensor([0, 1]))})
+    other = Selection({**selection.entries, "0.weight": SparseIndex((16, 8), torch.tensor([0, 1]))})
     state = SparseAdamW(dict(model.named_parameters()), selection).state_dict()
     with pytest.raises(UserError, match="another selection"):
         SparseAdamW(dict(model.named_parameters()), other).load_state_dict(state)
@@ -139,11 +137,11 @@ def test_state_of_another_selection_is_refused():
 
 def test_no_dense_gradient_is_kept_and_moments_are_as_short_as_the_selection():
     model, selection = small()
-    optimiser = SparseAdamW(dict(model.named_parameters()), selection)
+    optimizer = SparseAdamW(dict(model.named_parameters()), selection)
     model(torch.randn(4, 8)).sum().backward()
     assert all(model.get_parameter(name).grad is None for name in selection)
-    optimiser.step()
-    moments = sum(state["exp_avg"].numel() for state in optimiser.state.values())
+    optimizer.step()
+    moments = sum(state["exp_avg"].numel() for state in optimizer.state.values())
     assert moments == selection.count
 
 
@@ -166,21 +164,21 @@ def test_fused_agrees_to_rounding():
 
 def test_scheduler_and_clipping_see_the_entries():
     model, selection = small()
-    optimiser = SparseAdamW(dict(model.named_parameters()), selection, lr=0.1)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: 0.5**step)
+    optimizer = SparseAdamW(dict(model.named_parameters()), selection, lr=0.1)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.5**step)
     model(torch.randn(4, 8)).sum().backward()
-    entries = optimiser.param_groups[0]["params"]
+    entries = optimizer.param_groups[0]["params"]
     norm = nn.utils.clip_grad_norm_(entries, 1e-3)
     assert norm > 1e-3
     assert sum(e.grad.square().sum() for e in entries).sqrt() <= 1.001e-3
-    optimiser.step()
+    optimizer.step()
     schedule.step()
-    assert optimiser.param_groups[0]["lr"] == pytest.approx(0.05)
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.05)
 
 
 def test_empty_selection_is_refused():
     model, _ = small()
-    nothing = Selection({"0.weight": Chosen((16, 8), torch.empty(0, dtype=torch.int64))})
+    nothing = Selection({"0.weight": SparseIndex((16, 8), torch.empty(0, dtype=torch.int64))})
     with pytest.raises(UserError, match="empty"):
         SparseAdamW(dict(model.named_parameters()), nothing)
 
@@ -197,17 +195,17 @@ def test_rows_get_the_gradient_that_the_whole_matrix_would_give_them(bf16: bool)
     selection = select(chosen, 0.25, "neuron")
     results = []
     for model, layers in ((plain, None), (fast, linear_layers(fast, selection))):
-        optimiser = SparseAdamW(dict(model.named_parameters()), selection, lr=1e-2, layers=layers)
-        dice = torch.Generator().manual_seed(1)
+        optimizer = SparseAdamW(dict(model.named_parameters()), selection, lr=1e-2, layers=layers)
+        rng = torch.Generator().manual_seed(1)
         for _ in range(4):
-            inputs = torch.randn(5, 7, 8, generator=dice, requires_grad=True)
+            inputs = torch.randn(5, 7, 8, generator=rng, requires_grad=True)
             with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
                 loss = model(inputs).square().sum()
             loss.backward()
-            optimiser.step()
-            optimiser.zero_grad()
+            optimizer.step()
+            optimizer.zero_grad()
         results.append((inputs.grad, loss.detach()))
-        optimiser.close()
+        optimizer.close()
     near = {"rtol": 2e-2, "atol": 2e-2} if bf16 else {}
     for a, b in zip(results[0], results[1], strict=True):
         torch.testing.assert_close(a, b, **near)
@@ -222,28 +220,28 @@ def test_rows_that_were_not_chosen_get_no_gradient_and_stay_to_the_bit():
     model = nn.Sequential(nn.Linear(6, 10), nn.ReLU(), nn.Linear(10, 2))
     before = model[0].weight.detach().clone()
     selection = select({"0.weight": torch.rand(10, 6)}, 0.3, "neuron")
-    rows = rows_of(selection["0.weight"])
+    rows = whole_rows(selection["0.weight"])
     assert rows is not None
-    optimiser = SparseAdamW(
+    optimizer = SparseAdamW(
         dict(model.named_parameters()), selection, lr=0.1, layers=linear_layers(model, selection)
     )
     model(torch.randn(4, 6)).sum().backward()
     assert model[0].weight.grad is None
-    weights = optimiser.weights()["0.weight"]
+    weights = optimizer.weights()["0.weight"]
     assert torch.equal(weights, before)
-    optimiser.step()
+    optimizer.step()
     others = [row for row in range(10) if row not in rows.tolist()]
     assert torch.equal(model[0].weight[others], before[others])
     assert not torch.equal(model[0].weight[rows], before[rows])
-    optimiser.zero_grad()
-    (optimiser.weights()["0.weight"] ** 2).sum().backward()  # a penalty on the weights acts
-    entries = optimiser.param_groups[0]["params"][0]
+    optimizer.zero_grad()
+    (optimizer.weights()["0.weight"] ** 2).sum().backward()  # a penalty on the weights acts
+    entries = optimizer.param_groups[0]["params"][0]
     torch.testing.assert_close(entries.grad, 2 * entries.detach())
 
 
 def test_only_whole_rows_of_a_matrix_are_rows():
-    assert rows_of(Chosen((4, 3), torch.tensor([3, 4, 5, 9, 10, 11]))).tolist() == [1, 3]
-    assert rows_of(Chosen((4, 3), torch.tensor([3, 4, 6]))) is None
-    assert rows_of(Chosen((4, 3), torch.tensor([1, 2, 3]))) is None
-    assert rows_of(Chosen((4, 3))) is None
-    assert rows_of(Chosen((4,), torch.tensor([1]))) is None
+    assert whole_rows(SparseIndex((4, 3), torch.tensor([3, 4, 5, 9, 10, 11]))).tolist() == [1, 3]
+    assert whole_rows(SparseIndex((4, 3), torch.tensor([3, 4, 6]))) is None
+    assert whole_rows(SparseIndex((4, 3), torch.tensor([1, 2, 3]))) is None
+    assert whole_rows(SparseIndex((4, 3))) is None
+    assert whole_rows(SparseIndex((4,), torch.tensor([1]))) is None

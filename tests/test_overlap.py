@@ -17,34 +17,42 @@ from test_clip import BACKBONES
 from test_report import Page
 from tiny import images, tiny_clip
 
-from retouch import sealed
+from retouch import checksummed
 from retouch.analysis.overlap import Overlap, overlap, read_overlap
 from retouch.data import Stream
 from retouch.errors import UserError
-from retouch.learn import teach
 from retouch.methods import Settings, recipe
 from retouch.report import overlap as drawn
 from retouch.report import write_report
-from retouch.report.inside import FOLDER, LARGEST, read_analyses
-from retouch.report.shared import pick, summary
-from retouch.sparse import Chosen, Selection, Snapshot, delta_file, locate, read_selection, select
-from retouch.sparse.change import Change
+from retouch.report.analysis_page import FOLDER, LARGEST, read_analyses
+from retouch.report.overlap_text import pick, summary
+from retouch.sparse import (
+    Selection,
+    Snapshot,
+    SparseIndex,
+    delta_file,
+    locate,
+    read_selection,
+    select,
+)
+from retouch.sparse.xor_diff import XorDiff
+from retouch.train import teach
 
 NAMES = ["vision_model.encoder.layers.0.mlp.fc1.weight", "text_model.encoder.layers.0.fc1.weight"]
 
 
-def chosen(shape: tuple[int, ...], positions: list[int]) -> Chosen:
-    return Chosen(shape, torch.tensor(sorted(positions)))
+def chosen(shape: tuple[int, ...], positions: list[int]) -> SparseIndex:
+    return SparseIndex(shape, torch.tensor(sorted(positions)))
 
 
 def at_random(seed: int, shapes: dict[str, tuple[int, ...]], rate: float = 0.1) -> Selection:
-    dice = torch.Generator().manual_seed(seed)
-    return select({name: torch.rand(shape, generator=dice) for name, shape in shapes.items()}, rate)
+    rng = torch.Generator().manual_seed(seed)
+    return select({name: torch.rand(shape, generator=rng) for name, shape in shapes.items()}, rate)
 
 
 def learned(folder: Path, method: str = "spu", tasks: int = 3, rate: float = 0.1) -> Path:
     stream = Stream.split(images("train", 6, 12), images("test", 6, 2), tasks=tasks)
-    way = recipe(method, {"trains.rate": rate} if method == "spu" else {})
+    way = recipe(method, {"update.rate": rate} if method == "spu" else {})
     teach(tiny_clip(), stream, way, settings=Settings(epochs=1, batch=6, lr=1e-3), out=folder)
     return folder
 
@@ -134,7 +142,7 @@ def test_neurons_that_tasks_use() -> None:
 
 
 def test_a_task_of_vit_b_16_is_stored_in_less_than_6_mb(tmp_path: Path) -> None:
-    dice = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     towers = {"vision_model": (3072, 768), "text_model": (2048, 512)}
     files = []
     for task in range(2):
@@ -142,9 +150,9 @@ def test_a_task_of_vit_b_16_is_stored_in_less_than_6_mb(tmp_path: Path) -> None:
         for tower, shape in towers.items():
             for block in range(12):
                 size = prod(shape)
-                some = np.flatnonzero(dice.random(size, np.float32) < 0.1)
-                own = Chosen(shape, torch.from_numpy(some))
-                change = Change(own, torch.bfloat16, torch.zeros(len(some), dtype=torch.int16))
+                some = np.flatnonzero(rng.random(size, np.float32) < 0.1)
+                own = SparseIndex(shape, torch.from_numpy(some))
+                change = XorDiff(own, torch.bfloat16, torch.zeros(len(some), dtype=torch.int16))
                 changes[f"{tower}.encoder.layers.{block}.mlp.fc1.weight"] = change
         files.append(tmp_path / f"{task}.safetensors")
         delta_file.write(files[-1], changes, {"before": "a", "after": "b"})
@@ -333,7 +341,7 @@ def analysis(run: Path, name: str, told: str, picture: bytes) -> Path:
     (folder / f"{name}.json").write_text(told)
     with suppress(ValueError):
         content = {**json.loads(told), "picture": sha256(picture).hexdigest()}
-        sealed.write_json(folder / f"{name}.json", content)
+        checksummed.write_json(folder / f"{name}.json", content)
     (folder / f"{name}.png").write_bytes(picture)
     return folder
 

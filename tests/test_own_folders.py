@@ -16,8 +16,8 @@ from test_sources import PIXELS
 
 from retouch.data import Splits, read_data
 from retouch.data.check import check
+from retouch.data.dataset_notes import dataset_notes, find_duplicates
 from retouch.data.decode import AVIF, Unreadable, decode
-from retouch.data.remarks import find_duplicates, remark
 from retouch.data.sources.matlab import load_mat
 from retouch.errors import UserError
 
@@ -29,7 +29,7 @@ def parts_of(splits: Splits) -> tuple[str | None, str | None]:
 
 
 def notes(splits: Splits) -> list[str]:
-    return (splits.train or splits.to_judge()).notes
+    return (splits.train or splits.evaluation_images()).notes
 
 
 CLASSES = {"cat": 3, "dog": 2}
@@ -152,7 +152,7 @@ def test_what_is_not_read_is_counted_and_said(tmp_path: Path):
         (folder / name).write_bytes(b"x")
     (folder / "cat" / "._0.png").write_bytes(b"left behind by a Mac")
     (folder / "__MACOSX").mkdir()
-    images = read_data(folder).to_judge()
+    images = read_data(folder).evaluation_images()
     assert len(images) == 5
     heic, svg = "2 × .heic passed over, such as cat/1.heic; install pillow-heif", "1 × .svg passed"
     loose = "1 image is not used because no class folder holds it, such as loose.jpg"
@@ -168,9 +168,9 @@ def test_what_is_not_read_is_counted_and_said(tmp_path: Path):
 def test_avif_is_read(tmp_path: Path):
     folder = make_folder(tmp_path, CLASSES)
     layouts.picture(3).save(folder / "cat" / "new.avif")
-    images = read_data(folder).to_judge()
+    images = read_data(folder).evaluation_images()
     assert len(images) == 6
-    assert not images.pictures.try_read(np.arange(6), PIXELS)[1]
+    assert not images.store.try_read(np.arange(6), PIXELS)[1]
 
 
 # What lies there twice, and what learning would refuse.
@@ -189,7 +189,7 @@ def test_the_same_image_in_two_classes_or_parts(tmp_path: Path):
     assert found.parts == [(str(train / "dog" / "0.png"), str(copies[1][0]))]
     checked = check(splits)
     assert (checked.mixed, checked.twins) == (found.classes, found.parts)
-    said = remark(splits).train.notes
+    said = dataset_notes(splits).train.notes
     assert any("1 image is in two classes, such as" in note for note in said)
     assert any("1 image is both learned from and judged by" in note for note in said)
     undivided = read_data(test)
@@ -206,7 +206,7 @@ def test_duplicates_in_shards_and_where_there_are_too_many(tmp_path: Path, monke
     found = read_data(tmp_path)
     ((first, second),) = find_duplicates(found).classes
     assert (first[-6:], second[-6:]) == ("0.webp", "1.webp")
-    monkeypatch.setattr("retouch.data.remarks.MOST_OPENED", 1)
+    monkeypatch.setattr("retouch.data.dataset_notes.MOST_OPENED", 1)
     (note,) = find_duplicates(found).notes("x")
     assert note == "x: it is too large to look for images that are there twice"
 
@@ -222,7 +222,7 @@ def test_check_refuses_what_learn_refuses(tmp_path: Path):
     parts = tmp_path / "parts"
     make_folder(parts / "train", {"cat": 3, "dog": 1})
     make_folder(parts / "val", {"cat": 1, "dog": 1}, size=31)
-    said = remark(read_data(parts)).train.notes[-1]
+    said = dataset_notes(read_data(parts)).train.notes[-1]
     assert "1 class has a single image to learn from, such as 'dog'" in said
 
 
@@ -236,12 +236,12 @@ def test_cars_annos_beside_the_other_layout(tmp_path: Path):
     shutil.copy(tmp_path / "joined" / "cars_annos.mat", tmp_path / "parts")
     found = read_data("cars", tmp_path / "parts")
     assert {Path(place).parent.name for place in places(found.train)} == {"cars_train"}
-    assert not found.train.pictures.try_read(np.arange(len(found.train)), PIXELS)[1]
+    assert not found.train.store.try_read(np.arange(len(found.train)), PIXELS)[1]
     for part in ("cars_train", "cars_test"):  # as Kaggle unpacks it
         shutil.move(tmp_path / "parts" / part, tmp_path / "parts" / "inner")
         shutil.move(tmp_path / "parts" / "inner", tmp_path / "parts" / part / part)
     found = read_data("cars", tmp_path / "parts")
-    assert not found.train.pictures.try_read(np.arange(len(found.train)), PIXELS)[1]
+    assert not found.train.store.try_read(np.arange(len(found.train)), PIXELS)[1]
     shutil.rmtree(tmp_path / "parts" / "devkit")
     with pytest.raises(UserError, match=r"no car_ims/.*add the devkit"):
         read_data("cars", tmp_path / "parts")

@@ -9,23 +9,24 @@ import yaml
 from commands import run
 from test_data import make_folder
 
-from retouch import sealed
+from retouch import checksummed
 from retouch.errors import UserError
-from retouch.learn import Results, reopen
-from retouch.learn.reopen import read_config
+from retouch.evaluate import Results
+from retouch.train import open_run
+from retouch.train.run_folder import read_config
 
 ROOT = Path(__file__).resolve().parents[1]
 FAST = ["--epochs", "1", "--batch", "8", "--lr", "1e-3", "--method", "flyp"]
 OWN = """
 import torch
-from beside import Letters, tokenise
+from beside import Letters, tokenize
 import retouch
 from torch import nn
 
 def load():
     torch.manual_seed(1)
     images = nn.Sequential(nn.Flatten(), nn.Linear(16 * 16 * 3, 32))
-    return retouch.Pair(images, Letters(), tokenise, retouch.Pixels(size=(16, 16)))
+    return retouch.Pair(images, Letters(), tokenize, retouch.Pixels(size=(16, 16)))
 
 def nothing():
     return 3
@@ -83,7 +84,7 @@ def test_opening_a_run_never_runs_the_code_that_it_names(home: Path, tmp_path: P
     trap.write_text(f"from pathlib import Path\nPath({str(tmp_path / 'ran')!r}).touch()\n")
     config = read_config(out)
     config["places"]["model"] = f"{trap}:load"
-    sealed.write_yaml(out / "config.yaml", config)
+    checksummed.write_yaml(out / "config.yaml", config)
     for words in (
         ["classify", out, home / "photos"],
         ["eval", out],
@@ -94,7 +95,7 @@ def test_opening_a_run_never_runs_the_code_that_it_names(home: Path, tmp_path: P
         told = " ".join(run(*words, code=1).stderr.split())
         assert f"not run unless you say so: give it as --model {trap}:load" in told, told
     with pytest.raises(UserError, match="not run unless you say so"):
-        reopen(out)
+        open_run(out)
     files = sorted((out / "deltas").iterdir())
     words = ["delta", "merge", *files, "--how", "mean", "-o", tmp_path / "one.safetensors"]
     assert f"--base {model}" in " ".join(run(*words, code=1).stderr.split())

@@ -14,7 +14,7 @@ from stories import by_class, write_run
 from test_report import HOSTILE, SEVERAL, fake
 
 from retouch.report import write_report
-from retouch.report.look import THEME
+from retouch.report.theme import THEME
 
 CHROMIUM = shutil.which("chromium")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium here")

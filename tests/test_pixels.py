@@ -6,8 +6,8 @@ import torch
 from PIL import Image
 
 from retouch.clip.open_clip import _library
-from retouch.clip.pixels import OPENAI_MEAN, Pixels
-from retouch.clip.torchvision import mend_torchvision
+from retouch.clip.preprocess import OPENAI_MEAN, Preprocess
+from retouch.clip.torchvision_compat import patch_torchvision
 from retouch.errors import UserError
 
 SIZES = [(64, 48), (333, 251), (224, 224), (251, 333), (40, 600), (225, 226), (1, 1), (31, 7)]
@@ -16,33 +16,33 @@ ROUNDING = 2e-6
 
 
 def picture(size: tuple[int, int]) -> Image.Image:
-    dice = np.random.default_rng(size)
-    coarse = dice.integers(0, 256, (8, 8, 3)).astype(np.uint8)
+    rng = np.random.default_rng(size)
+    coarse = rng.integers(0, 256, (8, 8, 3)).astype(np.uint8)
     smooth = np.asarray(Image.fromarray(coarse).resize(size, Image.Resampling.BILINEAR), np.int16)
-    noisy = smooth + dice.integers(-20, 20, smooth.shape)
+    noisy = smooth + rng.integers(-20, 20, smooth.shape)
     return Image.fromarray(noisy.clip(0, 255).astype(np.uint8))
 
 
-def ours(pixels: Pixels, image: Image.Image) -> torch.Tensor:
-    return pixels.normalise(torch.from_numpy(pixels.prepare(image).copy())[None])[0]
+def ours(pixels: Preprocess, image: Image.Image) -> torch.Tensor:
+    return pixels.normalize(torch.from_numpy(pixels.prepare(image).copy())[None])[0]
 
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("side", [32, 224])
 def test_as_transformers_does_it(size: tuple[int, int], side: int):
-    mend_torchvision()
+    patch_torchvision()
     from transformers import CLIPImageProcessor
     from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
     image = picture(size)
     shape = {"size": {"shortest_edge": side}, "crop_size": {"height": side, "width": side}}
-    mine = ours(Pixels.from_processor(shape, side), image)
+    mine = ours(Preprocess.from_processor(shape, side), image)
     theirs = CLIPImageProcessorPil(**shape)(image, return_tensors="pt")["pixel_values"][0]
     torch.testing.assert_close(mine, theirs, rtol=0, atol=ROUNDING)
     # The torchvision variant resizes in another order: rarely, a pixel rounds to another of 256
     # levels, very rarely (once in 150,000) to the one after.
     fast = CLIPImageProcessor(**shape)(image, return_tensors="pt")["pixel_values"][0]
-    level = 1 / 255 / min(Pixels(size=(1, 1)).std)
+    level = 1 / 255 / min(Preprocess(size=(1, 1)).std)
     torch.testing.assert_close(mine, fast, rtol=0, atol=2.01 * level)
     assert (mine - fast).abs().gt(1.01 * level).float().mean() < 1e-4
 
@@ -61,17 +61,17 @@ def test_as_open_clip_does_it(size: tuple[int, int], mode: str):
 
 
 def test_settings_of_other_processors():
-    squash = Pixels.from_processor({"size": {"height": 20, "width": 10}}, 99)
+    squash = Preprocess.from_processor({"size": {"height": 20, "width": 10}}, 99)
     assert squash.prepare(picture((50, 60))).shape == (20, 10, 3)
-    old = Pixels.from_processor({"size": 16, "crop_size": 16}, 99)
+    old = Preprocess.from_processor({"size": 16, "crop_size": 16}, 99)
     assert (old.shortest, old.size, old.mean) == (16, (16, 16), OPENAI_MEAN)
     with pytest.raises(UserError, match="varying"):
-        Pixels.from_processor({"size": {"shortest_edge": 32}, "do_center_crop": False}, 32)
+        Preprocess.from_processor({"size": {"shortest_edge": 32}, "do_center_crop": False}, 32)
     with pytest.raises(UserError, match="smaller than"):
-        Pixels(size=(64, 64), shortest=32).prepare(picture((100, 50)))
+        Preprocess(size=(64, 64), shortest=32).prepare(picture((100, 50)))
 
 
 @pytest.mark.parametrize("mode", ["L", "P", "RGBA", "CMYK", "1", "LA"])
 def test_every_mode_becomes_rgb(mode: str):
-    pixels = Pixels(size=(16, 16), shortest=16)
+    pixels = Preprocess(size=(16, 16), shortest=16)
     assert pixels.prepare(picture((40, 30)).convert(mode)).shape == (16, 16, 3)

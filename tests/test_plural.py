@@ -3,12 +3,12 @@
 import pytest
 from tiny import tiny_clip
 
-from retouch.learn.results import Results, TaskInfo
-from retouch.learn.suit import suit
+from retouch.evaluate.results import Results, TaskInfo
 from retouch.methods import recipe
 from retouch.plural import count
 from retouch.report.facts import about
-from retouch.report.words import learned
+from retouch.report.phrasing import learned_sentence
+from retouch.train.defaults import choose_defaults
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ def test_a_count_with_its_noun(words: tuple, said: str):
 
 def test_one_of_each_is_singular():
     asked = {"epochs": 1, "batch": 2}
-    said = suit(tiny_clip(), recipe("spu"), asked, images=[1], classes=1).said
+    said = choose_defaults(tiny_clip(), recipe("spu"), asked, images=[1], classes=1).notes
     assert said[0].startswith("batches of 2, 1 epoch, learning rate")
     assert said[1].startswith("up to 1 image is kept")
     run = Results(
@@ -38,5 +38,5 @@ def test_one_of_each_is_singular():
         parameters=1,
         tasks=[TaskInfo(classes=["a"], train=1, test=1)],
     )
-    assert learned(run) == "The run has not begun; it will learn 1 new class."
+    assert learned_sentence(run) == "The run has not begun; it will learn 1 new class."
     assert "1 new class in 1 task" in str(about([run]))

@@ -11,13 +11,14 @@ from test_data import make_folder
 from tiny import tiny_clip, tiny_folder
 
 import retouch
-from retouch.data.rename import read_names, rename, say_nothing
+from retouch.data.rename import read_names, rename, uninformative_names
 from retouch.errors import UserError
-from retouch.learn import Results, reopen
-from retouch.learn.suit import suit
+from retouch.evaluate import Results
 from retouch.methods import recipe
-from retouch.methods.settling import Bounded
+from retouch.methods.merging import BoundedDrop
 from retouch.sparse import fingerprint
+from retouch.train import open_run
+from retouch.train.defaults import choose_defaults
 
 FAST = ["--epochs", "2", "--batch", "8", "--lr", "1e-3", "--no-cache"]
 
@@ -75,7 +76,7 @@ def test_a_month_later(march: Path, model: Path, data: Path, tmp_path: Path):
     assert json.loads(again.stdout)["metrics"] == told["metrics"]
     # All it needs lies in its folder: March may go, and April may move.
     moved = shutil.move(out, tmp_path / "elsewhere")
-    assert reopen(moved).classes == told["classes"]
+    assert open_run(moved).classes == told["classes"]
     may = ["learn", data / "photos", "--from", moved, "--out", tmp_path / "may", *FAST]
     said = run(*may).stdout
     assert "as it knows" not in said
@@ -103,9 +104,9 @@ def test_more_than_the_allowed_drop_is_not_kept(model: Path, data: Path, tmp_pat
     assert told["kept"] == [0.0]
     assert told["metrics"]["control_drop"] == 0
     assert "nothing of task 1 was kept" in told["notes"][0]
-    held = reopen(tmp_path / "held")
+    held = open_run(tmp_path / "held")
     before = fingerprint(held.clip.model)
-    assert fingerprint(held.go_to().model) == before
+    assert fingerprint(held.load_task().model) == before
     half = ["--max-drop", cost / 2]
     told = json.loads(run(*words, *wild, "--out", tmp_path / "some", *half, "--json").stdout)
     assert told["metrics"]["control_drop"] <= cost / 2
@@ -117,12 +118,12 @@ def sure_control(clip: Any, folder: Path) -> Path:
     import numpy as np
     from PIL import Image
 
-    from retouch.clip.prompts import classifier
+    from retouch.clip.zero_shot import classifier
     from retouch.data import in_memory
-    from retouch.learn.evaluate import image_features
+    from retouch.evaluate.evaluator import image_features
 
-    dice = np.random.default_rng(0)
-    arrays = dice.integers(0, 256, (60, 16, 16, 3)).astype(np.uint8)
+    rng = np.random.default_rng(0)
+    arrays = rng.integers(0, 256, (60, 16, 16, 3)).astype(np.uint8)
     names = ["red", "blue", "pale", "dark"]
     pictures = in_memory("x", names, [0] * 60, arrays)
     texts = classifier(clip, names, ("a photo of {}",))
@@ -135,15 +136,15 @@ def sure_control(clip: Any, folder: Path) -> Path:
 
 
 def test_any_method_can_be_bounded_with_what_settles_it():
-    from retouch.learn.reopen import method_of
-    from retouch.methods.settling import Interpolate, bounded
+    from retouch.methods.merging import Interpolate, with_max_drop
+    from retouch.train.run_folder import method_of
 
-    halfway = bounded(recipe("wise-ft"), 0.5)
-    assert isinstance(halfway.settles, Bounded)
-    assert isinstance(halfway.settles.after, Interpolate)
+    halfway = with_max_drop(recipe("wise-ft"), 0.5)
+    assert isinstance(halfway.after_task, BoundedDrop)
+    assert isinstance(halfway.after_task.after, Interpolate)
     config = {"method": halfway.model_dump(mode="json")}
     assert method_of(config) == halfway
-    assert bounded(halfway, 2).settles.after == halfway.settles.after
+    assert with_max_drop(halfway, 2).after_task.after == halfway.after_task.after
 
 
 def test_those_who_may_not_store_data_store_none(model: Path, data: Path, tmp_path: Path):
@@ -190,7 +191,7 @@ def test_two_classes_cannot_get_one_name(data: Path):
 
 def test_names_that_say_nothing_are_found():
     codes = ["n02099601", "0042", "12-7", "d41d8cd98f00b204e9800998ecf8427e"]
-    assert say_nothing([*codes, "A320", "golden retriever", "7-eleven"]) == codes
+    assert uninformative_names([*codes, "A320", "golden retriever", "7-eleven"]) == codes
 
 
 @pytest.mark.parametrize(
@@ -215,17 +216,23 @@ def test_mistakes_are_explained(
 
 def test_settings_suit_few_images_and_many():
     clip, method = tiny_clip(), recipe("spu")
-    few = suit(clip, method, {}, images=[12], classes=3)
+    few = choose_defaults(clip, method, {}, images=[12], classes=3)
     assert (few.settings.batch, few.settings.epochs) == (8, 30)
-    assert few.method.replays.size == 12
-    many = suit(clip, method, {}, images=[6000], classes=20, learned=4000)
+    assert few.method.replay.size == 12
+    many = choose_defaults(clip, method, {}, images=[6000], classes=20, learned=4000)
     assert (many.settings.batch, many.settings.epochs) == (128, 10)
-    assert many.method.replays.size == 400
-    asked = suit(clip, method, {"batch": 32, "epochs": 3, "lr": 1e-4}, images=[12], classes=3)
+    assert many.method.replay.size == 400
+    asked = choose_defaults(
+        clip, method, {"batch": 32, "epochs": 3, "lr": 1e-4}, images=[12], classes=3
+    )
     assert (asked.settings.batch, asked.settings.epochs, asked.settings.lr) == (32, 3, 1e-4)
     for size in (7, 0.04):  # the default is respected as well, where it is asked for
-        own = suit(clip, method.change({"replays.size": size}), {}, images=[12], classes=3)
-        assert own.method.replays.size == size
-        assert len(own.said) == 1
-    class_balanced = method.change({"replays.balance": "class"})
-    assert suit(clip, class_balanced, {}, images=[12], classes=3).method.replays.size == 12
+        own = choose_defaults(
+            clip, method.with_change({"replay.size": size}), {}, images=[12], classes=3
+        )
+        assert own.method.replay.size == size
+        assert len(own.notes) == 1
+    class_balanced = method.with_change({"replay.balance": "class"})
+    assert (
+        choose_defaults(clip, class_balanced, {}, images=[12], classes=3).method.replay.size == 12
+    )

@@ -18,15 +18,15 @@ from torch.nn.functional import cosine_similarity
 
 import retouch
 from retouch.clip import Clip
-from retouch.clip.prompting import Prompts, prompts_of
-from retouch.clip.tower import Tower, attend
+from retouch.clip.visual_prompts import VisualPrompts, prompts_of
+from retouch.clip.vit_adapter import ViTAdapter, attend
 from retouch.data import Stream
 from retouch.errors import UserError
-from retouch.learn.train import backward, lesson_for
-from retouch.methods import Keeps, Method, Settings
-from retouch.methods.method import Balanced
+from retouch.methods import Method, Regularizer, Settings
+from retouch.methods.method import BalancedReplay
 from retouch.methods.prompts import DualPrompts, KeyLoss, PromptPool
 from retouch.sparse import Delta, fingerprint
+from retouch.train.loop import backward, task_context
 
 QUICK = Settings(epochs=3, batch=8, lr=5e-3)
 BACKBONES: dict[str, Callable[[], Clip]] = {
@@ -39,9 +39,9 @@ BACKBONES: dict[str, Callable[[], Clip]] = {
 def l2p(**changes: Any) -> Method:
     return Method(
         name="l2p",
-        trains=PromptPool(pool=4, length=2, top=2, **changes),
-        replays=Balanced(size=12, balance="class"),
-        keeps=KeyLoss(weight=0.5),
+        update=PromptPool(pool=4, length=2, top=2, **changes),
+        replay=BalancedReplay(size=12, balance="class"),
+        regularizer=KeyLoss(weight=0.5),
     )
 
 
@@ -49,9 +49,9 @@ def dualprompt(**changes: Any) -> Method:
     own = {"tasks": 3, "general": (1,), "expert": (2,), "expert_length": 4, "lr": 0.03}
     return Method(
         name="dualprompt",
-        trains=DualPrompts(**{**own, **changes}),
-        replays=Balanced(size=12, balance="class"),
-        keeps=KeyLoss(weight=1.0),
+        update=DualPrompts(**{**own, **changes}),
+        replay=BalancedReplay(size=12, balance="class"),
+        regularizer=KeyLoss(weight=1.0),
     )
 
 
@@ -69,24 +69,24 @@ def backbone(request: pytest.FixtureRequest) -> Clip:
 
 
 def pixels(count: int = 5) -> Tensor:
-    dice = np.random.default_rng(0)
-    return torch.from_numpy(dice.integers(0, 256, (count, 16, 16, 3), np.uint8))
+    rng = np.random.default_rng(0)
+    return torch.from_numpy(rng.integers(0, 256, (count, 16, 16, 3), np.uint8))
 
 
-def loud(clip: Clip, scale: float = 3.0, learned: int = 2) -> Prompts:
+def loud(clip: Clip, scale: float = 3.0, learned: int = 2) -> VisualPrompts:
     """Prompts far from small, so that what they do shows, as if so many tasks were learned."""
     prompts = prompts_of(clip.model)
     assert prompts is not None
-    dice = torch.Generator().manual_seed(1)
+    rng = torch.Generator().manual_seed(1)
     for parameter in prompts.parameters():
-        parameter.data = scale * torch.randn(parameter.shape, generator=dice)
+        parameter.data = scale * torch.randn(parameter.shape, generator=rng)
     prompts.learned.fill_(learned)
     return prompts
 
 
 def pooled(clip: Clip, some: Tensor) -> Tensor:
     """The visual tower's state before the projection, by the library's own means."""
-    there = clip.pixels.normalise(some)
+    there = clip.preprocess.normalize(some)
     if hasattr(clip.model, "visual"):
         visual = clip.model.visual
         return visual._pool(visual.transformer(visual._embeds(there)))[0]
@@ -124,7 +124,7 @@ def test_l2p_by_hand():
     assert len({tuple(row) for row in chosen.sort(dim=1).values.tolist()}) > 1
 
     vision = plain.model.vision_model
-    tokens = vision.embeddings(plain.pixels.normalise(pixels()))
+    tokens = vision.embeddings(plain.preprocess.normalize(pixels()))
     extra = torch.stack([torch.cat([prompts.pool[i] for i in row]) for row in chosen])
     state = vision.pre_layrnorm(torch.cat([extra, tokens], dim=1))  # CLS stands at place 4
     for layer in vision.encoder.layers:
@@ -148,7 +148,7 @@ def test_dualprompt_by_hand():
     assert sorted(set(chosen)) == [0, 1]
 
     vision = plain.model.vision_model
-    state = vision.pre_layrnorm(vision.embeddings(plain.pixels.normalise(pixels())))
+    state = vision.pre_layrnorm(vision.embeddings(plain.preprocess.normalize(pixels())))
     prefixes = [
         [prompts.general[0]] * 5,
         [prompts.experts[expert][0] for expert in chosen],
@@ -177,7 +177,7 @@ def _block(layer: Any, row: Tensor, prefix_keys: Tensor, prefix_values: Tensor) 
 
 
 def test_attention_without_a_prefix_is_the_librarys(backbone: Clip):
-    tower = Tower(backbone)
+    tower = ViTAdapter(backbone)
     tokens = torch.randn(3, 5, tower.width)
     for attention in tower.attentions:
         arguments = (tokens, tokens, tokens) if hasattr(attention, "in_proj_weight") else (tokens,)
@@ -218,14 +218,14 @@ def test_gradients_reach_prompts_in_bf16_too(backbone: Clip, method: Method):
     assert all(key.grad is None for key in _keys(prompts)), "chosen by keys, not scaled by them"
 
 
-def _keys(prompts: Prompts) -> list[Tensor]:
+def _keys(prompts: VisualPrompts) -> list[Tensor]:
     return [prompts.keys] if isinstance(prompts.keys, Tensor) else list(prompts.keys)
 
 
 def test_a_twin_has_prompts_of_its_own(backbone: Clip, method: Method):
     method.start(backbone, QUICK)
     loud(backbone)
-    twin, before = backbone.twin(), backbone.image_features(pixels())
+    twin, before = backbone.frozen_copy(), backbone.image_features(pixels())
     torch.testing.assert_close(twin.image_features(pixels()), before)
     loud(backbone, scale=-1.0)
     after = backbone.image_features(pixels())
@@ -243,16 +243,18 @@ def gradients(method: Method, stream: Stream, task: int, **settings: Any) -> dic
     clip.bf16 = chosen.precision == "bf16"
     own = method.start(clip, chosen)
     loud(clip, scale=0.5, learned=task)
-    lesson = lesson_for(clip, stream, stream.tasks[task], own, chosen)
+    context = task_context(clip, stream, stream.tasks[task], own, chosen)
     earlier = stream.tasks[0].train[:5]
-    batch = lesson.load(np.concatenate([lesson.task.train[:3], earlier]), new=3)
-    before = lesson.load(lesson.task.train[-8:])
-    with own.trains.begin(lesson) as update:
-        own.keeps.begin(lesson)
-        assert update.optimiser is not None
-        backward(lesson, before, own.keeps)  # what it heard there has no part in the next step
-        update.optimiser.zero_grad()
-        value = backward(lesson, batch, own.keeps)
+    batch = context.load(np.concatenate([context.task.train[:3], earlier]), new=3)
+    before = context.load(context.task.train[-8:])
+    with own.update.begin(context) as update:
+        own.regularizer.begin(context)
+        assert update.optimizer is not None
+        backward(
+            context, before, own.regularizer
+        )  # what it heard there has no part in the next step
+        update.optimizer.zero_grad()
+        value = backward(context, batch, own.regularizer)
         assert sum(map(len, prompts_of(clip.model)._heard or [])) <= 8, "and is not piled up"
         moving = {n: p for n, p in clip.model.named_parameters() if p.requires_grad}
         return {n: p.grad.clone() for n, p in moving.items()} | {"loss": torch.as_tensor(value)}
@@ -263,13 +265,13 @@ def test_the_key_loss_by_hand(stream: Stream, micro: int | None):
     """λ Σ (1 − cos) over what was chosen; of DualPrompt's batch, the new images alone count."""
     for make, task in ((l2p, 0), (l2p, 1), (dualprompt, 1)):
         with_keys = gradients(make(), stream, task, micro_batch=micro)
-        free = make().model_copy(update={"keeps": Keeps()})
+        free = make().model_copy(update={"regularizer": Regularizer()})
         clip = tiny_clip()
         own = free.start(clip, QUICK)
         prompts = loud(clip, scale=0.5)
-        lesson = lesson_for(clip, stream, stream.tasks[task], own, QUICK)
+        context = task_context(clip, stream, stream.tasks[task], own, QUICK)
         earlier = stream.tasks[0].train[:5]
-        batch = lesson.load(np.concatenate([lesson.task.train[:3], earlier]), new=3)
+        batch = context.load(np.concatenate([context.task.train[:3], earlier]), new=3)
         query = pooled(tiny_clip(), batch.pixels).detach()
         if make is l2p:
             near = torch.stack([cosine_similarity(query, k, dim=-1) for k in prompts.keys], dim=1)
@@ -280,8 +282,8 @@ def test_the_key_loss_by_hand(stream: Stream, micro: int | None):
             name, key = "prompts.keys.1", prompts.keys[1]
         (slope,) = torch.autograd.grad(value, [key])
         torch.testing.assert_close(with_keys[name], slope, rtol=1e-4, atol=1e-6)
-        with own.trains.begin(lesson):
-            rest = sum(term.item() for term in lesson.losses(batch))
+        with own.update.begin(context):
+            rest = sum(term.item() for term in context.losses(batch))
         assert float(with_keys["loss"]) == pytest.approx(rest + value.item(), rel=1e-5)
 
 
@@ -295,7 +297,7 @@ def test_micro_batches_have_the_same_gradient(method: Method, stream: Stream):
 
 
 def test_the_key_loss_needs_prompts(stream: Stream):
-    alone = Method(name="mine", keeps=KeyLoss())
+    alone = Method(name="mine", regularizer=KeyLoss())
     with pytest.raises(UserError, match="none are being learned"):
         retouch.teach(tiny_clip(), stream, alone, settings=QUICK)
 
@@ -310,7 +312,7 @@ def test_a_run_moves_prompts_keys_and_projections(method: Method, stream: Stream
     )
     start = {n: t.clone() for n, t in clip.model.state_dict().items()}
     results = retouch.teach(
-        clip, stream, method, settings=QUICK, control=control, out=tmp_path, watch=heard
+        clip, stream, method, settings=QUICK, control=control, out=tmp_path, callback=heard
     )
     assert results.rows[0] == plain.rows[0], "before the first task, the model as it was"
     assert sum(heard.losses[6:9]) < sum(heard.losses[:3])
@@ -353,7 +355,7 @@ def test_a_run_that_stopped_goes_on_to_the_same_bits(
     options |= {"out": tmp_path, "checkpoint_seconds": 0}
     stop = Stop(after, ZeroDivisionError())
     with pytest.raises(ZeroDivisionError):
-        retouch.teach(tiny_clip(), stream, method, watch=stop, **options)
+        retouch.teach(tiny_clip(), stream, method, callback=stop, **options)
     clip = tiny_clip()
     assert retouch.teach(clip, stream, method, **options).finished
     assert fingerprint(clip.model) == fingerprint(whole.model)
@@ -374,7 +376,7 @@ def test_the_key_loss_and_the_prompts_act(stream: Stream):
     for make in METHODS.values():
         kept, free = tiny_clip(), tiny_clip()
         retouch.teach(kept, stream, make(), settings=quick)
-        without = make().model_copy(update={"keeps": Keeps()})
+        without = make().model_copy(update={"regularizer": Regularizer()})
         retouch.teach(free, stream, without, settings=quick)
         start = tiny_clip()
         make().start(start, QUICK)
@@ -423,11 +425,11 @@ def test_a_model_with_prompts_goes_on_learning(stream: Stream, tmp_path: Path):
 
 def test_what_cannot_be_is_refused():
     with pytest.raises(UserError, match=r"trains\.expert=\(3, 4, 5\).*which has 2"):
-        Method(name="dualprompt", trains=DualPrompts()).start(tiny_clip(), QUICK)
+        Method(name="dualprompt", update=DualPrompts()).start(tiny_clip(), QUICK)
     with pytest.raises(UserError, match="different layers"):
         dualprompt(general=(1, 2)).start(tiny_clip(), QUICK)
     with pytest.raises(UserError, match=r"trains\.top=5.*pool of 3"):
-        Method(name="l2p", trains=PromptPool(pool=3)).start(tiny_clip(), QUICK)
+        Method(name="l2p", update=PromptPool(pool=3)).start(tiny_clip(), QUICK)
     with pytest.raises(UserError, match="will not do: it is built in another way"):
         l2p().start(own_pair(), QUICK)
     vision = {"image_size": 16, "layers": 2, "width": 64, "head_width": 32, "patch_size": 8}
@@ -462,8 +464,8 @@ def test_saved_beside_a_plain_model(name: str, method: Method, tmp_path: Path):
     kind = getattr(transformers, type(clip.model).__name__)
     bare = kind.from_pretrained(tmp_path / "model")
     torch.testing.assert_close(
-        bare.get_image_features(pixel_values=clip.pixels.normalise(pixels())).pooler_output,
-        plain.encode_images(clip.pixels.normalise(pixels())),
+        bare.get_image_features(pixel_values=clip.preprocess.normalize(pixels())).pooler_output,
+        plain.encode_images(clip.preprocess.normalize(pixels())),
     )
     plain.save(tmp_path / "model")
     assert not (tmp_path / "model" / "prompts.safetensors").exists()

@@ -13,21 +13,21 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from retouch.clip import recorded
-from retouch.clip.recorded import Pass, Recorder, leaves_of, watched
+from retouch.clip.fast import cuda_graphs
+from retouch.clip.fast.cuda_graphs import ForwardPass, GraphRecorder, has_hooks, leaf_tensors
 
 
-class Tape(recorded.Recording):
+class Tape(cuda_graphs.CapturedGraph):
     """Inputs, outputs and gradients at fixed places, like a CUDA graph's."""
 
     made = played = 0
 
-    def __init__(self, each: Pass, pool: object) -> None:
+    def __init__(self, each: ForwardPass, pool: object) -> None:
         Tape.made += 1
         self.name, self._run, self._open = each.name, each.run, None
         self._inputs = [tensor.clone() for tensor in each.inputs]
         self._keep = each.run(*self._inputs)
-        self.leaves = leaves_of(self._keep)
+        self.leaves = leaf_tensors(self._keep)
         self.forward = self
         self._out = self._keep.detach().clone()
 
@@ -40,15 +40,15 @@ class Tape(recorded.Recording):
             self._keep = self._run(*self._inputs)
         self._out.copy_(self._keep.detach())
 
-    def play_back(self, slope: Tensor) -> list[Tensor]:
+    def replay_backward(self, slope: Tensor) -> list[Tensor]:
         return list(torch.autograd.grad(self._keep, self.leaves, slope))
 
 
 @pytest.fixture(autouse=True)
 def _tapes(monkeypatch: pytest.MonkeyPatch) -> None:
     Tape.made = Tape.played = 0
-    monkeypatch.setattr(recorded, "Recording", Tape)
-    monkeypatch.setattr(recorded, "_side_by_side", lambda _, jobs: [job() for job in jobs])
+    monkeypatch.setattr(cuda_graphs, "CapturedGraph", Tape)
+    monkeypatch.setattr(cuda_graphs, "_side_by_side", lambda _, jobs: [job() for job in jobs])
     for name in ("synchronize", "current_stream"):
         monkeypatch.setattr(torch.cuda, name, lambda: None)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 1))
@@ -61,16 +61,16 @@ class Two(nn.Module):
         self.one, self.two = nn.Linear(4, 3), nn.Linear(5, 3)
 
 
-def passes(model: Two, seed: int = 0) -> list[Pass]:
-    dice = torch.Generator().manual_seed(seed)
-    images, texts = torch.randn(2, 4, generator=dice), torch.randn(6, 5, generator=dice)
+def passes(model: Two, seed: int = 0) -> list[ForwardPass]:
+    rng = torch.Generator().manual_seed(seed)
+    images, texts = torch.randn(2, 4, generator=rng), torch.randn(6, 5, generator=rng)
     return [
-        Pass("images", lambda x: model.one(x).tanh(), [images]),
-        Pass("texts", lambda x: model.two(x).tanh(), [texts]),
+        ForwardPass("images", lambda x: model.one(x).tanh(), [images]),
+        ForwardPass("texts", lambda x: model.two(x).tanh(), [texts]),
     ]
 
 
-def step(model: Two, recorder: Recorder | None, seed: int) -> list[Tensor]:
+def step(model: Two, recorder: GraphRecorder | None, seed: int) -> list[Tensor]:
     """Move the weights by the gradient of a loss on both, and return all there is to compare."""
     todo = passes(model, seed)
     a, b = recorder(todo) if recorder else [each() for each in todo]
@@ -86,7 +86,7 @@ def step(model: Two, recorder: Recorder | None, seed: int) -> list[Tensor]:
 
 def test_what_is_played_is_what_would_have_run():
     plain, model = Two(), Two()
-    recorder = Recorder(model)
+    recorder = GraphRecorder(model)
     for seed in range(6):
         for a, b in zip(step(plain, None, seed), step(model, recorder, seed), strict=True):
             assert torch.equal(a, b), seed
@@ -96,7 +96,7 @@ def test_what_is_played_is_what_would_have_run():
 def test_a_second_pass_before_the_first_went_back_runs_as_usual():
     """Its activations must not be written over."""
     model = Two()
-    recorder = Recorder(model)
+    recorder = GraphRecorder(model)
     for seed in range(3):
         step(model, recorder, seed)
     first, second = (recorder(passes(model, seed))[0] for seed in (7, 8))
@@ -113,8 +113,8 @@ def test_a_second_pass_before_the_first_went_back_runs_as_usual():
 
 def test_two_shapes_of_a_tower_share_memory_and_are_never_under_way_together():
     model = Two()
-    recorder = Recorder(model)
-    large = Pass("images", passes(model)[0].run, [torch.ones(9, 4)])
+    recorder = GraphRecorder(model)
+    large = ForwardPass("images", passes(model)[0].run, [torch.ones(9, 4)])
     for seed in range(3):
         step(model, recorder, seed)
         recorder([large])[0].sum().backward()
@@ -133,7 +133,7 @@ def test_two_shapes_of_a_tower_share_memory_and_are_never_under_way_together():
 def test_without_gradients_passes_are_recorded_apart():
     """They do not care which weights move, and cost the others nothing."""
     model = Two()
-    recorder = Recorder(model)
+    recorder = GraphRecorder(model)
     for seed in range(3):
         step(model, recorder, seed)
     assert Tape.made == 2
@@ -151,7 +151,7 @@ def test_without_gradients_passes_are_recorded_apart():
 
 def test_while_a_pass_waits_to_go_back_nothing_else_uses_its_memory():
     plain, model = Two(), Two()
-    recorder = Recorder(model)
+    recorder = GraphRecorder(model)
     for seed in range(3):
         step(plain, None, seed)
         step(model, recorder, seed)
@@ -170,7 +170,7 @@ def test_while_a_pass_waits_to_go_back_nothing_else_uses_its_memory():
 @pytest.mark.parametrize("change", ["freeze", "forward", "storage"])
 def test_what_is_built_otherwise_is_recorded_anew(change: str):
     model = Two()
-    recorder = Recorder(model)
+    recorder = GraphRecorder(model)
     for seed in range(3):
         step(model, recorder, seed)
     if change == "freeze":
@@ -187,7 +187,7 @@ def test_what_is_built_otherwise_is_recorded_anew(change: str):
 
 def test_where_nothing_moves_there_is_no_way_back():
     model = Two().requires_grad_(False)
-    recorder = Recorder(model)
+    recorder = GraphRecorder(model)
     for seed in range(5):
         a, _ = recorder(passes(model, seed))
         assert torch.equal(a, passes(model, seed)[0]())
@@ -199,18 +199,18 @@ def test_what_stood_in_the_way_of_a_recording_may_be_gone_later(monkeypatch: pyt
     """And what torch leaves of a recording that failed is cleared away."""
 
     class Stubborn(Tape):
-        def __init__(self, each: Pass, pool: object) -> None:
+        def __init__(self, each: ForwardPass, pool: object) -> None:
             super().__init__(each, pool)
             if blocked:
                 raise RuntimeError("somebody holds a gradient")
 
     here = SimpleNamespace(device=torch.device("cuda", 3))
     ended: list[object] = []
-    monkeypatch.setattr(recorded, "Recording", Stubborn)
+    monkeypatch.setattr(cuda_graphs, "CapturedGraph", Stubborn)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: here)
-    monkeypatch.setattr(recorded, "_give_up", lambda *which: ended.append(which))
+    monkeypatch.setattr(cuda_graphs, "_give_up", lambda *which: ended.append(which))
     plain, model, blocked = Two(), Two(), True
-    recorder = Recorder(model)
+    recorder = GraphRecorder(model)
     for seed in range(12):
         blocked = seed < 5
         for a, b in zip(step(plain, None, seed), step(model, recorder, seed), strict=True):
@@ -249,7 +249,7 @@ def test_a_recording_goes_back_to_the_stream_it_came_from_whatever_happens(
         monkeypatch.setattr(torch.cuda, name, partial(did.append, name))
     monkeypatch.setattr(torch._C, "_host_emptyCache", partial(did.append, "all"), raising=False)
     expected = pytest.raises(RuntimeError, match="in the middle") if fails else nullcontext()
-    with expected, recorded._onto(Graph(), (0, 1), "beside"):
+    with expected, cuda_graphs._onto(Graph(), (0, 1), "beside"):
         did.append("run")
         if fails:
             raise RuntimeError("somebody holds a gradient")
@@ -259,15 +259,15 @@ def test_a_recording_goes_back_to_the_stream_it_came_from_whatever_happens(
 
 def test_leaves_are_found_whoever_holds_them():
     a, b = (torch.ones(3, requires_grad=True) for _ in range(2))
-    found = leaves_of((a * 2 + (b * a).sum()).detach() + a * b + a.exp())
+    found = leaf_tensors((a * 2 + (b * a).sum()).detach() + a * b + a.exp())
     assert {id(leaf) for leaf in found} == {id(a), id(b)}
-    assert leaves_of(torch.ones(1)) == []
+    assert leaf_tensors(torch.ones(1)) == []
 
 
 def test_hooks_watch():
     model = Two()
-    assert not watched(model)
+    assert not has_hooks(model)
     handle = model.one.register_forward_hook(lambda *args: None)
-    assert watched(model)
+    assert has_hooks(model)
     handle.remove()
-    assert not watched(model)
+    assert not has_hooks(model)

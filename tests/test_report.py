@@ -13,12 +13,12 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 from retouch.errors import UserError
-from retouch.learn.results import Joint, Results, Row, TaskInfo
-from retouch.report import comparison, plots, words, write_report
+from retouch.evaluate.results import Joint, Results, Row, TaskInfo
+from retouch.report import comparison, phrasing, plots, write_report
 from retouch.report.intervals import caution, spread_of, wilson
-from retouch.report.look import THEME, looks, svg
-from retouch.report.placing import Box, around, shorten, spread
+from retouch.report.label_layout import Box, place_labels, shorten, spread
 from retouch.report.table import COLUMNS, rows
+from retouch.report.theme import THEME, line_styles, svg
 
 SIGNS = ["stop", "give way", "no entry", "roundabout", "bend left", "bend right"]
 HOSTILE = [
@@ -56,7 +56,7 @@ def fake(
         trained=[moved] * len(accuracy),
         rows=[Row(tasks=row, control=c) for row, c in zip(table, kept, strict=False)],
         seconds=[40.0] * len(accuracy),
-        kept=[1.0] * len(accuracy),
+        fraction_kept=[1.0] * len(accuracy),
         notes=list(notes),
         environment={"python": "3.11"},
     )
@@ -124,7 +124,7 @@ def test_rows_leave_out_what_is_not_known() -> None:
 
 
 def test_runs_of_one_method_are_numbered() -> None:
-    assert words.labels([fake(), FROZEN, fake()]) == ["spu 1", "frozen", "spu 2"]
+    assert phrasing.labels([fake(), FROZEN, fake()]) == ["spu 1", "frozen", "spu 2"]
 
 
 def test_the_terminal_shows_every_row_and_explains_every_column() -> None:
@@ -179,7 +179,7 @@ def test_the_terminal_shows_every_row_and_explains_every_column() -> None:
     ],
 )
 def test_one_run_in_words(run: Results, learned: str, kept: str) -> None:
-    assert (words.learned(run), words.kept(run)) == (learned, kept)
+    assert (phrasing.learned_sentence(run), phrasing.control_sentence(run)) == (learned, kept)
 
 
 @pytest.mark.parametrize(
@@ -226,7 +226,7 @@ def test_one_run_in_words(run: Results, learned: str, kept: str) -> None:
 def test_several_runs_in_words_that_the_numbers_support(
     runs: list[Results], said: list[str]
 ) -> None:
-    assert words.reading(runs) == said
+    assert phrasing.comparison_sentences(runs) == said
 
 
 def continued(
@@ -254,7 +254,7 @@ def continued(
 
 def test_a_run_that_goes_on_tells_its_own_step_first() -> None:
     """What the step taught, what it did to earlier classes and to control; then the total."""
-    assert words.verdict(continued()) == [
+    assert phrasing.verdict(continued()) == [
         "In this step it did not learn the 2 new classes: 20.0 % → 20.0 % recognised.",
         "The 4 classes learned before: 77.5 % → 70.0 %, now chosen among 6 classes instead of 4.",
         "Control accuracy in this step 75.0 % → 74.6 %: 0.4 points lost.",
@@ -262,30 +262,32 @@ def test_a_run_that_goes_on_tells_its_own_step_first() -> None:
         "control accuracy 76.0 % → 74.6 %.",
     ]
     better = continued(after=(80.0, 60.0))
-    assert words.learned(better) == (
+    assert phrasing.learned_sentence(better) == (
         "In this step it learned 2 new classes: 20.0 % → 60.0 % recognised."
     )
     again = continued(own=[SIGNS[0], SIGNS[5]], after=(80.0, 60.0))
-    assert words.learned(again).startswith(
+    assert phrasing.learned_sentence(again).startswith(
         "In this step it learned 2 classes (1 of them taught before): 20.0 % → 60.0 %"
     )
-    assert words.total(again).startswith("In all, since before the first task: 5 new classes")
+    assert phrasing.total_sentence(again).startswith(
+        "In all, since before the first task: 5 new classes"
+    )
     forgotten = continued(kept_images=0)
-    assert words.learned_earlier(forgotten) == (
+    assert phrasing.learned_earlier_sentence(forgotten) == (
         "The 4 classes learned before: not measured, as the earlier run kept no images of them."
     )
     under_way = continued()
     under_way.rows.pop()
-    assert words.verdict(under_way)[0] == (
+    assert phrasing.verdict(under_way)[0] == (
         "Nothing of this step is learned yet: 20.0 % of its 2 new classes recognised."
     )
-    assert not words.learned_earlier(fake())
-    assert not words.total(fake())
+    assert not phrasing.learned_earlier_sentence(fake())
+    assert not phrasing.total_sentence(fake())
 
 
 def test_the_page_of_a_run_that_goes_on(tmp_path: Path) -> None:
     page = page_of(tmp_path, continued())
-    for sentence in words.verdict(continued()):
+    for sentence in phrasing.verdict(continued()):
         assert sentence in page.text
     assert "before 20.0 %" in page.text, "the bars are about this step"
     assert "before 75.0 %" in page.text
@@ -295,14 +297,14 @@ def test_new_and_control_classes_at_once() -> None:
     run = fake()
     run.rows[0].joint = Joint(classes=162, new=50.0, control=95.0, overall=88.0)
     run.rows[-1].joint = Joint(classes=162, new=86.9, control=94.0, overall=93.5)
-    assert words.joint(run) == (
+    assert phrasing.joint_sentence(run) == (
         "Choosing among all 162 classes, new and control: new classes 50.0 % → 86.9 %, "
         "control 95.0 % → 94.0 %, both together 88.0 % → 93.5 %."
     )
-    assert words.joint(run) in words.verdict(run)
+    assert phrasing.joint_sentence(run) in phrasing.verdict(run)
     run.rows.pop()
-    assert words.joint(run) == ""
-    assert words.joint(fake()) == ""
+    assert phrasing.joint_sentence(run) == ""
+    assert phrasing.joint_sentence(fake()) == ""
 
 
 def test_intervals_are_wilsons() -> None:
@@ -316,18 +318,18 @@ def test_intervals_are_wilsons() -> None:
 
 
 def test_numbers_are_for_people() -> None:
-    assert [words.number(x) for x in (-0.04, -1.25, 100)] == ["0.0", "−1.2", "100.0"]
-    assert [words.share(x, 10**6) for x in (0, 12, 27_000, 10**6)] == [
+    assert [phrasing.number(x) for x in (-0.04, -1.25, 100)] == ["0.0", "−1.2", "100.0"]
+    assert [phrasing.share(x, 10**6) for x in (0, 12, 27_000, 10**6)] == [
         "0 %",
         "0.0012 %",
         "2.7 %",
         "100 %",
     ]
-    assert [words.duration(x) for x in (4.4, 90, 5400)] == ["4 s", "1.5 min", "1.5 h"]
+    assert [phrasing.duration(x) for x in (4.4, 90, 5400)] == ["4 s", "1.5 min", "1.5 h"]
 
 
 def test_a_page_of_one_run(one: Page) -> None:
-    for sentence in (words.learned(fake()), words.kept(fake())):
+    for sentence in (phrasing.learned_sentence(fake()), phrasing.control_sentence(fake())):
         assert sentence in one.text
     assert "What spu learned, and what it forgot" in one.text
     assert "few images of 'stop'" in one.text
@@ -340,7 +342,7 @@ def test_a_page_of_several_runs(several_folder: Path) -> None:
     page = Page(several_folder / "report.html")
     for row in rows(SEVERAL):
         assert all(cell in page.text for cell in row.values())
-    for sentence in words.reading(SEVERAL):
+    for sentence in phrasing.comparison_sentences(SEVERAL):
         assert sentence in page.text
     assert page.tags.count("details") == len(SEVERAL) + 1
 
@@ -437,12 +439,12 @@ def test_without_control_sets_one_panel_is_left_out() -> None:
 
 
 def test_the_matrix_marks_what_was_not_learned_yet() -> None:
-    cells = {t.get_text(): t.get_style() for t in plots.matrix(fake()).axes[0].texts}
+    cells = {t.get_text(): t.get_style() for t in plots.accuracy_matrix(fake()).axes[0].texts}
     assert (cells["60.0"], cells["10.0"], cells["14.0"]) == ("normal", "italic", "italic")
 
 
 def test_looks_differ_without_colour() -> None:
-    found = looks([FROZEN, *(fake(f"m{i}") for i in range(15))])
+    found = line_styles([FROZEN, *(fake(f"m{i}") for i in range(15))])
     assert len({(look.marker, look.line) for look in found}) == 16
 
 
@@ -463,7 +465,7 @@ def test_labels_at_line_ends_never_touch(wanted: list[float]) -> None:
 
 def test_labels_of_points_keep_apart() -> None:
     points = [(50.0 + 8 * i, 100.0) for i in range(4)]
-    labels = around(points, ["name"] * 4, Box(0, 0, 300, 200))
+    labels = place_labels(points, ["name"] * 4, Box(0, 0, 300, 200))
     boxes = [Box(x, y - 6, x + 25, y + 6) for x, y, _ in labels]
     for i, box in enumerate(boxes):
         assert not any(box.overlap(other) for other in boxes[:i])

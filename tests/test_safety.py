@@ -187,7 +187,7 @@ def test_nothing_is_unpickled_behind_our_back(tmp_path: Path, trap: Trap):
     """Where a library finds another way to a pickle or to a module, that way is shut."""
     from transformers import dynamic_module_utils
 
-    from retouch.clip.guard import no_code
+    from retouch.clip.safe_loading import no_code
 
     pickled(tmp_path / "x.bin", trap, {})
     trap.code(tmp_path)
@@ -279,4 +279,4 @@ def test_broken_files_of_open_clip_get_a_sentence(tmp_path: Path):
 def test_pixels_of_the_wrong_kind():
     for wrong in ({"size": 16}, {"size": (16, 0)}, {"size": (16, 16), "mean": 0.5}):
         with pytest.raises(UserError, match="pixels with"):
-            retouch.Pixels(**wrong)
+            retouch.Preprocess(**wrong)

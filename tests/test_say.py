@@ -14,10 +14,10 @@ from rich.logging import RichHandler
 from rich.table import Table
 from rich.text import Text
 
-from retouch.cli import log_to_terminal, say
+from retouch.cli import console, log_to_terminal
 from retouch.errors import UserError
 from retouch.export.markdown import literal
-from retouch.text import printable
+from retouch.printable import printable
 
 ODD = "no\x1b[2J\x9b31m\u202e[bold]x[/]:car:\udcff\r\x07"
 SHOWN = r"no\x1b[2J\x9b31m\u202e[bold]x[/]:car:\udcff\x0d\x07"
@@ -33,9 +33,9 @@ def test_controls_are_shown_and_all_else_stays():
 def screen(monkeypatch: pytest.MonkeyPatch) -> StringIO:
     """Both consoles write into it, as on a terminal of 200 columns."""
     file = StringIO()
-    for console in (say.out, say.err):
-        monkeypatch.setattr(console, "_file", file)
-        monkeypatch.setattr(console, "_width", 200)
+    for each in (console.out, console.err):
+        monkeypatch.setattr(each, "_file", file)
+        monkeypatch.setattr(each, "_width", 200)
     return file
 
 
@@ -44,10 +44,10 @@ def test_nothing_in_a_name_steers_the_terminal(screen: StringIO):
     table.add_column(ODD)
     table.add_row(ODD)
     table.add_row(Text(ODD.replace("\r\x07", "")))  # rich takes these two away by itself
-    say.out.print(table)
-    say.out.print(ODD)
-    say.err.print(ODD, markup=False, soft_wrap=True)
-    handler = RichHandler(console=say.err, show_time=False, show_path=False)
+    console.out.print(table)
+    console.out.print(ODD)
+    console.err.print(ODD, markup=False, soft_wrap=True)
+    handler = RichHandler(console=console.err, show_time=False, show_path=False)
     handler.emit(logging.LogRecord("x", logging.WARNING, "", 0, "%s", (ODD,), None))
     text = screen.getvalue()
     assert text.count(SHOWN.removesuffix(r"\x0d\x07")) == 7
@@ -79,7 +79,7 @@ def test_the_hubs_retries_are_told_once(screen: StringIO, monkeypatch: pytest.Mo
 
 
 def test_json_is_for_terminals_too(capsys: pytest.CaptureFixture[str]):
-    say.say_json({ODD: [ODD, "כלב"]})
+    console.print_json({ODD: [ODD, "כלב"]})
     text = capsys.readouterr().out
     assert not set(text) & set(ODD[2] + "\x9b\u202e\udcff\r\x07")
     assert json.loads(text) == {ODD: [ODD, "כלב"]}
@@ -93,10 +93,10 @@ def test_a_card_shows_controls_too():
 
 def failing(number: int, file: str | None = None) -> str:
     def fail() -> None:
-        with say.plainly():
+        with console.user_errors():
             raise OSError(number, os.strerror(number), *([file] if file else []))
 
-    with pytest.raises(say.typer.Exit):
+    with pytest.raises(console.typer.Exit):
         fail()
     return ""
 
@@ -150,14 +150,14 @@ def test_a_large_file_is_refused_and_nothing_half_is_left(tmp_path: Path):
 def _export(model: Path, to: str) -> None:
     from retouch.export import export, of_model
 
-    with say.plainly():
+    with console.user_errors():
         export(of_model(str(model)), to, Path("there"))  # type: ignore[arg-type]
 
 
 def _code(work: object, *arguments: object) -> int | str:
     try:
         work(*arguments)  # type: ignore[operator]
-    except say.typer.Exit as end:
+    except console.typer.Exit as end:
         return int(end.exit_code)
     except BaseException as why:
         return repr(why)
@@ -166,9 +166,9 @@ def _code(work: object, *arguments: object) -> int | str:
 
 def test_user_errors_stay_what_they_are(screen: StringIO):
     def fail() -> None:
-        with say.plainly():
+        with console.user_errors():
             raise UserError("too odd")
 
-    with pytest.raises(say.typer.Exit):
+    with pytest.raises(console.typer.Exit):
         fail()
     assert screen.getvalue() == "error: too odd\n"

@@ -34,9 +34,9 @@ def test_tensors_of_one_size_are_looked_at_together_with_the_same_choice(
     at_once: int, monkeypatch: pytest.MonkeyPatch
 ):
     """As on a GPU."""
-    dice = torch.Generator().manual_seed(0)
+    rng = torch.Generator().manual_seed(0)
     sizes = {"a": (6, 7), "b": (3, 3), "c": (42,), "d": (7, 6), "e": (1,)}
-    scores = {n: torch.randint(0, 9, s, generator=dice).float() for n, s in sizes.items()}
+    scores = {n: torch.randint(0, 9, s, generator=rng).float() for n, s in sizes.items()}
     expected = {name: top(score, 0.3).tolist() for name, score in scores.items()}
     there = sys.modules["retouch.sparse.select"]  # the package's `select` is the function
     monkeypatch.setattr(there, "_by_rows", lambda score: True)

@@ -14,19 +14,19 @@ from tiny import images, tiny_clip
 from torch import Tensor
 
 import retouch
-from retouch.clip.prompting import prompts_of
-from retouch.clip.prompts import classifier
+from retouch.clip.visual_prompts import prompts_of
+from retouch.clip.zero_shot import classifier
 from retouch.data import Images, Stream
 from retouch.errors import UserError
-from retouch.learn import Watch
-from retouch.learn.evaluate import image_features
-from retouch.methods import RECIPES, Lesson, Method, Settings, Update
-from retouch.methods.everything import Everything
-from retouch.methods.method import Balanced
-from retouch.methods.selected import Selected
-from retouch.methods.settling import Bounded, Interpolate, MagMax, bounded
-from retouch.methods.zscl import Ensemble
+from retouch.evaluate.evaluator import image_features
+from retouch.methods import RECIPES, Method, Settings, TaskContext, TaskUpdate
+from retouch.methods.full_finetune import FullFinetune
+from retouch.methods.merging import BoundedDrop, Interpolate, MagMax, with_max_drop
+from retouch.methods.method import BalancedReplay
+from retouch.methods.selective import SelectiveUpdate
+from retouch.methods.zscl import WeightEnsemble
 from retouch.sparse import Delta, fingerprint
+from retouch.train import Callback
 
 QUICK = Settings(epochs=2, batch=8, lr=5e-3, weight_decay=0.1)
 Weights = dict[str, Tensor]
@@ -36,28 +36,31 @@ def weights(clip: Any) -> Weights:
     return {name: p.detach().clone() for name, p in clip.model.named_parameters()}
 
 
-class Keep(Watch):
+class Keep(Callback):
     """The weights that are judged, before the first task and after each."""
 
     def __init__(self) -> None:
         self.clip = tiny_clip()
         self.judged_at: list[Weights] = []
 
-    def judged(self, results: Any) -> None:
+    def on_evaluate(self, results: Any) -> None:
         self.judged_at.append(weights(self.clip))
 
 
 def teach(method: Method, out: Path | None = None, **options: Any) -> list[Weights]:
     keep = Keep()
     stream = Stream.split(images("train", 6, 12), images("test", 6, 4), tasks=3, order=0)
-    options = {"settings": QUICK, "control": images("control", 4, 3), "watch": keep, **options}
+    options = {"settings": QUICK, "control": images("control", 4, 3), "callback": keep, **options}
     retouch.teach(keep.clip, stream, method, out=out, **options)
     return keep.judged_at or [weights(keep.clip)]
 
 
 def method(settles: Any = None, sparse: bool = False) -> Method:
-    parts = {"trains": Selected() if sparse else Everything(), "replays": Balanced(size=12)}
-    return Method(name="mine", **parts, **({"settles": settles} if settles else {}))
+    parts = {
+        "update": SelectiveUpdate() if sparse else FullFinetune(),
+        "replay": BalancedReplay(size=12),
+    }
+    return Method(name="mine", **parts, **({"after_task": settles} if settles else {}))
 
 
 def close(found: Weights, expected: Weights) -> None:
@@ -91,7 +94,7 @@ def test_of_each_weights_changes_the_largest_counts():
     assert not torch.allclose(mixed[3][name], last), "it is not only the last change"
 
 
-@pytest.mark.parametrize("settles", [Interpolate(), MagMax()])
+@pytest.mark.parametrize("after_task", [Interpolate(), MagMax()])
 def test_with_selected_weights_only_those_are_mixed(settles: Any, tmp_path: Path):
     found = teach(method(settles, sparse=True), tmp_path)
     fresh = tiny_clip()
@@ -99,15 +102,15 @@ def test_with_selected_weights_only_those_are_mixed(settles: Any, tmp_path: Path
         delta = Delta.load(tmp_path / "deltas" / f"task-{done:02}.safetensors")
         for name, new in found[done].items():
             moved = (new != found[done - 1][name]).flatten().nonzero().squeeze(1)
-            allowed = delta.changes[name].chosen.index if name in delta.changes else moved[:0]
+            allowed = delta.changes[name].index.index if name in delta.changes else moved[:0]
             assert set(moved.tolist()) <= set(allowed.tolist())
         delta.apply(fresh.model)
     assert all(torch.equal(p, found[3][n]) for n, p in weights(fresh).items())
 
 
 @pytest.mark.parametrize(
-    ("settles", "sparse"),
-    [(Interpolate(), True), (MagMax(), True), (Bounded(max_drop=30), False)],
+    ("after_task", "sparse"),
+    [(Interpolate(), True), (MagMax(), True), (BoundedDrop(max_drop=30), False)],
 )
 def test_a_run_that_stopped_goes_on_to_the_same_bits(tmp_path: Path, settles: Any, sparse: bool):
     """In combinations that no recipe has; `test_methods` stops those that there are."""
@@ -116,15 +119,15 @@ def test_a_run_that_stopped_goes_on_to_the_same_bits(tmp_path: Path, settles: An
     for after in (8, 5):  # in the second task, then in the third
         stop = Stop(after, ZeroDivisionError())
         with pytest.raises(ZeroDivisionError):
-            teach(mine, tmp_path / "cut", watch=stop, checkpoint_seconds=0)
+            teach(mine, tmp_path / "cut", callback=stop, checkpoint_seconds=0)
     teach(mine, tmp_path / "cut")
     assert content(tmp_path / "cut") == content(tmp_path / "whole")
 
 
-@pytest.mark.parametrize("settles", [Interpolate(), MagMax()])
+@pytest.mark.parametrize("after_task", [Interpolate(), MagMax()])
 def test_the_loss_goes_down(settles: Any):
     heard = Listener()
-    teach(method(settles), watch=heard, settings=QUICK.model_copy(update={"epochs": 4}))
+    teach(method(settles), callback=heard, settings=QUICK.model_copy(update={"epochs": 4}))
     assert sum(heard.losses[9:12]) < sum(heard.losses[:3])
 
 
@@ -149,15 +152,15 @@ def settle(falls: Any, **settings: Any) -> tuple[float, Asked, Tensor, Tensor]:
     """A task that moves a tensor's entries by 1; how far is left of it at the end."""
     clip = tiny_clip()
     stream = Stream.split(images("train", 6, 4), images("test", 6, 2), tasks=3)
-    lesson = Lesson(clip, stream, stream.tasks[2], QUICK, lambda f: f.images.sum())
-    lesson.control_drop = asked = Asked(clip, falls)
-    part = Bounded(**settings)
-    with Everything(where="visual_projection").begin(lesson) as update:
-        assert isinstance(update, Update)
-        part.begin(lesson, update)
+    context = TaskContext(clip, stream, stream.tasks[2], QUICK, lambda f: f.images.sum())
+    context.control_drop = asked = Asked(clip, falls)
+    part = BoundedDrop(**settings)
+    with FullFinetune(where="visual_projection").begin(context) as update:
+        assert isinstance(update, TaskUpdate)
+        part.begin(context, update)
         with torch.no_grad():
             asked.weight += 1
-        part.end(lesson, update)
+        part.end(context, update)
     left = (asked.weight - asked.start).mean().item()
     return left, asked, asked.weight.detach(), asked.start
 
@@ -218,7 +221,7 @@ def known(clip: Any) -> Images:
 def test_in_a_run_the_control_set_stays_within_the_bound(caplog: Any):
     stream = Stream.split(images("train", 6, 12), images("test", 6, 4), tasks=3, order=0)
     drops = []
-    for settles in (None, Bounded(max_drop=5.0)):
+    for settles in (None, BoundedDrop(max_drop=5.0)):
         clip = tiny_clip()
         options = {"settings": QUICK, "control": known(clip)}
         rows = retouch.teach(clip, stream, method(settles), **options).rows
@@ -235,20 +238,26 @@ def test_every_method_can_be_bounded(name: str):
     stream = Stream.split(images("train", 4, 6), images("test", 4, 2), tasks=2)
     control = known(tiny_clip())
     results = learn(
-        clip := tiny_clip(), stream, bounded(quick(name), 0.0), control=control, settings=QUICK
+        clip := tiny_clip(),
+        stream,
+        with_max_drop(quick(name), 0.0),
+        control=control,
+        settings=QUICK,
     )
     assert results.rows[-1].control == 100
-    assert name == "frozen" or min(results.kept) < 1, "something was scaled back"
+    assert name == "frozen" or min(results.fraction_kept) < 1, "something was scaled back"
     prompts = prompts_of(clip.model)
     if prompts is not None:
-        assert int(prompts.learned) == max([n + 1 for n, k in enumerate(results.kept) if k] or [0])
+        assert int(prompts.learned) == max(
+            [n + 1 for n, k in enumerate(results.fraction_kept) if k] or [0]
+        )
 
 
-@pytest.mark.parametrize("settles", [Interpolate(alpha=0.25), MagMax(), Ensemble(every=2)])
+@pytest.mark.parametrize("after_task", [Interpolate(alpha=0.25), MagMax(), WeightEnsemble(every=2)])
 def test_whole_numbers_are_not_mixed(settles: Any):
     """A quarter of the way from no task learned to one is still one, with its prompts in use."""
     stream = Stream.split(images("train", 4, 6), images("test", 4, 2), tasks=2)
-    mixed = quick("l2p").model_copy(update={"settles": settles})
+    mixed = quick("l2p").model_copy(update={"after_task": settles})
     learn(clip := tiny_clip(), stream, mixed, settings=QUICK)
     prompts = prompts_of(clip.model)
     assert prompts is not None
@@ -258,7 +267,7 @@ def test_whole_numbers_are_not_mixed(settles: Any):
 def test_a_bound_needs_a_control_set_and_says_so_before_training():
     heard = Listener()
     with pytest.raises(UserError, match=r"bounds how far a control set may fall.*with --control"):
-        teach(method(Bounded()), control=None, watch=heard)
+        teach(method(BoundedDrop()), control=None, callback=heard)
     assert heard.losses == []
 
 

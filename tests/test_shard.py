@@ -28,12 +28,12 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 import retouch
-from retouch.clip import Clip, Features, Pixels
+from retouch.clip import Clip, Features, Preprocess
 from retouch.clip.hf import HuggingFaceClip
 from retouch.data import Stream
-from retouch.devices import ranks, shards
+from retouch.distributed import collectives, fsdp
 from retouch.errors import UserError
-from retouch.methods import RECIPES, Keeps, Settings
+from retouch.methods import RECIPES, Regularizer, Settings
 from retouch.sparse import Delta, fingerprint, locate
 
 SHARD = BRIEF.model_copy(update={"shard": True})
@@ -50,7 +50,7 @@ def one_thread() -> Iterator[None]:
 
 def sharded(unit: str, folder: Path | None = None, **options: Any) -> dict[str, Any]:
     given = {"settings": SHARD, "changes": {"trains__unit": unit}, "out": folder, **options}
-    return {**learned("spu", **given), "sent": dict(ranks.sent)}
+    return {**learned("spu", **given), "sent": dict(collectives.traffic)}
 
 
 @pytest.mark.parametrize("unit", ["weight", "neuron"])
@@ -89,19 +89,19 @@ def only_the_selected_moved(folder: Path, weights: dict[str, Any]) -> None:
         assert still.all() or (now[~still] != then[~still]).any()
 
 
-class Weighs(Keeps):
+class Weighs(Regularizer):
     """Counts in every step what this process holds of the model; adds nothing to the loss."""
 
-    def begin(self, lesson: Any) -> None:
+    def begin(self, context: Any) -> None:
         SEEN.clear()
-        SEEN.append(lesson.clip.model)
+        SEEN.append(context.clip.model)
 
     def loss(self, features: Features) -> Tensor | None:
         found = {name: local(p).numel() for name, p in SEEN[0].named_parameters()}
         SEEN[1:] = [found]
         return None
 
-    def end(self, lesson: Any) -> None:
+    def end(self, context: Any) -> None:
         parts = [o for o in gc.get_objects() if isinstance(o, DTensor)]
         SEEN.append(sum(local(part).untyped_storage().nbytes() for part in parts))
 
@@ -116,9 +116,12 @@ def local(tensor: Tensor) -> Tensor:
 def weighed(clip: Clip | None = None) -> tuple[dict[str, int], int, bool]:
     """What a process holds in a step, what it should, and whether just the whole is left then."""
     clip = clip or exact_clip()
-    apart = shards.divisible(clip.model, clip.blocks.values(), locate(clip.model))
-    expected = shards.held(clip.model, apart, ranks.world()) // clip.logit_scale.element_size()
-    method = quick("spu").model_copy(update={"keeps": Weighs()})
+    apart = fsdp.shardable_modules(clip.model, clip.blocks.values(), locate(clip.model))
+    expected = (
+        fsdp.bytes_per_rank(clip.model, apart, collectives.world_size())
+        // clip.logit_scale.element_size()
+    )
+    method = quick("spu").model_copy(update={"regularizer": Weighs()})
     retouch.teach(clip, a_stream(), method, settings=SHARD)
     whole = not any(isinstance(t, DTensor) for t in clip.model.state_dict().values())
     return SEEN[1], expected, whole and SEEN[2] == 0
@@ -126,7 +129,7 @@ def weighed(clip: Clip | None = None) -> tuple[dict[str, int], int, bool]:
 
 def test_each_process_holds_its_part():
     clip = exact_clip()
-    apart = shards.divisible(clip.model, clip.blocks.values(), locate(clip.model))
+    apart = fsdp.shardable_modules(clip.model, clip.blocks.values(), locate(clip.model))
     assert len(apart) == 4 * 5, "in four blocks: query, key, value, out and the second MLP layer"
     sizes = {name: p.numel() for name, p in clip.model.named_parameters()}
     found = together(3, weighed)
@@ -147,7 +150,7 @@ def test_what_travels_in_a_step():
     """Each block twice a pass, forth and back; of gradients, the selected entries as ever."""
     one, two = (together(2, travelled, settings)[0] for settings in (BRIEF, SHARD))
     clip = exact_clip()
-    apart = shards.divisible(clip.model, clip.blocks.values(), locate(clip.model))
+    apart = fsdp.shardable_modules(clip.model, clip.blocks.values(), locate(clip.model))
     passes = 2 * (4 + 1)  # two tasks of four steps, and a batch to score by
     assert two.pop("weights") == passes * 2 * sum(p.nbytes for p in apart.values()) // 2
     assert two.pop("joining") == 2 * sum(p.nbytes for p in apart.values()) // 2
@@ -165,7 +168,7 @@ def to_the_bit(backbone: str, precision: str) -> tuple[str, str, int]:
         clip, how = BACKBONES[backbone](), {"precision": precision, "shard": shard, "epochs": 1}
         retouch.teach(clip, stream, quick("spu"), settings=BRIEF.model_copy(update=how))
         found.append(fingerprint(clip.model))
-    return found[0], found[1], ranks.sent["weights"]
+    return found[0], found[1], collectives.traffic["weights"]
 
 
 @pytest.mark.parametrize(
@@ -176,7 +179,7 @@ def test_to_the_bit_in_both_precisions(backbone: str, precision: str):
     clip, found = BACKBONES[backbone](), together(2, to_the_bit, backbone, precision)
     assert found[0] == found[1]
     assert found[0][0] == found[0][1] != fingerprint(clip.model)
-    apart = shards.divisible(clip.model, clip.blocks.values(), locate(clip.model))
+    apart = fsdp.shardable_modules(clip.model, clip.blocks.values(), locate(clip.model))
     a_number = {"fp32": 4, "bf16": 2}[precision]  # half precision travels as such
     passes = 4 + 1  # of which each process sends half of the weights, forth and back
     assert found[0][2] == passes * a_number * sum(p.numel() for p in apart.values())
@@ -186,11 +189,11 @@ def few_rows() -> tuple[list[int], bool, bool]:
     """A block of four and six rows: what a process holds, and whether all stays the same."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Sequential(nn.Linear(5, 4), nn.Linear(4, 6)))
-    apart = shards.divisible(model, [["0"]], ["0.0.weight"])
+    apart = fsdp.shardable_modules(model, [["0"]], ["0.0.weight"])
     first, inputs = model.get_parameter("0.0.weight"), torch.randn(3, 5)
     before = [p.detach().clone() for p in model.parameters()]
     (slope,) = torch.autograd.grad(model(inputs).square().sum(), first)
-    with shards.divided(model, [["0"]], apart):
+    with fsdp.sharded(model, [["0"]], apart):
         held = [local(p).numel() for p in model.parameters()]
         (found,) = torch.autograd.grad(model(inputs).square().sum(), first)
     back = all(map(torch.equal, model.parameters(), before))
@@ -218,7 +221,7 @@ def huge(shard: bool) -> str:
         projection_dim=16,
     )
     model = transformers.CLIPModel(config)
-    clip = HuggingFaceClip(model, tiny_tokenizer(), Pixels(size=(28, 28)), "tiny H/14")
+    clip = HuggingFaceClip(model, tiny_tokenizer(), Preprocess(size=(28, 28)), "tiny H/14")
     stream = Stream.split(images("train", 4, 7, 28), images("test", 4, 1, 28), tasks=1)
     settings = BRIEF.model_copy(update={"batch": 28, "epochs": 1, "shard": shard})
     retouch.teach(clip, stream, quick("spu"), settings=settings)
@@ -236,7 +239,7 @@ def test_the_layers_of_a_vit_h14_on_three_processes():
 
 def stopped(folder: Path, after: int) -> None:
     with pytest.raises(KeyboardInterrupt):
-        sharded("weight", folder, watch=Stop(after))
+        sharded("weight", folder, callback=Stop(after))
 
 
 @pytest.mark.parametrize("then", [1, 3])
@@ -258,16 +261,16 @@ def _sharded(folder: Path) -> dict[str, Any]:
 def orphaned() -> str:
     """The last process dies in a step; what the others then say."""
 
-    class Dies(Keeps):
+    class Dies(Regularizer):
         def loss(self, features: Features) -> Tensor | None:
-            if ranks.rank() == 1:
+            if collectives.rank() == 1:
                 os._exit(1)
             return None
 
-    method = quick("spu").model_copy(update={"keeps": Dies()})
+    method = quick("spu").model_copy(update={"regularizer": Dies()})
     try:
         retouch.teach(tiny_clip(), a_stream(), method, settings=SHARD)
-    except ranks.Lost as why:
+    except collectives.RankLost as why:
         return str(why)
     raise AssertionError
 

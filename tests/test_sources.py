@@ -15,14 +15,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from retouch.clip.pixels import Pixels
+from retouch.clip.preprocess import Preprocess
 from retouch.data import Images, Splits, Stream, read_data, read_pairs
-from retouch.data.read import BENCHMARKS, FORMS
+from retouch.data.registry import BENCHMARKS, SOURCE_FORMATS
 from retouch.data.sources import webdataset
 from retouch.data.sources.coco import Objects
 from retouch.errors import UserError
 
-PIXELS = Pixels(size=(8, 8), shortest=8)
+PIXELS = Preprocess(size=(8, 8), shortest=8)
 
 
 class Case(NamedTuple):
@@ -66,7 +66,7 @@ def parts(splits: Splits) -> dict[str, Images]:
 
 def test_every_source_has_a_case():
     assert {c.source for c in CASES.values() if not c.form} == set(BENCHMARKS)
-    assert {c.form for c in CASES.values() if c.form} == set(FORMS)
+    assert {c.form for c in CASES.values() if c.form} == set(SOURCE_FORMATS)
 
 
 @pytest.fixture(params=CASES)
@@ -97,7 +97,7 @@ def test_the_contract(case: Case, tmp_path: Path):
 
 
 def check_pictures(images: Images) -> None:
-    assert len(images) == len(images.pictures) == len(images.labels) > 0
+    assert len(images) == len(images.store) == len(images.labels) > 0
     assert images.labels.dtype == np.int64
     pixels = images.read(np.arange(len(images)), PIXELS)
     assert pixels.shape == (len(images), 8, 8, 3)
@@ -116,7 +116,7 @@ def check_order_and_parts(found: dict[str, Images], again: dict[str, Images]) ->
 
 
 def where(images: Images) -> list[str]:
-    return [images.pictures.where(i) for i in range(len(images))]
+    return [images.store.location(i) for i in range(len(images))]
 
 
 IN_TURNS = ["cars", "cifar100", "imagenet-flat", "imagenet-raw", "csv", "jsonl", "webdataset"]
@@ -137,7 +137,7 @@ def test_labels_belong_to_their_pictures_where_the_fixture_takes_classes_in_turn
 def test_labels_belong_to_their_pictures_where_a_folder_says_so(name: str, tmp_path: Path):
     case = CASES[name]
     case.write(tmp_path)
-    images = read(case, tmp_path).train or read(case, tmp_path).to_judge()
+    images = read(case, tmp_path).train or read(case, tmp_path).evaluation_images()
     facts = None if case.form else BENCHMARKS[case.source].facts
     for label, place in zip(images.labels, where(images), strict=True):
         folder = Path(place).parent.name
@@ -176,17 +176,17 @@ def test_coco_on_real_data(shared: Path):
     said = json.loads((shared / "data" / "coco-val-200" / "instances.json").read_text())
     assert len(objects) == sum(not a["iscrowd"] for a in said["annotations"])
     for i in range(0, len(objects), 97):
-        width, height = objects.pictures.picture(i).size
+        width, height = objects.store.image(i).size
         left, top, wide, high = objects.boxes[i]
         assert 0 <= left < left + wide <= width + 1
         assert 0 <= top < top + high <= height + 1
-    some = objects.some(np.array([3, 1]))
+    some = objects.subset(np.array([3, 1]))
     assert np.array_equal(some.boxes, objects.boxes[[3, 1]])
 
 
 def test_cars_in_both_layouts_and_names_that_differ_on_disk(tmp_path: Path):
     layouts.write_cars(tmp_path)
-    assert "Acura TL Type-S 2008" in read_data("cars", tmp_path).to_judge().classes
+    assert "Acura TL Type-S 2008" in read_data("cars", tmp_path).evaluation_images().classes
     (tmp_path / "cars_test_annos_withlabels.mat").unlink()
     with pytest.raises(UserError, match=r"no cars_test_annos_withlabels\.mat"):
         read_data("cars", tmp_path)
@@ -194,14 +194,16 @@ def test_cars_in_both_layouts_and_names_that_differ_on_disk(tmp_path: Path):
 
 def test_missing_images_of_birdsnap_are_counted(tmp_path: Path):
     missing = layouts.write_birdsnap(tmp_path)["missing"]
-    found = read_data("birdsnap", tmp_path).to_judge()
+    found = read_data("birdsnap", tmp_path).evaluation_images()
     assert found.notes[0].startswith(f"Birdsnap: {sum(missing.values())} of ")
     assert found.notes[1] == "Birdsnap: 4 of 500 classes are there"
 
 
 def test_raw_names_of_imagenet(tmp_path: Path):
     layouts.write_imagenet_flat(tmp_path)
-    raw, plain = (read_data(name, tmp_path).to_judge() for name in ("imagenet-raw", "imagenet"))
+    raw, plain = (
+        read_data(name, tmp_path).evaluation_images() for name in ("imagenet-raw", "imagenet")
+    )
     assert raw.labels.tolist() == plain.labels.tolist()
     assert raw.classes != plain.classes
 
@@ -248,8 +250,8 @@ def test_a_benchmark_that_is_not_there(name: str, tmp_path: Path):
 def test_where_benchmarks_lie(tmp_path: Path, monkeypatch):
     layouts.write_cub(tmp_path)
     monkeypatch.setenv("RETOUCH_DATA", str(tmp_path))
-    assert len(read_data("cub").to_judge())
-    assert len(read_data("cub", tmp_path / "CUB_200_2011").to_judge())
+    assert len(read_data("cub").evaluation_images())
+    assert len(read_data("cub", tmp_path / "CUB_200_2011").evaluation_images())
 
 
 def test_something_that_is_no_data():
@@ -260,7 +262,7 @@ def test_something_that_is_no_data():
 def test_a_control_set_has_nothing_to_learn_from(tmp_path: Path):
     layouts.write_imagenet_folders(tmp_path)
     with pytest.raises(UserError, match=r"ImageNet.* has no images to learn from"):
-        read_data("imagenet", tmp_path).to_learn()
+        read_data("imagenet", tmp_path).train_and_test()
 
 
 @pytest.mark.parametrize(
@@ -335,7 +337,7 @@ def test_shards_are_read_in_the_order_of_their_numbers(tmp_path: Path):
         files = {f"{number}.cls": b"0", f"{number}.png": layouts.encoded(number, "PNG")}
         layouts.write_tar(tmp_path / "test" / f"{number}.tar", files)
     (tmp_path / "classnames.txt").write_text("thing\n")
-    found = read_data(tmp_path).to_judge()
+    found = read_data(tmp_path).evaluation_images()
     assert [Path(place.split(":")[0]).stem for place in where(found)] == ["0", "2", "10"]
 
 
@@ -358,7 +360,7 @@ def test_a_hub_that_cannot_be_reached(monkeypatch: pytest.MonkeyPatch):
 
 def test_the_order_of_the_classes_is_a_list_or_a_seed(tmp_path: Path):
     layouts.write_cub(tmp_path)
-    train, test = read_data("cub", tmp_path).to_learn()
+    train, test = read_data("cub", tmp_path).train_and_test()
     names = train.classes[::-1]
     stream = Stream.split(train, test, tasks=2, order=names)
     assert stream.names(stream.classes) == names
@@ -369,11 +371,11 @@ def test_captions_take_the_place_of_prompts(tmp_path: Path):
         Image.new("RGB", (9, 9)).save(tmp_path / name)
     rows = "1.png,cat,a cat asleep\n2.png,cat,\n3.png,dog,my dog\n4.png,cat,a cat asleep\n"
     (tmp_path / "own.csv").write_text("path,label,caption\n" + rows)
-    images = read_data(tmp_path / "own.csv").to_judge()
+    images = read_data(tmp_path / "own.csv").evaluation_images()
     texts, which = images.texts(np.arange(4))
     assert [texts[w] for w in which] == ["a cat asleep", "a photo of cat", "my dog", "a cat asleep"]
     assert len(texts) == 3
-    texts, which = images.some(np.array([2, 1])).texts(np.arange(2))
+    texts, which = images.subset(np.array([2, 1])).texts(np.arange(2))
     assert [texts[w] for w in which] == ["my dog", "a photo of cat"]
 
 
@@ -389,7 +391,7 @@ def test_images_with_captions(write, place, tmp_path: Path):
     pairs = read_pairs(tmp_path / place)
     assert pairs.texts(np.arange(len(pairs))) == captions
     assert pairs.read(np.array([4, 0]), PIXELS).shape == (2, 8, 8, 3)
-    assert len({pairs.pictures.where(i) for i in range(len(pairs))}) == len(captions)
+    assert len({pairs.store.location(i) for i in range(len(pairs))}) == len(captions)
 
 
 def test_captions_of_coco(tmp_path: Path, shared: Path):

@@ -13,23 +13,25 @@ from torch import Tensor, nn
 import retouch
 from retouch.data import Stream
 from retouch.errors import UserError
-from retouch.methods import Lesson, Method, Settings
-from retouch.methods.everything import Everything
-from retouch.methods.method import Balanced
-from retouch.methods.selected import Selected
-from retouch.methods.sparsecl import Dynamic
-from retouch.methods.spg import SoftAdamW, Softly, importance
+from retouch.methods import Method, Settings, TaskContext
+from retouch.methods.full_finetune import FullFinetune
+from retouch.methods.method import BalancedReplay
+from retouch.methods.selective import SelectiveUpdate
+from retouch.methods.sparsecl import DynamicMaskUpdate
+from retouch.methods.spg import SoftAdamW, SoftMaskUpdate, importance
 from retouch.sparse import SCORERS, fingerprint, locate
-from retouch.sparse.learned import mask, piggyback
-from retouch.sparse.losses import InBatches
+from retouch.sparse.gradients import BatchedLosses
+from retouch.sparse.learned_masks import mask, piggyback
 
 QUICK = Settings(epochs=3, batch=8, lr=5e-3, weight_decay=0.1)
 METHODS = {
-    "spg": Method(name="spg", trains=Softly()),
-    "sparsecl": Method(name="sparsecl", trains=Dynamic(swap=0.05)),
-    "mask": Method(name="mask", trains=Selected(score="mask"), replays=Balanced(size=12)),
+    "spg": Method(name="spg", update=SoftMaskUpdate()),
+    "sparsecl": Method(name="sparsecl", update=DynamicMaskUpdate(swap=0.05)),
+    "mask": Method(
+        name="mask", update=SelectiveUpdate(score="mask"), replay=BalancedReplay(size=12)
+    ),
     "piggyback": Method(
-        name="piggyback", trains=Selected(score="piggyback"), replays=Balanced(size=12)
+        name="piggyback", update=SelectiveUpdate(score="piggyback"), replay=BalancedReplay(size=12)
     ),
 }
 
@@ -54,7 +56,8 @@ def test_the_loss_goes_down_also_in_micro_batches_and_in_bf16(name: str):
     tried: list[list[float]] = []
     for change in ({}, {"micro_batch": 3}, {"precision": "bf16"}):
         heard, tasks = Listener(), 2 if name in ("spg", "sparsecl") else 1
-        teach(METHODS[name], tasks=tasks, settings=settings.model_copy(update=change), watch=heard)
+        changed = settings.model_copy(update=change)
+        teach(METHODS[name], tasks=tasks, settings=changed, callback=heard)
         assert sum(heard.losses[9:12]) < sum(heard.losses[:3])
         tried.append(heard.losses)
     assert tried[0] == pytest.approx(tried[1], rel=2e-2)
@@ -76,36 +79,36 @@ def test_a_step_is_scaled_by_what_is_not_important_weight_decay_included():
     settings = {"lr": 0.1, "weight_decay": 0.5}
     free, held = (nn.Parameter(torch.tensor([1.0, -2.0, 3.0])) for _ in range(2))
     weights = torch.tensor([0.0, 0.75, 1.0])
-    optimisers = (
+    optimizers = (
         torch.optim.AdamW([free], fused=True, **settings),
         SoftAdamW({"w": held}, {"w": weights}, **settings),
     )
     for parameter in (free, held):
         parameter.grad = torch.tensor([1.0, 1.0, 1.0])
-    for optimiser in optimisers:
-        optimiser.step()
+    for optimizer in optimizers:
+        optimizer.step()
     moved = free.detach() - torch.tensor([1.0, -2.0, 3.0])
     assert held[0] == free[0]
     assert held[1].item() == pytest.approx(-2 + 0.25 * moved[1].item())
     assert held[2] == 3.0
 
 
-def started(part: Any, clip: Any, number: int, batch: int = 64) -> tuple[Any, Lesson]:
+def started(part: Any, clip: Any, number: int, batch: int = 64) -> tuple[Any, TaskContext]:
     stream = stream_of()
-    return part, Lesson(clip, stream, stream.tasks[number], Settings(batch=batch), plain_loss)
+    return part, TaskContext(clip, stream, stream.tasks[number], Settings(batch=batch), plain_loss)
 
 
 def test_importance_is_of_the_tasks_loss_and_of_the_earlier_prompts():
     clip = tiny_clip()
-    part, lesson = started(Softly(), clip, 1)
-    with part.begin(lesson) as update:
+    part, context = started(SoftMaskUpdate(), clip, 1)
+    with part.begin(context) as update:
         update.end()
     parameters = dict(clip.model.named_parameters())
-    batch = lesson.load(lesson.evidence(1.0)[0])
-    old = lesson.stream.names(lesson.stream.tasks[0].classes)
-    tokens = clip.tokenise([f"a photo of {name}" for name in old])
+    batch = context.load(context.scoring_batches(1.0)[0])
+    old = context.stream.names(context.stream.tasks[0].classes)
+    tokens = clip.tokenize([f"a photo of {name}" for name in old])
     logits = clip.logit_scale * clip.image_features(batch.pixels) @ clip.text_features(tokens).T
-    own = next(iter(lesson.losses(batch)))
+    own = next(iter(context.losses(batch)))
     expected = {name: torch.zeros_like(p) for name, p in parameters.items()}
     for loss in (own, logits.sum()):
         slopes = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
@@ -118,8 +121,8 @@ def test_importance_is_of_the_tasks_loss_and_of_the_earlier_prompts():
     assert part.state().keys() == parameters.keys()
     for name in sound:
         torch.testing.assert_close(part.state()[name], expected[name], rtol=0.02, atol=0.01)
-    alone, lesson = started(Softly(heads=False), clip, 1)
-    with alone.begin(lesson) as update:
+    alone, context = started(SoftMaskUpdate(heads=False), clip, 1)
+    with alone.begin(context) as update:
         update.end()
     assert all((alone.state()[name] <= part.state()[name]).all() for name in parameters)
     assert any((alone.state()[name] < part.state()[name]).any() for name in parameters)
@@ -127,15 +130,15 @@ def test_importance_is_of_the_tasks_loss_and_of_the_earlier_prompts():
 
 def test_importance_only_grows_and_holds_back_the_second_task():
     clip = tiny_clip()
-    part, lesson = started(Softly(), clip, 0)
-    with part.begin(lesson) as update:
+    part, context = started(SoftMaskUpdate(), clip, 0)
+    with part.begin(context) as update:
         update.end()
     first = part.state()
     with part.begin(started(part, clip, 1)[1]) as update:
         update.end()
     assert all((part.state()[name] >= first[name]).all() for name in first)
 
-    free = Method(name="flyp", trains=Everything())
+    free = Method(name="flyp", update=FullFinetune())
     after_one = [teach(m, tasks=1) for m in (free, METHODS["spg"])]
     assert fingerprint(after_one[0].model) == fingerprint(after_one[1].model)
     start = dict(after_one[0].model.named_parameters())
@@ -149,7 +152,7 @@ def test_importance_only_grows_and_holds_back_the_second_task():
 # SparCL
 
 
-class Moves(retouch.learn.Watch):
+class Moves(retouch.train.Watch):
     """How many entries of one tensor moved in each step, and in a task so far."""
 
     def __init__(self, clip: Any, name: str) -> None:
@@ -166,7 +169,7 @@ def test_only_the_mask_moves_and_it_changes_every_epoch():
     name = "vision_model.encoder.layers.0.mlp.fc1.weight"
     clip, size = tiny_clip(), 32 * 64
     watch, method = Moves(clip, name), METHODS["sparsecl"]
-    retouch.teach(clip, stream_of(), method, settings=QUICK, watch=watch)
+    retouch.teach(clip, stream_of(), method, settings=QUICK, callback=watch)
     counts = [int(moved.sum()) for moved in watch.moved]
     # 10 %, and at the beginning of a later task 5 % more, until the first adjustment.
     expected = [int(0.1 * size)] * 9 + ([int(0.1 * size) + int(0.05 * size)] * 3 + [204] * 6) * 2
@@ -181,25 +184,27 @@ def test_only_the_mask_moves_and_it_changes_every_epoch():
 
 def test_the_masks_are_the_most_important_by_magnitude_and_gradient():
     clip = tiny_clip()
-    part, lesson = started(Dynamic(alpha=50.0, share=1.0), clip, 0)
-    with part.begin(lesson):
+    part, context = started(DynamicMaskUpdate(alpha=50.0, share=1.0), clip, 0)
+    with part.begin(context):
         pass
     weights = {**locate(clip.model, "attention"), **locate(clip.model, "both-mlp")}
-    slopes = SCORERS["gradient"](weights, lambda: lesson.mean_losses(lesson.evidence(1.0)), 0)
+    slopes = SCORERS["gradient"](
+        weights, lambda: context.mean_losses(context.scoring_batches(1.0)), 0
+    )
     for name, weight in weights.items():
         score = (weight.abs() + 50.0 * slopes[name]).flatten()
         best = score.topk(int(0.1 * weight.numel())).indices.sort().values
         assert torch.equal(part.state()[name].flatten().nonzero().squeeze(1), best)
 
     before = {name: found.clone() for name, found in part.state().items()}
-    with part.begin(lesson) as update:  # grown for a next task, then one step, then adjusted
-        lesson.step = 0
+    with part.begin(context) as update:  # grown for a next task, then one step, then adjusted
+        context.step = 0
         for steps in (0, 1):
-            lesson.step = steps * lesson.per_epoch
-            for term in lesson.losses(lesson.load(lesson.task.train)):
+            context.step = steps * context.steps_per_epoch
+            for term in context.losses(context.load(context.task.train)):
                 term.backward()
             if steps == 1:
-                slopes = {n: update.optimiser.state[w]["exp_avg"] / 0.1 for n, w in weights.items()}
+                slopes = {n: update.optimizer.state[w]["exp_avg"] / 0.1 for n, w in weights.items()}
                 values = {n: w.detach().clone() for n, w in weights.items()}
                 grown = {n: m.clone() for n, m in part.state().items()}
             update.step(1.0)
@@ -215,13 +220,13 @@ def test_the_masks_are_the_most_important_by_magnitude_and_gradient():
 
 def test_a_mask_that_would_be_exchanged_whole_is_refused():
     with pytest.raises(UserError, match=r"swap=0.2 must be less than rate=0.1"):
-        METHODS["sparsecl"].change({"trains.swap": 0.2})
+        METHODS["sparsecl"].with_change({"update.swap": 0.2})
 
 
 # Learned scores
 
 
-def quadratic(weight: nn.Parameter, targets: list[float]) -> InBatches:
+def quadratic(weight: nn.Parameter, targets: list[float]) -> BatchedLosses:
     """Two batches, each pulling towards its own target; the second twice as large."""
     batches = [lambda t=t: [0.5 * (weight - t).square().sum()] for t in targets]
     share = (1 / 3, 2 / 3)
@@ -229,7 +234,7 @@ def quadratic(weight: nn.Parameter, targets: list[float]) -> InBatches:
     def whole() -> list[Tensor]:
         return [w * term for w, batch in zip(share, batches, strict=True) for term in batch()]
 
-    return InBatches(whole, batches)
+    return BatchedLosses(whole, batches)
 
 
 def test_mask_by_hand():
@@ -238,12 +243,12 @@ def test_mask_by_hand():
     found = mask({"w": weight}, losses, size=0.1, lr=0.2, epochs=2, sparsity=0.3)["w"]
     theta = torch.tensor([1.0, -2.0])
     score = ((theta - 0.0) / 3 + (theta - 3.0) * 2 / 3).requires_grad_()  # the mean gradient
-    optimiser = torch.optim.AdamW([score], 0.2)
+    optimizer = torch.optim.AdamW([score], 0.2)
     for target in (0.0, 3.0) * 2:
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss = 0.5 * (theta - 0.1 * score - target).square().sum() + 0.3 * score.abs().sum()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
     torch.testing.assert_close(found, score.detach().abs())
     assert weight.tolist() == [1.0, -2.0]
     assert weight.grad is None
@@ -256,13 +261,13 @@ def test_piggyback_by_hand():
     found = piggyback({"w": weight}, losses, 7, epochs=2, size=0.1, lr=1e-3)["w"]
     assert -1e-3 <= start.min() < -5e-4 < 5e-4 < start.max() <= 1e-3
     score, theta = start.clone().requires_grad_(), weight.detach().clone()
-    optimiser = torch.optim.AdamW([score], 1e-3)
+    optimizer = torch.optim.AdamW([score], 1e-3)
     for target in (5.0, -4.0) * 2:
         binary = (score > 5e-4).float()
         through = binary + score - score.detach()  # straight through, by autograd
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         (0.5 * (theta + 0.1 * through - target).square().sum()).backward()
-        optimiser.step()
+        optimizer.step()
     torch.testing.assert_close(found, score.detach())
     assert torch.equal(weight, theta)
     assert not torch.equal(piggyback({"w": weight}, losses, 8, epochs=0)["w"], start)
@@ -272,7 +277,7 @@ def test_plain_losses_are_one_batch_and_an_error_leaves_the_weights_alone():
     weight = nn.Parameter(torch.tensor([1.0, -2.0]))
     batches = quadratic(weight, [0.0, 3.0])
     plain = mask({"w": weight}, batches.whole, size=0.1, lr=0.2, epochs=2)
-    once = InBatches(batches.whole, [batches.whole])
+    once = BatchedLosses(batches.whole, [batches.whole])
     assert torch.equal(plain["w"], mask({"w": weight}, once, size=0.1, lr=0.2, epochs=2)["w"])
 
     def broken() -> list[Tensor]:
@@ -280,7 +285,7 @@ def test_plain_losses_are_one_batch_and_an_error_leaves_the_weights_alone():
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        mask({"w": weight}, InBatches(batches.whole, [broken]))
+        mask({"w": weight}, BatchedLosses(batches.whole, [broken]))
     assert weight.tolist() == [1.0, -2.0]
 
 
@@ -290,8 +295,8 @@ def test_a_learned_selection_leaves_the_model_as_it_was(score: str):
     before = fingerprint(clip.model)
     chosen = []
     for each in (score, score, "gradient"):
-        part, lesson = started(Selected(score=each, share=1.0), clip, 1, batch=4)
-        selection = part.select(lesson)
+        part, context = started(SelectiveUpdate(score=each, share=1.0), clip, 1, batch=4)
+        selection = part.select(context)
         chosen.append(torch.cat([c.index for c in selection.values()]).tolist())
     assert fingerprint(clip.model) == before
     assert chosen[0] == chosen[1] != chosen[2]

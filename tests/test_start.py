@@ -15,10 +15,11 @@ from tiny import images, tiny_clip, tiny_folder
 
 from retouch.data import Stream
 from retouch.errors import UserError
-from retouch.learn import Results, Watch, teach
+from retouch.evaluate import Results
 from retouch.methods import Settings
+from retouch.train import Callback, teach
 
-FAST = ["--epochs", "1", "--batch", "8", "--lr", "1e-3", "--set", "replays.size=6"]
+FAST = ["--epochs", "1", "--batch", "8", "--lr", "1e-3", "--set", "replay.size=6"]
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +73,7 @@ ONWARD = ["{home}/more", "--from", "{home}/march", "--out", "{out}"]
         ([*PHOTOS, "--method", "zscl"], "--reference"),
         ([*PHOTOS, "--reference", "{home}/nothing"], "no images with captions"),
         ([*PHOTOS, "--set", "rate"], "write NAME=VALUE"),
-        ([*PHOTOS, "--set", "trains.rate=7"], "less than or equal to 1"),
+        ([*PHOTOS, "--set", "update.rate=7"], "less than or equal to 1"),
         ([*PHOTOS, "--replay", "some"], "--replay some"),
         ([*PHOTOS, "--order", "x.txt"], "neither a number nor a file"),
         ([*PHOTOS, "--order", "{home}/order.txt"], "'bright green'"),
@@ -206,12 +207,12 @@ def test_a_run_that_was_killed_before_it_learned_gives_way(stream: Stream, tmp_p
     class Killed(BaseException):
         pass
 
-    class Kill(Watch):
-        def begins(self, task: int, steps: int) -> None:
+    class Kill(Callback):
+        def on_task_begin(self, task: int, steps: int) -> None:
             raise Killed
 
     with pytest.raises(Killed):
-        begun(tiny_clip(), stream, tmp_path / "run", watch=Kill())
+        begun(tiny_clip(), stream, tmp_path / "run", callback=Kill())
     assert Results.read(tmp_path / "run").begun
     assert begun(tiny_clip(), stream, tmp_path / "run", epochs=2).finished
 
@@ -224,7 +225,7 @@ def test_a_run_that_holds_the_only_copy_of_another_never_gives_way(home: Path, t
     run(*words, "--from", march, "--method", "spu")
     shutil.copytree(march, out / "earlier")  # as it was while under way
     results, before = Results.read(out), Results.read(march)
-    results.rows, results.kept = results.rows[: before.done + 1], before.kept
+    results.rows, results.fraction_kept = results.rows[: before.done + 1], before.fraction_kept
     results.trained, results.seconds = before.trained, before.seconds
     results.write(out)
     shutil.rmtree(march)

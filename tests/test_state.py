@@ -25,10 +25,11 @@ from together import together_or_lost
 import retouch
 from retouch.data import Images, Stream, read_data
 from retouch.data.images import in_memory
-from retouch.data.names import Names
+from retouch.data.string_array import StringArray
 from retouch.errors import UserError
-from retouch.learn import Results, Watch
+from retouch.evaluate import Results
 from retouch.methods import Settings, recipe
+from retouch.train import Callback
 
 QUICK = Settings(epochs=2, batch=8, lr=5e-3)
 
@@ -38,7 +39,7 @@ def teach(out: Path, method: str = "spu", **options: Any) -> Results:
     test = options.pop("test", images("test", 4, 3))
     control = options.pop("control", images("control", 4, 3))
     stream = Stream.split(train, test, tasks=2, order=0)
-    chosen = quick(method) if method != "spu" else recipe("spu", {"replays.size": 6})
+    chosen = quick(method) if method != "spu" else recipe("spu", {"replay.size": 6})
     return retouch.teach(
         tiny_clip(), stream, chosen, settings=QUICK, control=control, out=out, **options
     )
@@ -46,14 +47,14 @@ def teach(out: Path, method: str = "spu", **options: Any) -> Results:
 
 def begin(out: Path, method: str = "spu", after: int = 5, **options: Any) -> None:
     """A run that is stopped in its second task, unless said otherwise."""
-    stop = {"watch": Stop(after, ZeroDivisionError()), "checkpoint_seconds": 0}
+    stop = {"callback": Stop(after, ZeroDivisionError()), "checkpoint_seconds": 0}
     with pytest.raises(ZeroDivisionError):
         teach(out, method, **stop, **options)
 
 
 def brighter(some: Images, position: int = -1) -> Images:
     """One picture is another."""
-    arrays = some.read(np.arange(len(some)), tiny_clip().pixels).copy()
+    arrays = some.read(np.arange(len(some)), tiny_clip().preprocess).copy()
     arrays[position] ^= 1
     return in_memory(some.name, some.classes, some.labels, arrays)
 
@@ -71,7 +72,7 @@ def swapped(some: Images) -> Images:
 def test_a_run_goes_on_only_with_the_images_it_began_with(tmp_path: Path):
     begin(tmp_path)
     train, test, control = images("train", 4, 6), images("test", 4, 3), images("control", 4, 3)
-    said = replace(train, captions=Names(["a red thing"] * len(train)))
+    said = replace(train, captions=StringArray(["a red thing"] * len(train)))
     others = [
         ({"train": brighter(train)}, r"other training images \(as many as now"),
         ({"train": swapped(train)}, r"other training images \(the same images, but with other lab"),
@@ -96,7 +97,7 @@ def test_a_run_goes_on_only_with_the_images_it_began_with(tmp_path: Path):
 def test_reference_pairs_and_a_control_set_that_was_not_there(tmp_path: Path):
     begin(tmp_path, "zscl", reference=reference(), control=None)
     pairs = reference()
-    other = replace(pairs, captions=Names([*list(pairs.captions)[:-1], "another"]))
+    other = replace(pairs, captions=StringArray([*list(pairs.captions)[:-1], "another"]))
     with pytest.raises(UserError, match=r"other reference pairs \(the same images, but with other"):
         teach(tmp_path, "zscl", reference=other, control=None)
     with pytest.raises(UserError, match="begun without a control set"):
@@ -111,7 +112,7 @@ def test_a_continuation_goes_on_only_with_the_images_it_began_with(tmp_path: Pat
     model, (old, new) = tiny_folder(tmp_path / "model"), test_going_on.halves()
     march(model, tmp_path / "march")
     with pytest.raises(ZeroDivisionError):
-        april(model, tmp_path / "march", tmp_path / "april", watch=Stop(2, ZeroDivisionError()))
+        april(model, tmp_path / "march", tmp_path / "april", callback=Stop(2, ZeroDivisionError()))
     copy = tmp_path / "april" / test_going_on.COPY
     monkeypatch.setattr(test_going_on, "halves", lambda: (old, (brighter(new[0]), new[1])))
     with pytest.raises(UserError, match="other training images"):
@@ -124,29 +125,31 @@ def test_images_are_the_same_wherever_they_lie(tmp_path: Path):
     from retouch.data.identity import images_identity
 
     folder = make_folder(tmp_path / "photos", {"a": 3, "b": 4})
-    here = images_identity(read_data(folder).to_judge())
+    here = images_identity(read_data(folder).evaluation_images())
     there = Path(shutil.copytree(folder, tmp_path / "x" / "y", copy_function=shutil.copyfile))
     for number, file in enumerate(sorted(there.rglob("*.png"))):
         os.utime(file, (number, number))
-    assert images_identity(read_data(there).to_judge()) == here
-    train, _ = read_data(folder).to_learn(0.3)
-    assert images_identity(train) == images_identity(read_data(there).to_learn(0.3)[0]) != here
+    assert images_identity(read_data(there).evaluation_images()) == here
+    train, _ = read_data(folder).train_and_test(0.3)
+    assert (
+        images_identity(train) == images_identity(read_data(there).train_and_test(0.3)[0]) != here
+    )
     file = there / "b" / "2.png"
     file.write_bytes(file.read_bytes()[:-1] + b"x")  # as long as before
-    changed = images_identity(read_data(there).to_judge())
+    changed = images_identity(read_data(there).evaluation_images())
     assert {key for key in here if here[key] != changed[key]} == {"files"}
 
 
 # One at a time.
 
 
-class Meanwhile(Watch):
+class Meanwhile(Callback):
     """Does something at the first step."""
 
     def __init__(self, what: Callable[[], None]) -> None:
         self.what: Callable[[], None] | None = what
 
-    def stepped(self, step: int, epoch: int, loss: float) -> None:
+    def on_step(self, step: int, epoch: int, loss: float) -> None:
         if self.what:
             self.what, what = None, self.what
             what()
@@ -178,7 +181,7 @@ def test_a_second_run_in_the_same_folder_is_refused(tmp_path: Path):
             said.extend(together_or_lost(ranks_, lambda: teach(folder), join=ranks_ > 1))  # noqa: B023
         assert Results.read(out).begun  # reading does not wait
 
-    assert teach(out, watch=Meanwhile(again)).finished
+    assert teach(out, callback=Meanwhile(again)).finished
     assert len(said) == 6
     holder = f"in use by another `retouch learn` (process {os.getpid()} on {platform.node()}, since"
     for each in said:
@@ -189,9 +192,9 @@ def test_a_second_run_in_the_same_folder_is_refused(tmp_path: Path):
 
 
 def hold(folder: Path, held: Any) -> None:
-    from retouch.lock import exclusive
+    from retouch.file_lock import exclusive_lock
 
-    with exclusive(folder):
+    with exclusive_lock(folder):
         held.set()
         time.sleep(60)
 

@@ -10,17 +10,17 @@ from test_report import SIGNS, Page, fake, page_of
 from tiny import tiny_clip
 from typer.testing import CliRunner
 
-from retouch import sealed
+from retouch import checksummed
 from retouch.cli import app
 from retouch.errors import UserError
-from retouch.learn.by_class import ByClass, ClassRow, ConfusionMatrix
-from retouch.learn.results import DataInfo, Drift, Results, TaskInfo
-from retouch.report import plots, read_story, words, write_report
+from retouch.evaluate.per_class import ClassRow, ConfusionMatrix, PerClass
+from retouch.evaluate.results import DataInfo, Drift, Results, TaskInfo
+from retouch.report import phrasing, plots, read_run_summary, write_report
+from retouch.report.change_by_layer import blocks, farthest
 from retouch.report.loss import read_losses, smoothed
-from retouch.report.naming import apart
+from retouch.report.run_names import distinguishing_names
 from retouch.report.table import rows
-from retouch.report.where import blocks, farthest
-from retouch.sparse import Delta, Movement
+from retouch.sparse import ChangeStats, Delta
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +73,7 @@ def test_every_class_and_confusion_is_somewhere(told: Page) -> None:
 
 
 def test_a_model_judged_once_has_no_gains(tmp_path: Path) -> None:
-    once = ByClass(classes=[ClassRow(name="stop", images=3, after=66.7)])
+    once = PerClass(classes=[ClassRow(name="stop", images=3, after=66.7)])
     page = Page(write_report(tmp_path, [write_run(tmp_path / "run", fake(), once)]))
     assert "gained most" not in page.text
     assert re.search(r"stop\s*3\s*–\s*66.7\s*20.8–93.9\s*–", page.text)
@@ -123,8 +123,8 @@ def test_where_weights_moved_is_what_the_weights_say(folder: Path, told: Page) -
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     delta = folder / "deltas" / "task-01.safetensors"
     Delta.load(delta).apply(model)
-    first = read_story(folder)
-    towers = blocks(list(Delta.load(delta).movements), 1)
+    first = read_run_summary(folder)
+    towers = blocks(list(Delta.load(delta).change_stats), 1)
     assert list(towers) == ["images", "texts"]
     for tower, prefix in (("images", "vision_model"), ("texts", "text_model")):
         assert [block.name for block in towers[tower]] == ["1", "2"]
@@ -133,16 +133,16 @@ def test_where_weights_moved_is_what_the_weights_say(folder: Path, told: Page) -
             old, new = before[name], model.state_dict()[name]
             assert block.far == pytest.approx(100 * ((new - old).norm() / old.norm()).item(), 1e-3)
             assert block.moved == pytest.approx(100 * (new != old).double().mean().item())
-    average = blocks(first.movements, 3)["images"][1]
+    average = blocks(first.change_stats, 3)["images"][1]
     assert average.far == pytest.approx(towers["images"][1].far, rel=0.05)
     assert average.moved == pytest.approx(towers["images"][1].moved)
     assert "In the tower for images, block 2 moved farthest" in told.text
     assert (folder / "plots" / "where-it-moved.png").exists()
 
 
-def moved(tensor: str, far: float = 0.01) -> Movement:
-    return Movement(
-        tensor=tensor, size=100, chosen=10, moved=10, change=far, weights=1.0, histogram=[0] * 24
+def moved(tensor: str, far: float = 0.01) -> ChangeStats:
+    return ChangeStats(
+        tensor=tensor, size=100, selected=10, moved=10, change=far, weights=1.0, histogram=[0] * 24
     )
 
 
@@ -201,7 +201,7 @@ def test_tensors_are_found_in_their_towers(
         "images": images,
         "texts": texts,
     }
-    assert len(plots.where_it_moved(found).axes) == 4
+    assert len(plots.change_by_layer(found).axes) == 4
 
 
 def test_what_moved_farthest_in_words() -> None:
@@ -247,7 +247,7 @@ def logged(folder: Path, tasks: int = 3, steps: int = 40) -> Path:
         for t in range(tasks)
         for s in range(steps)
     ]
-    content = b"".join(sealed.to_line(line) for line in lines)
+    content = b"".join(checksummed.to_line(line) for line in lines)
     (folder / "metrics.jsonl").write_bytes(content + b'{"task": 3, "lo')
     return folder
 
@@ -322,7 +322,7 @@ def test_it_says_where_it_came_from(tmp_path: Path) -> None:
 def test_drift_is_shown_as_weaker_evidence(tmp_path: Path) -> None:
     run = fake(control=None)
     run.rows[-1].drift = Drift(moved=0.0123, neighbours=91.6)
-    said = words.drifted(run)
+    said = phrasing.drift_sentence(run)
     assert said == (
         "Everyday words: 91.6 % are still nearest to the same word; they moved by 0.012 "
         "(1 − cosine) on average. Weaker evidence than a control set, as it is about texts alone."
@@ -331,8 +331,8 @@ def test_drift_is_shown_as_weaker_evidence(tmp_path: Path) -> None:
     assert said in page.text
     assert "words 91.6 %" in page.text
     run.rows[-1].drift = Drift(moved=0.0, neighbours=100.0)
-    assert "they mean to it what they meant before" in words.drifted(run)
-    assert words.drifted(fake()) == ""
+    assert "they mean to it what they meant before" in phrasing.drift_sentence(run)
+    assert phrasing.drift_sentence(fake()) == ""
 
 
 def gappy() -> Results:
@@ -348,8 +348,8 @@ def gappy() -> Results:
 
 def test_what_could_not_be_judged_is_a_gap(tmp_path: Path) -> None:
     run = gappy()
-    assert words.learned(run) == "It learned 6 new classes: 13.0 % → 60.0 % recognised."
-    cells = [text.get_text() for text in plots.matrix(run).axes[0].texts]
+    assert phrasing.learned_sentence(run) == "It learned 6 new classes: 13.0 % → 60.0 % recognised."
+    cells = [text.get_text() for text in plots.accuracy_matrix(run).axes[0].texts]
     assert cells.count("–") == 4 + 1
     lines = plots.kept_over_time([run]).axes[0].lines
     assert [y == y for y in lines[0].get_ydata()] == [True, True, False, True]
@@ -364,7 +364,7 @@ def test_a_run_without_images_to_judge_by(tmp_path: Path) -> None:
         task.test = 0
     for row in run.rows:
         row.tasks = [None] * 3
-    assert "no images to judge by" in words.learned(run)
+    assert "no images to judge by" in phrasing.learned_sentence(run)
     page = page_of(tmp_path, run, fake())
     assert "nan" not in page.text
     page_of(tmp_path, run)
@@ -373,7 +373,7 @@ def test_a_run_without_images_to_judge_by(tmp_path: Path) -> None:
 def test_a_run_that_goes_on_and_was_not_judged_yet(tmp_path: Path) -> None:
     run = fake()
     run.tasks.append(TaskInfo(classes=["new"], train=5, test=5))
-    assert words.numbers(run) == {}
+    assert phrasing.numbers(run) == {}
     assert "3 of 4 tasks are learned" in page_of(tmp_path, run).text
 
 
@@ -465,7 +465,7 @@ def test_the_command_refuses_what_is_no_run(two: Path, tmp_path: Path) -> None:
 
 def test_folders_are_called_by_what_tells_them_apart() -> None:
     cells = [Path(f"/b/cells/{m}/{d}/seed-0/run") for m, d in (("spu", "cub"), ("spu", "cars"))]
-    assert apart(cells) == ["cub", "cars"]
-    assert apart([Path("/r/march"), Path("/r/april")]) == ["march", "april"]
-    assert apart([Path("/r"), Path("/r/a")]) == ["r", "r/a"]
-    assert apart([Path("/r/a/run"), Path("/r/run")]) == ["a/run", "run"]
+    assert distinguishing_names(cells) == ["cub", "cars"]
+    assert distinguishing_names([Path("/r/march"), Path("/r/april")]) == ["march", "april"]
+    assert distinguishing_names([Path("/r"), Path("/r/a")]) == ["r", "r/a"]
+    assert distinguishing_names([Path("/r/a/run"), Path("/r/run")]) == ["a/run", "run"]

@@ -25,22 +25,23 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import retouch
 from retouch.clip import Batch, Clip, Features
-from retouch.clip.contrast import pair_loss
 from retouch.clip.hf import HuggingFaceClip
+from retouch.clip.losses import pair_loss
 from retouch.clip.model import Tokens
-from retouch.clip.prompts import classifier
+from retouch.clip.zero_shot import classifier
 from retouch.data import Stream
-from retouch.data.names import Names
-from retouch.devices import ranks
-from retouch.devices.meeting import joined, own_device
+from retouch.data.string_array import StringArray
+from retouch.distributed import collectives
+from retouch.distributed.rendezvous import process_group, rank_device
 from retouch.errors import UserError
-from retouch.learn import Results, Watch, stopping
-from retouch.learn.answers import answers
-from retouch.learn.by_class import ByClass
-from retouch.learn.evaluate import image_features
-from retouch.learn.watch import Several
-from retouch.methods import RECIPES, Keeps, Settings
+from retouch.evaluate import Results
+from retouch.evaluate.evaluator import image_features
+from retouch.evaluate.per_class import PerClass
+from retouch.evaluate.predict import predict
+from retouch.methods import RECIPES, Regularizer, Settings
 from retouch.sparse import Delta
+from retouch.train import Callback, signals
+from retouch.train.callbacks import CallbackList
 
 BRIEF = Settings(epochs=2, batch=8, lr=1e-3, weight_decay=0.1)
 
@@ -49,7 +50,7 @@ class Exact(HuggingFaceClip):
     """Computes in double precision, so that rounding hides no mistake."""
 
     def image_features(self, pixels: Tensor) -> Tensor:
-        there = self.pixels.normalise(pixels).double()
+        there = self.preprocess.normalize(pixels).double()
         return normalize(self.encode_images(there), dim=-1)
 
     def text_features(self, tokens: Tokens) -> Tensor:
@@ -61,7 +62,7 @@ class Exact(HuggingFaceClip):
 
 def exact_clip() -> Exact:
     plain = tiny_clip()
-    return Exact(plain.model.double(), plain.tokenizer, plain.pixels, "tiny")
+    return Exact(plain.model.double(), plain.tokenizer, plain.preprocess, "tiny")
 
 
 def a_stream(each: int = 7) -> Stream:
@@ -128,7 +129,7 @@ def a_variant(variant: str, folder: Path | None = None) -> dict[str, Any]:
     given = dict(VARIANTS[variant])
     if given.get("stream"):
         stream = a_stream()
-        stream.train.captions = Names(f"a photo {n} of the {n % 5}" for n in range(28))
+        stream.train.captions = StringArray(f"a photo {n} of the {n % 5}" for n in range(28))
         given["stream"] = stream
     return learned("spu", out=folder, **given)
 
@@ -137,7 +138,7 @@ def selections(folder: Path) -> dict[str, list[int]]:
     found = {}
     for file in sorted((folder / "deltas").iterdir()):
         for name, change in Delta.load(file).changes.items():
-            found[f"{file.stem} {name}"] = change.chosen.index.tolist()
+            found[f"{file.stem} {name}"] = change.index.index.tolist()
     return found
 
 
@@ -157,21 +158,21 @@ def test_spu_on_one_two_and_three_processes(variant: str, tmp_path: Path):
 
 
 def some_features(count: int, new: int) -> Features:
-    dice = torch.Generator().manual_seed(count)
-    i = normalize(torch.randn(count, 8, generator=dice, dtype=torch.float64), dim=-1)
-    t = normalize(torch.randn(5, 8, generator=dice, dtype=torch.float64), dim=-1)
-    prompt = torch.randint(5, (count,), generator=dice)
+    rng = torch.Generator().manual_seed(count)
+    i = normalize(torch.randn(count, 8, generator=rng, dtype=torch.float64), dim=-1)
+    t = normalize(torch.randn(5, 8, generator=rng, dtype=torch.float64), dim=-1)
+    prompt = torch.randint(5, (count,), generator=rng)
     return Features(i, t, torch.tensor(10.0).double(), Batch(torch.empty(0), {}, prompt, new))
 
 
 def shares(count: int, new: int, loss: Any, objective: Any) -> tuple[float, list[Any], int]:
     """This process's part of the loss, the gradient that its images get, the largest tensor."""
     f = some_features(count, new)
-    part = ranks.own(count)
+    part = collectives.rank_slice(count)
     local = f.images[part].clone().requires_grad_()
     with Largest() as seen:
-        value = pair_loss(replace(f, images=ranks.gather(local, count)), loss, objective)
-        (value / ranks.world()).backward()
+        value = pair_loss(replace(f, images=collectives.gather(local, count)), loss, objective)
+        (value / collectives.world_size()).backward()
     assert local.grad is not None
     return value.item(), local.grad.tolist(), seen.elements
 
@@ -202,19 +203,26 @@ def test_the_loss_over_processes_is_that_of_the_whole_batch(count: int, new: int
 
 
 def talk() -> list[Any]:
-    here = ranks.rank()
-    mine = torch.arange(7.0)[ranks.own(7)]
-    whole = ranks.gather(mine[:, None], 7)
+    here = collectives.rank()
+    mine = torch.arange(7.0)[collectives.rank_slice(7)]
+    whole = collectives.gather(mine[:, None], 7)
     numbers = [torch.full((3,), float(here)), torch.ones(2, 2, dtype=torch.float64)]
-    ranks.add(numbers)
-    told = ranks.share({"a": torch.arange(3), "b": torch.eye(2)} if here == 0 else {})
-    first = ranks.from_first(lambda: "from one")
-    back = ranks.give_back(torch.ones(7, 1) * (here + 1))
+    collectives.all_reduce(numbers)
+    told = collectives.broadcast_tensors(
+        {"a": torch.arange(3), "b": torch.eye(2)} if here == 0 else {}
+    )
+    first = collectives.broadcast_str(lambda: "from one")
+    back = collectives.reduce_scatter(torch.ones(7, 1) * (here + 1))
     return [
         whole.flatten().tolist(),
         [n.flatten().tolist() for n in numbers],
         {name: tensor.tolist() for name, tensor in told.items()},
-        [first, ranks.anywhere(here == 2), ranks.anywhere(False), ranks.total(here)],
+        [
+            first,
+            collectives.any_rank(here == 2),
+            collectives.any_rank(False),
+            collectives.all_reduce_scalar(here),
+        ],
         back.flatten().tolist(),
     ]
 
@@ -233,9 +241,9 @@ def blunder() -> str:
         raise UserError("there is no such thing; take another")
 
     try:
-        return ranks.from_first(make)
+        return collectives.broadcast_str(make)
     except UserError as why:
-        return f"{why} {ranks.first_to_say(str(why))}"
+        return f"{why} {collectives.reports_error(str(why))}"
 
 
 def test_a_mistake_that_the_first_process_finds_is_known_to_all_and_told_once():
@@ -248,7 +256,7 @@ def judged() -> tuple[Any, Any, Any]:
     with torch.no_grad():
         texts = classifier(clip, CLASSES[:2], ["a photo of {}"])  # less prompts than processes
     few = image_features(clip, test, np.array([3]))
-    return answers(clip, test).tolist(), texts.tolist(), few.tolist()
+    return predict(clip, test).tolist(), texts.tolist(), few.tolist()
 
 
 def test_judging_is_shared_and_adds_up_exactly():
@@ -295,27 +303,27 @@ def test_what_travels_a_step():
 
 def travelled() -> dict[str, int]:
     heard = Heard()
-    learned("spu", watch=heard, control=None)
-    return {**ranks.sent, "steps": heard.steps or 8}
+    learned("spu", callback=heard, control=None)
+    return {**collectives.traffic, "steps": heard.steps or 8}
 
 
-class Heard(Watch):
+class Heard(Callback):
     steps = 0
 
-    def stepped(self, step: int, epoch: int, loss: float) -> None:
+    def on_step(self, step: int, epoch: int, loss: float) -> None:
         self.steps += 1
 
 
 # Stopping, dying, going on.
 
 
-class Stop(Watch):
+class Stop(Callback):
     """Tells one process to stop, as torchrun does."""
 
     def __init__(self, after: int) -> None:
         self.left = after
 
-    def stepped(self, step: int, epoch: int, loss: float) -> None:
+    def on_step(self, step: int, epoch: int, loss: float) -> None:
         self.left -= 1
         if self.left == 0:
             os.kill(os.getpid(), signal.SIGTERM)
@@ -324,9 +332,9 @@ class Stop(Watch):
 def stopped(folder: Path, name: str, after: int) -> int:
     """The step at which the run was left, in each process."""
     seen = Heard()
-    watch = Several(seen, Stop(after))
+    watch = CallbackList(seen, Stop(after))
     with pytest.raises(KeyboardInterrupt):
-        learned(name, out=folder, watch=watch)
+        learned(name, out=folder, callback=watch)
     return seen.steps
 
 
@@ -345,7 +353,7 @@ def test_a_run_goes_on_with_another_number_of_processes(
     if first == 1:
         stop = Fall(6, ZeroDivisionError())
         with pytest.raises(ZeroDivisionError):
-            learned(name, out=tmp_path, watch=stop, checkpoint_seconds=0)
+            learned(name, out=tmp_path, callback=stop, checkpoint_seconds=0)
     else:
         assert together(first, stopped, tmp_path, name, 6)[0] == 6
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
@@ -361,17 +369,17 @@ def test_a_run_goes_on_with_another_number_of_processes(
 def orphaned(folder: Path) -> tuple[str, float]:
     """The last process dies in a step; what the others then say, and after how long."""
 
-    class Dies(Keeps):
+    class Dies(Regularizer):
         def loss(self, features: Features) -> Tensor | None:
-            if ranks.rank() == 2 and len(features.batch.pixels) and _later(self):
+            if collectives.rank() == 2 and len(features.batch.pixels) and _later(self):
                 os.kill(os.getpid(), signal.SIGKILL)
             return None
 
     began = time.monotonic()
-    method = quick("spu").model_copy(update={"keeps": Dies()})
+    method = quick("spu").model_copy(update={"regularizer": Dies()})
     try:
         retouch.teach(tiny_clip(), a_stream(), method, settings=BRIEF, out=folder)
-    except ranks.Lost as why:
+    except collectives.RankLost as why:
         return str(why), time.monotonic() - began
     raise AssertionError
 
@@ -389,22 +397,22 @@ def test_a_process_that_dies_ends_the_others_with_a_message(tmp_path: Path):
     for said in heard[:2]:
         assert "another process of this job ended" in said[0]
         assert said[1] < 30
-    assert isinstance(heard[2], ranks.Lost)
+    assert isinstance(heard[2], collectives.RankLost)
     assert Results.read(tmp_path).begun, "what was done is kept"
 
 
 def stuck(folder: Path) -> None:
     """The second process hangs; the first is told to stop while it waits for it."""
 
-    class Hangs(Keeps):
+    class Hangs(Regularizer):
         def loss(self, features: Features) -> Tensor | None:
-            if ranks.rank() == 1:
+            if collectives.rank() == 1:
                 time.sleep(5)  # far longer than the first waits
             threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGTERM)).start()
             return None
 
-    stopping.GRACE = 0.5
-    method = quick("spu").model_copy(update={"keeps": Hangs()})
+    signals.GRACE = 0.5
+    method = quick("spu").model_copy(update={"regularizer": Hangs()})
     retouch.teach(tiny_clip(), a_stream(), method, settings=BRIEF, out=folder)
 
 
@@ -413,7 +421,7 @@ def test_a_process_that_waits_for_one_that_hangs_still_stops(
 ):
     began = time.monotonic()
     heard = together_or_lost(2, stuck, tmp_path)
-    assert isinstance(heard[0], ranks.Lost)
+    assert isinstance(heard[0], collectives.RankLost)
     assert time.monotonic() - began < 20
     assert "the other processes did not answer for 0.5 s" in capfd.readouterr().err
 
@@ -423,20 +431,20 @@ def test_a_device_for_each_process(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("LOCAL_RANK", "2")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
-    assert str(own_device("auto")) == "cuda:2"
-    assert str(own_device("cpu")) == "cpu"
+    assert str(rank_device("auto")) == "cuda:2"
+    assert str(rank_device("cpu")) == "cpu"
     with pytest.raises(UserError, match=r"--device cuda:1: each of 4 processes takes a GPU"):
-        own_device("cuda:1")
+        rank_device("cuda:1")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     with pytest.raises(UserError, match=r"process 3 on .* sees 2 there.*--nproc-per-node 2"):
-        own_device("cuda")
+        rank_device("cuda")
 
 
 def test_processes_that_cannot_meet(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     for name in ("RANK", "MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.delenv(name, raising=False)
-    with pytest.raises(UserError, match=r"could not meet.*torchrun"), joined("cpu"):
+    with pytest.raises(UserError, match=r"could not meet.*torchrun"), process_group("cpu"):
         pass
 
 
@@ -460,7 +468,7 @@ def pictures(folder: Path) -> str:
     some = images("train", 4, 8)
     for number, label in enumerate(some.labels):
         (own := folder / some.classes[label]).mkdir(parents=True, exist_ok=True)
-        some.pictures.picture(number).save(own / f"{number}.png")
+        some.store.image(number).save(own / f"{number}.png")
     return str(folder)
 
 
@@ -476,7 +484,7 @@ def test_the_command_line_talks_and_writes_once(model: Path, tmp_path: Path):
         assert "spu      task  2/2" in said[0][1]
         assert [each[1:] for each in said[1:]] == [("", "")] * (world - 1), "the first one talks"
         assert (", in 2 processes together;" in said[0][1]) == (world == 2)
-        found.append((Results.read(folder), ByClass.read(folder), _files(folder)))
+        found.append((Results.read(folder), PerClass.read(folder), _files(folder)))
         shown = together_or_lost(world, command, "eval", str(folder), "--json", join=False)
         found[-1] += (json.loads(shown[0][1])["classes"],)
         assert [each[1] for each in shown[1:]] == [""] * (world - 1)
@@ -490,9 +498,9 @@ def test_the_command_line_talks_and_writes_once(model: Path, tmp_path: Path):
 
 
 def a_mistake_that_the_second_sees_later() -> None:
-    if not ranks.is_first():
+    if not collectives.is_rank0():
         time.sleep(0.5)
-    raise UserError(str(ranks.first_to_say("the same mistake")))
+    raise UserError(str(collectives.reports_error("the same mistake")))
 
 
 def test_whoever_keeps_count_of_what_was_said_waits_for_the_others():

@@ -17,15 +17,15 @@ import retouch
 from retouch.analysis import trace_journal
 from retouch.analysis.cases import NOTHING, OTHER_SIZE, Cases
 from retouch.analysis.effects import Band, TraceSettings
-from retouch.analysis.objects import Scene, read_objects
-from retouch.analysis.passes import Tower, rows_of
-from retouch.analysis.related import grid_of, name_tokens, patches_in, seen
-from retouch.analysis.sites import KINDS, leaving, with_leaving
+from retouch.analysis.hooks import KINDS, leaving, with_leaving
+from retouch.analysis.objects import Scene, read_annotations
+from retouch.analysis.patched_forward import PatchedTower, rows_of
+from retouch.analysis.token_regions import grid_of, name_tokens, patches_in, seen
 from retouch.analysis.trace import UNLIKE, trace
 from retouch.analysis.tracer import Tracer
 from retouch.builtin.boxes import boxed_pictures
 from retouch.cli import app
-from retouch.clip import Clip, Pixels
+from retouch.clip import Clip, Preprocess
 from retouch.errors import UserError
 from retouch.report.trace import write_trace
 from retouch.sparse import fingerprint
@@ -41,14 +41,14 @@ def clip(request: pytest.FixtureRequest) -> Clip:
 
 def inputs_of(clip: Clip, side: str):
     if side == "text":
-        return clip.tokenise(["a photo of red"])
-    dice = np.random.default_rng(1)
-    return torch.from_numpy(dice.integers(0, 256, (1, *clip.pixels.size, 3), np.uint8))
+        return clip.tokenize(["a photo of red"])
+    rng = np.random.default_rng(1)
+    return torch.from_numpy(rng.integers(0, 256, (1, *clip.preprocess.size, 3), np.uint8))
 
 
 def noisy(clip: Clip, side: str):
     """A tower, its input, its clean run, and a corrupted one."""
-    tower, inputs = Tower(clip, side), inputs_of(clip, side)
+    tower, inputs = PatchedTower(clip, side), inputs_of(clip, side)
     clean = tower.clean(inputs)
     embeddings = clean.entered[0].clone()
     width = embeddings.shape[1]
@@ -74,7 +74,7 @@ def test_restoring_everything_is_clean_and_nothing_is_corrupted(clip: Clip, side
     same(tower.features(inputs), plain)  # nothing of it stays behind in the model
 
 
-def slowly(tower: Tower, inputs, embeddings, clean, kind: str, block: int, token: int):
+def slowly(tower: PatchedTower, inputs, embeddings, clean, kind: str, block: int, token: int):
     """One restoration as the definition says: the whole tower runs, with torch's own hooks."""
     sites = tower.sites
     module = {"layer": sites.blocks, "attention": sites.attention, "mlp": sites.mlp}[kind][block]
@@ -116,7 +116,7 @@ def test_blocks_before_the_restored_one_do_not_run_again():
     clip = retouch.load("builtin")
     objects, ran = boxed_pictures(1), Counter()
     for side in SIDES:
-        for module in Tower(clip, side).sites.mlp:
+        for module in PatchedTower(clip, side).sites.mlp:
             module.register_forward_hook(lambda _, args, out, s=side: ran.update({s: len(out)}))
     trace(clip, objects, batch=1000)
     for side, blocks, tokens in (("image", 6, 17), ("text", 4, 8)):
@@ -128,15 +128,15 @@ def test_blocks_before_the_restored_one_do_not_run_again():
 def test_effects_are_as_the_paper_defines_them():
     clip, objects = retouch.load("builtin"), boxed_pictures(3)
     settings = TraceSettings(towers=("image",))
-    cases = Cases(objects, clip.pixels, grid_of(clip), 0)
+    cases = Cases(objects, clip.preprocess, grid_of(clip), 0)
     case = next(iter(cases))
     tracer = Tracer(clip, settings, batch=64)
     widths = tracer.measure(cases)
     (found,) = tracer.effects(case, cases.read(case), widths)
 
-    tower, inputs = Tower(clip, "image"), cases.read(case)
+    tower, inputs = PatchedTower(clip, "image"), cases.read(case)
     clean = tower.clean(inputs)
-    text = clip.text_features(clip.tokenise([f"a photo of {case.name}"])).detach()[0]
+    text = clip.text_features(clip.tokenize([f"a photo of {case.name}"])).detach()[0]
     patches = torch.cat([tower.embeddings(cases.read(c))[1:] for c in cases])
     assert widths["image"] == pytest.approx(float(patches.std()))
     assert found.clean == pytest.approx(float(clean.feature @ text), abs=1e-6)
@@ -148,21 +148,21 @@ def test_effects_are_as_the_paper_defines_them():
 
 def test_a_pair_by_hand():
     """|S_r - S_c| / S over tokens, with the noise drawn anew here."""
-    from retouch.analysis.tracer import _dice
+    from retouch.analysis.tracer import _rng
 
     clip, objects = retouch.load("builtin"), boxed_pictures(2)
-    cases = Cases(objects, clip.pixels, grid_of(clip), 0)
+    cases = Cases(objects, clip.preprocess, grid_of(clip), 0)
     case = next(iter(cases))
     tracer = Tracer(clip, TraceSettings(noise=2.0), batch=7)
     found = {
         e.tower: e for e in tracer.effects(case, cases.read(case), {"image": 0.9, "text": 0.05})
     }
-    tower, inputs = Tower(clip, "image"), cases.read(case)
+    tower, inputs = PatchedTower(clip, "image"), cases.read(case)
     clean = tower.clean(inputs)
-    text = clip.text_features(clip.tokenise([f"a photo of {case.name}"])).detach()[0]
-    dice = _dice(0, case.key, case.name, "image", "0")
+    text = clip.text_features(clip.tokenize([f"a photo of {case.name}"])).detach()[0]
+    rng = _rng(0, case.key, case.name, "image", "0")
     embeddings = clean.entered[0].clone()
-    noise = dice.standard_normal((len(case.patches), 192), np.float32)
+    noise = rng.standard_normal((len(case.patches), 192), np.float32)
     embeddings[[1 + p for p in case.patches]] += 2.0 * 0.9 * torch.from_numpy(noise)
     before = float(tower.corrupted(inputs, embeddings, clean).feature @ text)
     assert found["image"].corrupted == pytest.approx(before, abs=1e-6)
@@ -222,7 +222,7 @@ def test_the_model_is_left_as_it_was_and_the_same_seed_gives_the_same():
 def test_what_cannot_be_traced():
     clip = own_pair()
     with pytest.raises(UserError, match="no transformer blocks"):
-        Tower(clip, "text")
+        PatchedTower(clip, "text")
     with pytest.raises(UserError, match="does not cut images into patches"):
         grid_of(clip)
     with pytest.raises(UserError, match="no transformer blocks"):
@@ -230,7 +230,7 @@ def test_what_cannot_be_traced():
     prompted = BACKBONES["transformers CLIPModel"]()
     prompted.model.prompts = torch.nn.Linear(1, 1)
     with pytest.raises(UserError, match="learned prompts"):
-        Tower(prompted, "image")
+        PatchedTower(prompted, "image")
     with pytest.raises(UserError, match="0 images"):
         trace(retouch.load("builtin"), boxed_pictures(1), images=0)
 
@@ -249,13 +249,13 @@ def test_the_tower_that_is_left_alone_may_be_of_any_kind():
 
 
 def test_a_box_where_the_model_sees_it():
-    square = Pixels(size=(32, 32))
+    square = Preprocess(size=(32, 32))
     assert seen((10, 20, 30, 40), (100, 200), square) == pytest.approx((3.2, 3.2, 9.6, 6.4))
-    middle = Pixels(size=(32, 32), shortest=32)
+    middle = Preprocess(size=(32, 32), shortest=32)
     assert seen((50, 0, 100, 100), (200, 100), middle) == (0, 0, 32, 32)
     assert seen((0, 0, 40, 100), (200, 100), middle)[2] == 0
     # What is drawn into a box is found there, whatever the model does to the picture.
-    for pixels in (middle, Pixels(size=(48, 32)), Pixels(size=(30, 30), shortest=35)):
+    for pixels in (middle, Preprocess(size=(48, 32)), Preprocess(size=(30, 30), shortest=35)):
         canvas = np.zeros((90, 130, 3), np.uint8)
         canvas[20:70, 40:85] = 255
         there = pixels.prepare(Image.fromarray(canvas))[..., 0] > 127
@@ -266,7 +266,7 @@ def test_a_box_where_the_model_sees_it():
 
 
 def test_patches_that_a_box_touches():
-    pixels = Pixels(size=(32, 32))
+    pixels = Preprocess(size=(32, 32))
     assert patches_in([(0, 0, 8, 8)], (4, 4), pixels) == [0]
     assert patches_in([(7, 0, 2, 9)], (4, 4), pixels) == [0, 1, 4, 5]
     assert patches_in([(24, 24, 8, 8), (0, 0, 1, 1)], (4, 4), pixels) == [0, 15]
@@ -275,7 +275,7 @@ def test_patches_that_a_box_touches():
 
 def test_tokens_of_a_name(clip: Clip):
     def tokens(text: str) -> list[int]:
-        ids = next(iter(clip.tokenise([text]).values()))[0]
+        ids = next(iter(clip.tokenize([text]).values()))[0]
         places = name_tokens(clip, "a photo of {}", text.removeprefix("a photo of "))
         return [int(ids[place]) for place in places]
 
@@ -283,7 +283,7 @@ def test_tokens_of_a_name(clip: Clip):
     assert both[-len(one) :] == one
     assert len(both) > len(one)
     assert tokens("a photo of photo of")
-    alone = next(iter(clip.tokenise(["red"]).values()))[0].tolist()
+    alone = next(iter(clip.tokenize(["red"]).values()))[0].tolist()
     assert any(alone[i : i + len(one)] == one for i in range(len(alone)))
 
 
@@ -300,7 +300,7 @@ def test_built_in_pictures_know_where_their_shape_is():
         assert name.startswith(("a ", "an "))
         assert 0 <= left < left + wide <= 64
         assert 0 <= top < top + high <= 64
-        grey = np.asarray(objects.pictures.picture(index).convert("L"), float)
+        grey = np.asarray(objects.pictures.image(index).convert("L"), float)
         edges = np.abs(np.diff(grey, axis=0))[:, :-1] + np.abs(np.diff(grey, axis=1))[:-1]
         box = np.zeros_like(edges, bool)
         box[int(top) : int(top + high), int(left) : int(left + wide)] = True
@@ -331,9 +331,9 @@ def write_coco(folder: Path, official: bool = False, **changes: object) -> Path:
     }
     images = folder / ("val2017" if official else "images")
     images.mkdir(parents=True)
-    dice = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     for i in range(3):
-        Image.fromarray(dice.integers(0, 256, (30, 40, 3), np.uint8)).save(images / f"{i}.png")
+        Image.fromarray(rng.integers(0, 256, (30, 40, 3), np.uint8)).save(images / f"{i}.png")
     file = folder / ("annotations/instances_val2017.json" if official else "instances.json")
     file.parent.mkdir(exist_ok=True)
     file.write_text(json.dumps(told))
@@ -346,11 +346,11 @@ def test_coco_in_its_own_form(tmp_path: Path, official: bool):
     if official:  # as the official download has it
         file.with_name("instances_train2017.json").write_text("{}")
     for source in (tmp_path, file):
-        objects = read_objects(source)
+        objects = read_annotations(source)
         assert [scene.key for scene in objects.scenes] == ["7", "8", "9"]
         assert objects.scenes[0].boxes == {"red": ((5, 5, 20, 20),), "dark blue": ((1, 1, 2, 2),)}
         assert objects.scenes[2].boxes == {}
-        assert objects.pictures.picture(2).size == (40, 30)
+        assert objects.pictures.image(2).size == (40, 30)
 
 
 ONE = {"id": 5, "image_id": 7, "category_id": 3, "bbox": [5, 5, 20, 20]}
@@ -375,29 +375,29 @@ ONE = {"id": 5, "image_id": 7, "category_id": 3, "bbox": [5, 5, 20, 20]}
 def test_coco_files_with_mistakes(tmp_path: Path, change: dict[str, object], message: str):
     write_coco(tmp_path, **change)
     with pytest.raises(UserError, match=message):
-        read_objects(tmp_path)
+        read_annotations(tmp_path)
 
 
 def test_coco_folders_with_mistakes(tmp_path: Path):
     with pytest.raises(UserError, match="no instances"):
-        read_objects(tmp_path)
+        read_annotations(tmp_path)
     file = write_coco(tmp_path)
     file.with_name("instances_2.json").write_text("{}")
     with pytest.raises(UserError, match="several files"):
-        read_objects(tmp_path)
+        read_annotations(tmp_path)
     file.with_name("instances_2.json").unlink()
     (tmp_path / "images" / "0.png").unlink()
     with pytest.raises(UserError, match=r"0\.png is in none of"):
-        read_objects(tmp_path)
+        read_annotations(tmp_path)
     file.write_text("[")
     with pytest.raises(UserError, match="is no JSON"):
-        read_objects(tmp_path)
+        read_annotations(tmp_path)
 
 
 def test_images_that_are_passed_over_are_counted(tmp_path: Path):
     write_coco(tmp_path)
-    objects = read_objects(tmp_path)
-    cases = Cases(objects, Pixels(size=(16, 16)), (2, 2), seed=0)
+    objects = read_annotations(tmp_path)
+    cases = Cases(objects, Preprocess(size=(16, 16)), (2, 2), seed=0)
     assert {case.key: case.name for case in cases} == {"7": "red", "8": "dark blue"}
     assert cases.skipped == {NOTHING: 1}
     Image.new("RGB", (30, 40)).save(tmp_path / "images" / "1.png")
@@ -418,7 +418,7 @@ def test_every_library_and_pairs_that_are_not_alike(
 ):
     """Either as it is or with its texts turned round, a model finds each image like its class."""
     write_coco(tmp_path)
-    objects, encode, traced = read_objects(tmp_path), clip.encode_texts, 0
+    objects, encode, traced = read_annotations(tmp_path), clip.encode_texts, 0
     for sign in (1, -1):
         monkeypatch.setattr(clip, "encode_texts", lambda tokens, s=sign: s * encode(tokens))
         try:

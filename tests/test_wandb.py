@@ -8,7 +8,7 @@ from commands import run
 from test_data import make_folder
 from tiny import tiny_folder
 
-from retouch.learn import Results
+from retouch.evaluate import Results
 
 
 def records(file: Path) -> list[object]:

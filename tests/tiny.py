@@ -9,11 +9,11 @@ import numpy as np
 import torch
 
 from retouch.clip.hf import HuggingFaceClip
-from retouch.clip.pixels import Pixels
-from retouch.clip.torchvision import mend_torchvision
+from retouch.clip.preprocess import Preprocess
+from retouch.clip.torchvision_compat import patch_torchvision
 from retouch.data import Images, in_memory
 
-mend_torchvision()
+patch_torchvision()
 
 import transformers  # noqa: E402
 from tokenizers import Tokenizer, models, pre_tokenizers, processors  # noqa: E402
@@ -53,7 +53,7 @@ def tiny_config(size: int = 16, context: int = 12) -> Any:
 def tiny_clip(seed: int = 0, size: int = 16) -> HuggingFaceClip:
     torch.manual_seed(seed)
     model = transformers.CLIPModel(tiny_config(size))
-    return HuggingFaceClip(model, tiny_tokenizer(), Pixels(size=(size, size)), "tiny")
+    return HuggingFaceClip(model, tiny_tokenizer(), Preprocess(size=(size, size)), "tiny")
 
 
 def tiny_folder(folder: str | Path | None = None, seed: int = 0) -> Path:
@@ -65,9 +65,9 @@ def tiny_folder(folder: str | Path | None = None, seed: int = 0) -> Path:
 
 def images(name: str, classes: int, each: int, size: int = 16) -> Images:
     """Flat pictures of a class's colour with noise: easy to tell apart."""
-    dice = np.random.default_rng([len(name), classes, each])
+    rng = np.random.default_rng([len(name), classes, each])
     labels = np.repeat(np.arange(classes), each)
     channel, level = labels // 2 % 3, np.where(labels % 2, 220, 90)
-    arrays = dice.integers(0, 60, (len(labels), size, size, 3)).astype(np.uint8)
+    arrays = rng.integers(0, 60, (len(labels), size, size, 3)).astype(np.uint8)
     arrays[np.arange(len(labels)), :, :, channel] = level[:, None, None].astype(np.uint8)
     return in_memory(name, CLASSES[:classes], labels, arrays)

@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from retouch.devices import ranks
-from retouch.devices.meeting import joined
+from retouch.distributed import collectives
+from retouch.distributed.rendezvous import process_group
 
 PATIENCE = 120
 """Seconds that a process may say nothing."""
@@ -25,7 +25,7 @@ def together(world: int, what: Callable[..., Any], *about: Any) -> list[Any]:
     """
     found = together_or_lost(world, what, *about)
     errors = [each for each in found if isinstance(each, BaseException)]
-    first = [error for error in errors if not isinstance(error, ranks.Lost)] or errors
+    first = [error for error in errors if not isinstance(error, collectives.RankLost)] or errors
     if first:
         raise first[0]
     return found
@@ -73,7 +73,7 @@ def _heard(pipe: Connection) -> Any:
     try:
         return pipe.recv() if pipe.poll(PATIENCE) else TimeoutError("a process said nothing")
     except EOFError:
-        return ranks.Lost("it was killed")
+        return collectives.RankLost("it was killed")
 
 
 def _one(
@@ -89,7 +89,7 @@ def _one(
     os.environ |= {**where, "RANK": str(rank), "WORLD_SIZE": str(world)}
     torch.set_num_threads(1)  # at once: torch replaces its threads, and two must not do so together
     try:
-        with joined("cpu") if join else nullcontext():
+        with process_group("cpu") if join else nullcontext():
             pipe.send(what(*about))
     except BaseException as why:
         pipe.send(why)

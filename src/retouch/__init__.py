@@ -3,7 +3,7 @@
 import retouch
 
 clip = retouch.load("openai/clip-vit-base-patch16")
-stream = retouch.Stream.split(*retouch.read_data("photos").to_learn(), tasks=1)
+stream = retouch.Stream.split(*retouch.read_data("photos").train_and_test(), tasks=1)
 results = retouch.teach(clip, stream, "spu", out="runs/march")
 """
 
@@ -20,9 +20,9 @@ _HOME = {
     "Delta": "sparse",
     "Images": "data",
     "Pair": "clip",
-    "Pixels": "clip",
+    "Preprocess": "clip",
     "RECIPES": "methods",
-    "Results": "learn",
+    "Results": "evaluate",
     "Selection": "sparse",
     "Settings": "methods",
     "Snapshot": "sparse",
@@ -30,7 +30,7 @@ _HOME = {
     "Splits": "data",
     "Stream": "data",
     "cached": "data",
-    "continue_run": "learn",
+    "continue_run": "train",
     "difference": "sparse",
     "fingerprint": "sparse",
     "in_memory": "data",
@@ -38,24 +38,23 @@ _HOME = {
     "load_suite": "bench",
     "locate": "sparse",
     "merge": "sparse",
-    "preview": "learn",
+    "preview": "train",
     "read_data": "data",
     "read_pairs": "data",
     "recipe": "methods",
-    "reopen": "learn",
+    "open_run": "train",
     "select": "sparse",
-    "teach": "learn",
+    "teach": "train",
     "write_report": "report",
 }
 __all__ = sorted(_HOME)
 
 if TYPE_CHECKING:
     from retouch.bench import Bench, load_suite
-    from retouch.clip import Clip, Pair, Pixels
+    from retouch.clip import Clip, Pair, Preprocess
     from retouch.clip.load import load
     from retouch.data import Images, Splits, Stream, cached, in_memory, read_data, read_pairs
-    from retouch.learn import Results, continue_run, preview, teach
-    from retouch.learn.reopen import reopen
+    from retouch.evaluate import Results
     from retouch.methods import RECIPES, Settings, recipe
     from retouch.report import write_report
     from retouch.sparse import (
@@ -69,6 +68,9 @@ if TYPE_CHECKING:
         merge,
         select,
     )
+    from retouch.train import preview, teach
+    from retouch.train.continue_run import continue_run
+    from retouch.train.run_folder import open_run
 
 
 def __getattr__(name: str) -> Any:

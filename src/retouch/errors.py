@@ -23,7 +23,7 @@ class Diverged(UserError):
     """
 
 
-def said_of(why: BaseException) -> str:
+def message_of(why: BaseException) -> str:
     """Another library's error in one line, as part of a sentence.
 
     Where the message alone says little, as that of a KeyError, the error's kind stands before it.

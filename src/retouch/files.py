@@ -32,7 +32,7 @@ def write_atomically(path: str | Path, content: bytes | str) -> None:
 
 
 @contextmanager
-def whole_folder(folder: Path) -> Iterator[Path]:
+def atomic_folder(folder: Path) -> Iterator[Path]:
     """A folder beside it to write into, which takes its place when all went well."""
     refuse_full(folder)
     part = folder.with_name(f".{folder.name}.part")

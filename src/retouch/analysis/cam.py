@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import interpolate, normalize
 
-from retouch.analysis.neurons import Layer, Neurons, chosen, layer_of
-from retouch.analysis.reading import read_whole
-from retouch.analysis.related import Grid
+from retouch.analysis.full_length_text import encode_full_text
+from retouch.analysis.neurons import NeuronLayer, Neurons, layer_of, select_neurons
+from retouch.analysis.token_regions import Grid
 from retouch.clip import Clip
 
 SHARE = 0.1
@@ -87,12 +87,12 @@ def cam(
     those with the largest gradients, as many at random, or any that are named.
     """
     layer = layer_of(clip, block)
-    words = read_whole(clip, text)
-    normalised = clip.pixels.normalise(image[None].to(clip.device))
-    values, gradients, similarity = _neurons_at_work(clip, layer, normalised, words)
-    used = chosen(gradients.mean(dim=0), neurons, share, seed)
-    maps = masks(values[:, used].T.unflatten(1, layer.grid), clip.pixels.size)
-    scores = _scores(clip, normalised, maps, words, told)
+    words = encode_full_text(clip, text)
+    normalized = clip.preprocess.normalize(image[None].to(clip.device))
+    values, gradients, similarity = _neurons_at_work(clip, layer, normalized, words)
+    used = select_neurons(gradients.mean(dim=0), neurons, share, seed)
+    maps = masks(values[:, used].T.unflatten(1, layer.grid), clip.preprocess.size)
+    scores = _scores(clip, normalized, maps, words, told)
     weights = scores.softmax(dim=0)
     heat = stretched((weights[:, None, None] * maps).sum(dim=0, keepdim=True))[0]
     return Cam(
@@ -121,7 +121,7 @@ def stretched(maps: Tensor) -> Tensor:
 
 
 def _neurons_at_work(
-    clip: Clip, layer: Layer, pixels: Tensor, words: Tensor
+    clip: Clip, layer: NeuronLayer, pixels: Tensor, words: Tensor
 ) -> tuple[Tensor, Tensor, float]:
     """The layer's values at the patches [P, N], their gradients, and the similarity itself."""
     kept: list[Tensor] = []
@@ -154,7 +154,7 @@ def _scores(clip: Clip, pixels: Tensor, maps: Tensor, words: Tensor, told: Told 
 
 
 def _similarities(clip: Clip, pixels: Tensor, words: Tensor) -> Tensor:
-    """Of normalised pixels with the features of a text [B]."""
+    """Of normalized pixels with the features of a text [B]."""
     with clip.precision():
         features = clip.encode_images(pixels)
     return normalize(features.float(), dim=-1) @ words

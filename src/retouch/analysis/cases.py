@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from retouch.analysis.objects import Objects, Scene
-from retouch.analysis.related import Grid, patches_in, seen
-from retouch.clip import Pixels
+from retouch.analysis.objects import AnnotatedImages, Scene
+from retouch.analysis.token_regions import Grid, patches_in, seen
+from retouch.clip import Preprocess
 from retouch.data.decode import Unreadable
 from retouch.errors import UserError
 
@@ -32,7 +32,7 @@ class Case:
 class Cases:
     """One for each image, in an order that the seed decides; images without any are counted."""
 
-    def __init__(self, objects: Objects, pixels: Pixels, grid: Grid, seed: int) -> None:
+    def __init__(self, objects: AnnotatedImages, pixels: Preprocess, grid: Grid, seed: int) -> None:
         self.objects, self.pixels, self.grid = objects, pixels, grid
         self.order = np.random.default_rng(seed).permutation(len(objects))
         self.skipped: Counter[str] = Counter()
@@ -50,9 +50,9 @@ class Cases:
         """The image as the model takes it [1, H, W, 3]; None if its annotations do not fit."""
         pictures = self.objects.pictures
         try:
-            picture = pictures.picture(case.index)
+            picture = pictures.image(case.index)
         except Unreadable as why:
-            where = pictures.where(case.index)
+            where = pictures.location(case.index)
             raise UserError(
                 f"{where} cannot be read as an image ({why}); repair it, or drop it from the "
                 "annotations"

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field
 
-from retouch.analysis.sites import Kind, TowerName
+from retouch.analysis.hooks import Kind, TowerName
 
 # Standard errors to either side that hold the true mean in 95 of 100 cases, by Student's
 # distribution: of 2 values, of 3, …

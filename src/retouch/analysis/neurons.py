@@ -7,19 +7,19 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from retouch.analysis.related import Grid, grid_of
+from retouch.analysis.token_regions import Grid, grid_of
 from retouch.clip import Clip
 from retouch.errors import UserError
-from retouch.learn.reopen import Reopened, delta_file
 from retouch.sparse import locate, read_selection
 from retouch.sparse.locate import neuron_axis
 from retouch.sparse.select import top
+from retouch.train.run_folder import OpenRun, delta_file
 
 Neurons = Literal["gradient", "random"]
 
 
 @dataclass(frozen=True)
-class Layer:
+class NeuronLayer:
     """The first MLP layer of one visual block."""
 
     block: int
@@ -47,7 +47,7 @@ class Layer:
         return tokens[len(tokens) - patches :]
 
 
-def layer_of(clip: Clip, block: int | None = None) -> Layer:
+def layer_of(clip: Clip, block: int | None = None) -> NeuronLayer:
     """The layer of a block, counted from 1; None takes the one at three quarters of the depth.
 
     That is block 9 of the 12 of a ViT-B, as in the paper.
@@ -68,10 +68,10 @@ def layer_of(clip: Clip, block: int | None = None) -> Layer:
     inside = f"{names[number - 1]}."
     weight = next(name for name in locate(clip.model) if name.startswith(inside))
     module = clip.model.get_submodule(weight.rpartition(".")[0])
-    return Layer(number, len(names), weight, module, grid_of(clip))
+    return NeuronLayer(number, len(names), weight, module, grid_of(clip))
 
 
-def chosen(
+def select_neurons(
     gradients: Tensor, neurons: Neurons | Sequence[int], share: float, seed: int = 0
 ) -> Tensor:
     """The numbers of the neurons to look at, ascending; `gradients` has one for each of them."""
@@ -82,8 +82,8 @@ def chosen(
             told = ", ".join(map(str, named.tolist()[:8])) or "none"
             raise UserError(f"of {count} neurons, 0 to {count - 1}, these were named: {told}")
         return named
-    dice = torch.Generator().manual_seed(seed)
-    scores = gradients if neurons == "gradient" else torch.rand(count, generator=dice).to(device)
+    rng = torch.Generator().manual_seed(seed)
+    scores = gradients if neurons == "gradient" else torch.rand(count, generator=rng).to(device)
     return _most(scores, share)
 
 
@@ -99,7 +99,7 @@ def _most(scores: Tensor, share: float) -> Tensor:
 
 
 def selected_neurons(
-    run: Reopened, block: int | None = None, share: float = 0.1, tasks: int | None = None
+    run: OpenRun, block: int | None = None, share: float = 0.1, tasks: int | None = None
 ) -> list[int]:
     """The share of a layer's neurons that a run's tasks touched most, by its first `tasks` or all.
 
@@ -109,9 +109,9 @@ def selected_neurons(
     done = run.results.done if tasks is None else tasks
     layer, at = layer_of(run.clip, block), run.at
     axis = neuron_axis(run.clip.model, layer.weight)
-    weight = run.go_to(0).model.get_parameter(layer.weight).detach().double().cpu().clone()
-    moved = run.go_to(done).model.get_parameter(layer.weight).detach().double().cpu() - weight
-    run.go_to(at)
+    weight = run.load_task(0).model.get_parameter(layer.weight).detach().double().cpu().clone()
+    moved = run.load_task(done).model.get_parameter(layer.weight).detach().double().cpu() - weight
+    run.load_task(at)
     free = torch.zeros(weight.shape, dtype=torch.float64)
     for number in range(done):
         entries = read_selection(delta_file(run.folder, number)).get(layer.weight)

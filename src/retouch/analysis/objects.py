@@ -8,8 +8,8 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from retouch.data.pictures import Files, Pictures
-from retouch.data.text import read_json
+from retouch.data.image_store import FileStore, ImageStore
+from retouch.data.text_files import read_json
 from retouch.errors import UserError
 
 Box = tuple[float, float, float, float]
@@ -31,12 +31,12 @@ class Scene:
 
 
 @dataclass(frozen=True)
-class Objects:
+class AnnotatedImages:
     """Scenes, and the picture of each."""
 
     name: str
     scenes: list[Scene]
-    pictures: Pictures
+    pictures: ImageStore
 
     def __post_init__(self) -> None:
         if len(self.pictures) != len(self.scenes):
@@ -53,7 +53,7 @@ class Objects:
         return hashlib.blake2b(json.dumps(told).encode(), digest_size=16).hexdigest()
 
 
-def read_objects(source: str | Path) -> Objects:
+def read_annotations(source: str | Path) -> AnnotatedImages:
     """The objects of COCO, or of other data in its form.
 
     `source` is the folder that holds `instances*.json`, itself or in `annotations`, and the images,
@@ -71,7 +71,7 @@ def read_objects(source: str | Path) -> Objects:
             f"{file} is not in COCO's form ({lacking}): it needs images (id, file_name, width, "
             "height), annotations (image_id, category_id, bbox) and categories (id, name)"
         ) from None
-    return Objects(str(source), scenes, Files(_images(file, folder, names), names))
+    return AnnotatedImages(str(source), scenes, FileStore(_images(file, folder, names), names))
 
 
 def _find(source: Path) -> tuple[Path, Path]:

@@ -15,12 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
-from retouch.analysis.places import Tower, layers
+from retouch.analysis.layer_names import Tower, layers
 from retouch.analysis.sharing import Sharing, added, sharing
 from retouch.errors import UserError
-from retouch.learn.reopen import delta_file
-from retouch.learn.results import Results
-from retouch.sparse import Chosen, Selection, read_selection
+from retouch.evaluate.results import Results
+from retouch.sparse import Selection, SparseIndex, read_selection
+from retouch.train.run_folder import delta_file
 
 LEADING = 10
 """One neuron of so many leads."""
@@ -49,7 +49,7 @@ class Neurons(BaseModel):
     how much of what tasks share is explained by the neurons that they use."""
 
 
-class Layer(BaseModel):
+class LayerOverlap(BaseModel):
     """What tasks share in one layer."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -68,11 +68,11 @@ class Overlap(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     tasks: int
-    layers: list[Layer]
+    layers: list[LayerOverlap]
     whole: list[str] = []
     """Tensors that every task chose all of; these are in no layer."""
 
-    def tower(self, tower: Tower) -> list[Layer]:
+    def tower(self, tower: Tower) -> list[LayerOverlap]:
         return [layer for layer in self.layers if layer.tower == tower]
 
     def only(self, tower: Tower) -> "Overlap":
@@ -137,7 +137,7 @@ class _Maps:
     shape: tuple[int, ...]
     bits: dict[int, NDArray[np.uint8] | None] = field(default_factory=dict)
 
-    def add(self, name: str, task: int, chosen: Chosen) -> None:
+    def add(self, name: str, task: int, chosen: SparseIndex) -> None:
         if chosen.shape != self.shape:
             raise UserError(
                 f"{name} is {chosen.shape} in task {task + 1} and {self.shape} in an earlier one; "
@@ -159,7 +159,9 @@ class _Maps:
         return found
 
 
-def _layer(tower: Tower, name: str, maps: Sequence[_Maps], tensors: list[str], tasks: int) -> Layer:
+def _layer(
+    tower: Tower, name: str, maps: Sequence[_Maps], tensors: list[str], tasks: int
+) -> LayerOverlap:
     parts, counts, widths = [], [], []
     for own in maps:
         chosen = own.chosen(tasks)
@@ -169,15 +171,17 @@ def _layer(tower: Tower, name: str, maps: Sequence[_Maps], tensors: list[str], t
             counts.append(rows.sum(axis=2, dtype=np.int64))
             widths.append(np.full(rows.shape[1], rows.shape[2]))
     neurons = _neurons(np.hstack(counts), np.hstack(widths)) if counts else None
-    return Layer(tower=tower, name=name, tensors=tensors, weights=added(parts), neurons=neurons)
+    return LayerOverlap(
+        tower=tower, name=name, tensors=tensors, weights=added(parts), neurons=neurons
+    )
 
 
 def _neurons(counts: Counts, widths: Counts) -> Neurons:
     """`counts`: entries that each task chose in each neuron; `widths`: entries that it has."""
     tasks, totals = len(counts), counts.sum(axis=1)
     # One draw for all tasks, as many at random as they chose on average: the same every time.
-    dice = np.random.default_rng(0)
-    drawn = dice.multivariate_hypergeometric(widths, round(totals.mean()), method="marginals")
+    rng = np.random.default_rng(0)
+    drawn = rng.multivariate_hypergeometric(widths, round(totals.mean()), method="marginals")
     expected = (counts / widths) @ counts.T / np.maximum(totals, 1)[:, None]
     return Neurons(
         leading=sharing(_leading(counts)),

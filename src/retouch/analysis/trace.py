@@ -21,7 +21,7 @@ from pathlib import Path
 
 from retouch.analysis.cases import Case, Cases
 from retouch.analysis.effects import Effect, Traced, TraceSettings, by_tower
-from retouch.analysis.objects import Objects
+from retouch.analysis.objects import AnnotatedImages
 from retouch.analysis.trace_journal import Journal
 from retouch.analysis.tracer import Tracer
 from retouch.clip import Clip
@@ -36,7 +36,7 @@ Told = Callable[[int, int], None]
 
 def trace(
     clip: Clip,
-    objects: Objects,
+    objects: AnnotatedImages,
     settings: TraceSettings | None = None,
     *,
     images: int | None = None,
@@ -52,7 +52,7 @@ def trace(
     if batch < 1 or (images is not None and images < 1):
         raise UserError(f"{images} images in batches of {batch}: both must be 1 or more")
     tracer = Tracer(clip, settings, batch)
-    cases = Cases(objects, clip.pixels, tracer.grid, settings.seed)
+    cases = Cases(objects, clip.preprocess, tracer.grid, settings.seed)
     journal = Journal(Path(folder) if folder else None, _header(clip, objects, settings))
     if not journal.deviations:
         journal.begin(tracer.measure(cases))
@@ -99,7 +99,7 @@ def _why(cases: Cases) -> str:
     return ", ".join(reasons) or "there are none"
 
 
-def _header(clip: Clip, objects: Objects, settings: TraceSettings) -> dict[str, object]:
+def _header(clip: Clip, objects: AnnotatedImages, settings: TraceSettings) -> dict[str, object]:
     """All that decides about the effects of a case."""
     return {
         "weights": fingerprint(clip.model),

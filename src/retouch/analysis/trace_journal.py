@@ -8,9 +8,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from retouch import sealed
+from retouch import checksummed
 from retouch.analysis.effects import Effect
-from retouch.analysis.sites import TowerName
+from retouch.analysis.hooks import TowerName
 from retouch.errors import UserError, first_problem
 from retouch.files import write_atomically
 
@@ -36,7 +36,7 @@ class Journal:
         self.deviations = dict(deviations)
         if self._head:
             told = {"settings": self._settings, "deviations": self.deviations}
-            sealed.write_json(self._head, told)
+            checksummed.write_json(self._head, told)
 
     def get(self, image: str, name: str) -> list[Effect] | None:
         """The effects of a pair in every tower, if they are known."""
@@ -49,7 +49,9 @@ class Journal:
             self._known.setdefault((effect.image, effect.name), {})[effect.tower] = effect
         if self._file:
             with self._file.open("ab") as file:
-                file.writelines(sealed.to_line(each.model_dump(mode="json")) for each in effects)
+                file.writelines(
+                    checksummed.to_line(each.model_dump(mode="json")) for each in effects
+                )
                 file.flush()
                 os.fsync(file.fileno())
 
@@ -60,7 +62,7 @@ class Journal:
             if self._file.exists():
                 raise UserError(f"{self._file} has no {SETTINGS} beside it; choose another folder")
             return
-        told = sealed.read_json(self._head, "choose another folder, or delete this one")
+        told = checksummed.read_json(self._head, "choose another folder, or delete this one")
         before, self.deviations = told.get("settings", {}), told.get("deviations", {})
         now = json.loads(json.dumps(self._settings))
         odd = [key for key in now if before.get(key) != now[key]]
@@ -75,7 +77,7 @@ class Journal:
 
     def _read(self, file: Path) -> None:
         """All whole lines; half of one is what a kill leaves behind, and is cut off."""
-        lines = sealed.read_lines(file, "delete that line, and its pair is traced again")
+        lines = checksummed.read_lines(file, "delete that line, and its pair is traced again")
         for number, line in enumerate(lines, 1):
             try:
                 effect = Effect.model_validate(line)
@@ -85,6 +87,6 @@ class Journal:
                     "delete that line, and its pair is traced again"
                 ) from None
             self._known.setdefault((effect.image, effect.name), {})[effect.tower] = effect
-        whole = b"".join(sealed.to_line(line) for line in lines)
+        whole = b"".join(checksummed.to_line(line) for line in lines)
         if whole != file.read_bytes():
             write_atomically(file, whole)

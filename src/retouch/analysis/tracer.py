@@ -14,11 +14,11 @@ from torch import Tensor
 
 from retouch.analysis.cases import Case, Cases
 from retouch.analysis.effects import Effect, TraceSettings
-from retouch.analysis.passes import Clean, Inputs, Tower, features, rows_of
-from retouch.analysis.related import grid_of, name_tokens, patch_tokens
-from retouch.analysis.sites import KINDS, TowerName
+from retouch.analysis.hooks import KINDS, TowerName
+from retouch.analysis.patched_forward import Clean, Inputs, PatchedTower, features, rows_of
+from retouch.analysis.token_regions import grid_of, name_tokens, patch_tokens
 from retouch.clip import Clip
-from retouch.clip.prompts import fill
+from retouch.clip.zero_shot import fill_template
 from retouch.errors import UserError
 
 MEASURED = 32
@@ -29,7 +29,7 @@ MEASURED = 32
 class _Side:
     """One tower's part in a case."""
 
-    tower: Tower
+    tower: PatchedTower
     inputs: Inputs
     clean: Clean
     noised: list[int]
@@ -41,7 +41,7 @@ class Tracer:
 
     def __init__(self, clip: Clip, settings: TraceSettings, batch: int) -> None:
         self.clip, self.settings, self.batch = clip, settings, batch
-        self.towers = {name: Tower(clip, name) for name in settings.towers}
+        self.towers = {name: PatchedTower(clip, name) for name in settings.towers}
         # Where the visual tower is left alone, it may be of any kind.
         self.grid = grid_of(clip) if "image" in self.towers else (1, 1)
 
@@ -88,7 +88,7 @@ class Tracer:
     ) -> list[tuple[TowerName, Inputs, Callable[[int], list[int]]]]:
         """What each tower reads, and which of its so many tokens are the object's."""
         template = self.settings.prompt
-        tokens = self.clip.tokenise(fill(template, [case.name]))
+        tokens = self.clip.tokenize(fill_template(template, [case.name]))
         named = name_tokens(self.clip, template, case.name)
         return [
             ("image", pixels, lambda count: patch_tokens(patches, self.grid, count)),
@@ -100,8 +100,8 @@ class Tracer:
         similarity = float(clean.feature @ other)
         corrupted, changes = [], []
         for draw in range(self.settings.draws):
-            dice = _dice(self.settings.seed, case.key, case.name, side.tower.name, str(draw))
-            before, change = self._restore(side, other, deviation, dice)
+            rng = _rng(self.settings.seed, case.key, case.name, side.tower.name, str(draw))
+            before, change = self._restore(side, other, deviation, rng)
             corrupted.append(before)
             changes.append(change)
         mean = torch.stack(changes).mean(0) / similarity
@@ -117,17 +117,17 @@ class Tracer:
         )
 
     def _restore(
-        self, side: _Side, other: Tensor, deviation: float, dice: np.random.Generator
+        self, side: _Side, other: Tensor, deviation: float, rng: np.random.Generator
     ) -> tuple[float, Tensor]:
         """S_c, and the mean of |S_r - S_c| over tokens [kinds, blocks], for one draw of noise."""
         tower, clean = side.tower, side.clean
         embeddings = clean.entered[0].clone()
-        drawn = dice.standard_normal((len(side.noised), embeddings.shape[1]), np.float32)
+        drawn = rng.standard_normal((len(side.noised), embeddings.shape[1]), np.float32)
         noise = torch.from_numpy(drawn) * (self.settings.noise * deviation)
         embeddings[side.noised] += noise.to(embeddings)
         corrupted = tower.corrupted(side.inputs, embeddings, clean)
         before = corrupted.feature @ other
-        places, weights = self._places(side, dice)
+        places, weights = self._places(side, rng)
         weights = weights.to(other)
         means = []
         for block in range(len(tower)):
@@ -144,7 +144,7 @@ class Tracer:
             means.append(change @ weights)
         return float(before), torch.stack(means, dim=1).cpu()
 
-    def _places(self, side: _Side, dice: np.random.Generator) -> tuple[list[int], Tensor]:
+    def _places(self, side: _Side, rng: np.random.Generator) -> tuple[list[int], Tensor]:
         """The tokens to restore, and what each counts in the mean."""
         count, choice = len(side.clean.entered[0]), self.settings.tokens
         if choice == "object":
@@ -153,13 +153,13 @@ class Tracer:
         if choice == "all" or side.tower.name == "text" or choice >= patches:
             return list(range(count)), torch.full((count,), 1 / count)
         first = count - patches
-        some = sorted((first + dice.permutation(patches)[:choice]).tolist())
+        some = sorted((first + rng.permutation(patches)[:choice]).tolist())
         weights = torch.full((first + choice,), patches / choice)
         weights[:first] = 1.0
         return [*range(first), *some], weights / count
 
 
-def _dice(seed: int, *what: str) -> np.random.Generator:
+def _rng(seed: int, *what: str) -> np.random.Generator:
     """Chance that depends on the seed and on what it is for, and on nothing else."""
     digest = blake2b("\0".join(what).encode(), digest_size=8).digest()
     return np.random.default_rng([seed, int.from_bytes(digest)])

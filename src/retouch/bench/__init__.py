@@ -1,7 +1,7 @@
 """The paper's tables as suites: any subset, on any model, by one command."""
 
 from retouch.bench.engines import Done, Engine, Failed, Serial, engine
-from retouch.bench.grid import Bench, Incomplete
+from retouch.bench.runner import Bench, Incomplete
 from retouch.bench.suite import SUITES, Suite, load_suite
 
 __all__ = [

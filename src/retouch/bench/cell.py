@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from retouch import sealed
-from retouch.bench.suite import Ground, Line, Suite
+from retouch import checksummed
+from retouch.bench.suite import BenchDefaults, Suite, SuiteRow
 from retouch.errors import UserError
-from retouch.learn import Results
+from retouch.evaluate import Results
 from retouch.methods import Method, Settings, recipe
 from retouch.plural import count
 
@@ -57,7 +57,7 @@ class Cell:
         """Write down what will be run, and where."""
         folder = self.folder(out)
         folder.mkdir(parents=True, exist_ok=True)
-        sealed.write_json(folder / FILE, self._description())
+        checksummed.write_json(folder / FILE, self._description())
         return self.run(out)
 
     def run(self, out: Path) -> Path:
@@ -69,7 +69,9 @@ class Cell:
         folder = self.folder(out)
         if not (folder / FILE).is_file():
             return None
-        if sealed.read_json(folder / FILE, REMEDY) != json.loads(json.dumps(self._description())):
+        if checksummed.read_json(folder / FILE, REMEDY) != json.loads(
+            json.dumps(self._description())
+        ):
             raise UserError(
                 f"{folder} holds a cell with other settings; choose another --out, or delete it"
             )
@@ -80,11 +82,11 @@ class Cell:
 
     def told(self, out: Path) -> dict[str, Any]:
         """What was written beside a finished cell."""
-        return sealed.read_json(self.folder(out) / DONE, REMEDY)
+        return checksummed.read_json(self.folder(out) / DONE, REMEDY)
 
     def end(self, out: Path, told: dict[str, Any]) -> None:
         """It is run; what it took goes beside it."""
-        sealed.write_json(self.folder(out) / DONE, told)
+        checksummed.write_json(self.folder(out) / DONE, told)
 
     def drop_weights(self, out: Path) -> None:
         """Remove what a finished run keeps to go on from, and leave what it found out."""
@@ -97,7 +99,9 @@ class Cell:
         return {key: value for key, value in asdict(self).items() if key != "differs"}
 
 
-def cells(suite: Suite, base: Ground, model: str, options: "Options", paper: Ground) -> list[Cell]:
+def cells(
+    suite: Suite, base: BenchDefaults, model: str, options: "Options", paper: BenchDefaults
+) -> list[Cell]:
     """Every cell of a suite, row by row."""
     datasets = options.datasets or suite.datasets or base.datasets
     rates = (options.lr or suite.lr or base.pareto) if suite.kind == "pareto" else (None,)
@@ -136,13 +140,13 @@ class Options:
 
 def _cell(
     suite: Suite,
-    base: Ground,
-    line: Line,
+    base: BenchDefaults,
+    line: SuiteRow,
     dataset: str,
     seed: int,
     model: str,
     options: Options,
-    paper: Ground,
+    paper: BenchDefaults,
     rate: float | None,
 ) -> Cell:
     named = ("epochs", "batch", "precision", "compile")
@@ -166,24 +170,26 @@ def _cell(
     return Cell(name, line.method, dataset, seed, model, tasks, control, change, settings, differs)
 
 
-def _with_buffer(line: Line, dataset: str, base: Ground, asked: float | None) -> dict[str, Any]:
+def _with_buffer(
+    line: SuiteRow, dataset: str, base: BenchDefaults, asked: float | None
+) -> dict[str, Any]:
     """The recipe's changes, with the number of images that the paper replays for a data set."""
-    from retouch.data.read import BENCHMARKS
+    from retouch.data.registry import BENCHMARKS
 
     change = dict(line.change)
-    keeps = "size" in type(recipe(line.method).replays).model_fields
-    if not keeps or "replays.size" in change:
+    keeps = "size" in type(recipe(line.method).replay).model_fields
+    if not keeps or "replay.size" in change:
         return change
     known = BENCHMARKS[dataset].facts.buffer if dataset in BENCHMARKS else None
     size = asked or base.replay or known
-    return change if size is None else {**change, "replays.size": size}
+    return change if size is None else {**change, "replay.size": size}
 
 
 def _differs(
     settings: dict[str, Any],
-    paper: Ground,
+    paper: BenchDefaults,
     model: str,
-    line: Line,
+    line: SuiteRow,
     tasks: int,
     rate: float | None,
 ) -> list[str]:

@@ -6,14 +6,14 @@ from rich import box
 from rich.table import Table as RichTable
 
 from retouch.bench.cell import Cell
-from retouch.bench.field import Field
-from retouch.bench.grid import Bench
-from retouch.bench.suite import Line
-from retouch.learn.course import first_update
+from retouch.bench.datasets import BenchData
+from retouch.bench.runner import Bench
+from retouch.bench.suite import SuiteRow
+from retouch.train.api import preview_update
 
 
 @dataclass(frozen=True)
-class Cost:
+class MethodCost:
     """A row of the paper's table of efficiency, and the copies that it leaves out."""
 
     name: str
@@ -25,19 +25,19 @@ class Cost:
     paper: tuple[str, str, str] | None
 
 
-def costs(bench: Bench) -> list[Cost]:
+def costs(bench: Bench) -> list[MethodCost]:
     """Every row's cost; nothing is trained for it."""
     cells = {cell.row: cell for cell in bench.cells}
     return [_cost(bench.on, line, cells[line.name]) for line in bench.suite.rows]
 
 
-def _cost(on: Field, line: Line, cell: Cell) -> Cost:
+def _cost(on: BenchData, line: SuiteRow, cell: Cell) -> MethodCost:
     clip, method = on.make_model(), cell.recipe
     plain = clip.size
     pairs = on.pairs if method.needs_reference else None
-    with first_update(clip, on.stream(cell), method, cell.training, pairs) as update:
-        training, trainable = clip.size, update.trainable
-    return Cost(
+    with preview_update(clip, on.stream(cell), method, cell.training, pairs) as update:
+        training, trainable = clip.size, update.num_trainable
+    return MethodCost(
         line.name,
         clip.size,
         training + method.copies * plain,
@@ -48,7 +48,7 @@ def _cost(on: Field, line: Line, cell: Cell) -> Cost:
     )
 
 
-def to_rich(found: list[Cost], title: str) -> RichTable:
+def to_rich(found: list[MethodCost], title: str) -> RichTable:
     table = RichTable(box=box.SIMPLE_HEAD, title=title, pad_edge=False)
     heads = ("at inference", "while training", "trainable", "extra data", "paper")
     table.add_column("")
@@ -63,7 +63,7 @@ def to_rich(found: list[Cost], title: str) -> RichTable:
     return table
 
 
-def to_markdown(found: list[Cost], title: str, source: str) -> str:
+def to_markdown(found: list[MethodCost], title: str, source: str) -> str:
     head = "| | at inference | while training | trainable | extra data | paper |"
     lines = [f"# {title}", "", source, "", head, "|---|--:|--:|--:|---|---|"]
     for cost in found:

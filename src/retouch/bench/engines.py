@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from retouch.bench.cell import Cell
-from retouch.devices import ranks
+from retouch.distributed import collectives
 from retouch.errors import UserError
-from retouch.learn import Results
+from retouch.evaluate import Results
 
 if TYPE_CHECKING:
-    from retouch.bench.grid import Bench
+    from retouch.bench.runner import Bench
 
 RETRIES = 2
 
@@ -51,7 +51,7 @@ class Finished:
 
 
 @dataclass
-class Lost:
+class WorkerLost:
     """A worker died, or had no memory left: another try may do better."""
 
     cell: Cell
@@ -80,11 +80,11 @@ class Note:
     """It waits for another try."""
 
 
-Said = News | Note | Done | Failed
-Tell = Callable[[Said], None]
+Event = News | Note | Done | Failed
+Listener = Callable[[Event], None]
 
 
-def silently(said: Said) -> None:
+def ignore_events(said: Event) -> None:
     """Tell nobody."""
 
 
@@ -101,7 +101,7 @@ class Engine(ABC):
         """Give a cell to a worker."""
 
     @abstractmethod
-    def wait(self, tell: Tell) -> Sequence[Finished | Failed | Lost]:
+    def wait(self, tell: Listener) -> Sequence[Finished | Failed | WorkerLost]:
         """Wait a while for cells to end; pass on the news."""
 
     @property
@@ -113,14 +113,14 @@ class Engine(ABC):
         """What a worker answers."""
         return question()
 
-    def close(self, tell: Tell) -> None:
+    def close(self, tell: Listener) -> None:
         """Let cells that are under way save where they are, and stop them."""
         if self.busy:
             under_way = f"{self.busy} cells under way" if self.busy > 1 else "the cell under way"
             tell(Note(f"stopping; saving {under_way}. Ctrl-C again stops at once"))
 
     def run(
-        self, bench: "Bench", cells: Sequence[Cell], tell: Tell = silently
+        self, bench: "Bench", cells: Sequence[Cell], tell: Listener = ignore_events
     ) -> Iterator[Finished | Failed]:
         """All cells, in the order in which they end; one whose worker died is tried again."""
         waiting, lost = deque(cells), Counter[str]()
@@ -129,7 +129,7 @@ class Engine(ABC):
                 while waiting and self.busy < self.size:
                     self.start(bench, waiting.popleft())
                 for end in self.wait(tell):
-                    if not isinstance(end, Lost):
+                    if not isinstance(end, WorkerLost):
                         yield end
                     elif (tries := lost[end.cell.title]) < RETRIES:
                         lost[end.cell.title] += 1
@@ -154,7 +154,7 @@ class Serial(Engine):
     def start(self, bench: "Bench", cell: Cell) -> None:
         self._given = bench, cell
 
-    def wait(self, tell: Tell) -> list[Finished | Failed | Lost]:
+    def wait(self, tell: Listener) -> list[Finished | Failed | WorkerLost]:
         from retouch.bench.worker import attempt
 
         assert self._given is not None
@@ -172,19 +172,19 @@ def engine(
     """The engine that a user asked for: `on` is "ray" or an address, None is this machine."""
     check_engine(on, jobs, gpus, cpus)
     if on is not None:
-        from retouch.bench.on_ray import OnRay
+        from retouch.bench.ray_engine import RayEngine
 
-        return OnRay(on, jobs, device, gpus, cpus)
+        return RayEngine(on, jobs, device, gpus, cpus)
     if jobs is None or jobs == 1:
         return Serial()
-    from retouch.bench.jobs import Jobs
+    from retouch.bench.process_engine import ProcessEngine
 
-    return Jobs(jobs, device)
+    return ProcessEngine(jobs, device)
 
 
 def check_engine(on: str | None, jobs: int | None, gpus: float | None, cpus: float | None) -> None:
     """Refuse options that do not go together."""
-    if ranks.world() > 1 and (on is not None or jobs is not None):
+    if collectives.world_size() > 1 and (on is not None or jobs is not None):
         raise UserError(
             "torchrun lets several processes learn one cell together; --jobs and --on run several "
             "cells side by side: choose one of the two"

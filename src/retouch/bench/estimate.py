@@ -7,13 +7,13 @@ through the towers, and which share of the weights a row needs gradients for.
 from dataclasses import dataclass, replace
 
 from retouch.bench.cell import Cell
-from retouch.bench.grid import Bench
+from retouch.bench.runner import Bench
 from retouch.clip import Clip
 from retouch.data import Stream
-from retouch.learn.cost import Pace, delta_bytes, pace, timed, work
-from retouch.learn.train import backward, lesson_for
-from retouch.methods import Keeps, Lesson
-from retouch.sparse import only
+from retouch.methods import Regularizer, TaskContext
+from retouch.sparse import trainable_only
+from retouch.train.cost import Throughput, delta_bytes, measure_throughput, time_call, work
+from retouch.train.loop import backward, task_context
 
 _PROBE = 8
 """Images of the pass that is timed on a processor; a GPU needs a whole batch to show its speed."""
@@ -66,7 +66,7 @@ class Speed:
     which every method needs, and half those of weights, in proportion to the weights that move.
     """
 
-    forward: Pace
+    forward: Throughput
     backward: float
 
     def step(self, share: float) -> float:
@@ -78,32 +78,32 @@ def measure(clip: Clip, stream: Stream, cell: Cell) -> Speed:
     """Time both passes, with gradients for all weights."""
     clip.bf16 = cell.training.precision == "bf16"
     count = cell.training.batch if clip.device.type == "cuda" else _PROBE
-    lesson = _lesson(clip, stream, cell, count)
-    batch = lesson.load(lesson.task.train)
+    context = _context(clip, stream, cell, count)
+    batch = context.load(context.task.train)
     prompts = len(next(iter(batch.tokens.values())))
-    forward = pace(clip, batch)
-    with only(clip.model, dict(clip.model.named_parameters())):
-        both = timed(clip, lambda: backward(lesson, batch, Keeps()), tries=2)
+    forward = measure_throughput(clip, batch)
+    with trainable_only(clip.model, dict(clip.model.named_parameters())):
+        both = time_call(clip, lambda: backward(context, batch, Regularizer()), tries=2)
     alone = forward.image * len(batch.pixels) + forward.prompt * prompts
     return Speed(forward, max(1.0, both / alone - 1))
 
 
 def gradients(clip: Clip, stream: Stream, cell: Cell) -> Gradients:
     """Which weights a row moves, found out with a copy of the model and a few images."""
-    trial, trains = clip.twin(), cell.recipe.trains.model_copy(deep=True)
-    trains.start(trial, cell.training, None)
-    with trains.begin(_lesson(trial, stream, cell, _TRIED)) as update:
+    trial, part = clip.frozen_copy(), cell.recipe.update.model_copy(deep=True)
+    part.start(trial, cell.training, None)
+    with part.begin(_context(trial, stream, cell, _TRIED)) as update:
         moving = sum(p.numel() for p in trial.model.parameters() if p.requires_grad)
-        share = moving / trial.size if update.optimiser else 0.0
+        share = moving / trial.size if update.optimizer else 0.0
         return Gradients(share, delta_bytes(update.selection))
 
 
-def _lesson(clip: Clip, stream: Stream, cell: Cell, images: int) -> Lesson:
+def _context(clip: Clip, stream: Stream, cell: Cell, images: int) -> TaskContext:
     """The first task, with only so many images, of as many classes as there are."""
     first = stream.tasks[0]
     step = max(1, len(first.train) // images)
     task = replace(first, train=first.train[::step][:images])
-    return lesson_for(clip, stream, task, cell.recipe, cell.training)
+    return task_context(clip, stream, task, cell.recipe, cell.training)
 
 
 def _seconds(bench: Bench, cell: Cell, stream: Stream, speed: Speed, row: Gradients) -> float:
@@ -113,5 +113,5 @@ def _seconds(bench: Bench, cell: Cell, stream: Stream, speed: Speed, row: Gradie
     judging = forward.evaluating(what) * what.evaluations
     if not row.share:
         return judging
-    passes = speed.step(row.share) + method.keeps.passes(settings)
+    passes = speed.step(row.share) + method.regularizer.extra_passes(settings)
     return judging + passes * (forward.image * what.trained + forward.prompt * what.trained_prompts)

@@ -7,8 +7,8 @@ from statistics import mean
 from matplotlib.figure import Figure
 
 from retouch.bench.engines import Done
-from retouch.report.frame import frame, mark
-from retouch.report.look import MUTED, WIDTH, looks, styled
+from retouch.report.axes import framed_axes, mark
+from retouch.report.theme import MUTED, WIDTH, line_styles, styled
 
 
 @dataclass(frozen=True)
@@ -72,10 +72,10 @@ def draw(done: Sequence[Done]) -> Figure:
     first = [next(d.results for d in done if d.cell.row.split("@")[0] == n) for n in names]
     with styled():
         figure = Figure(figsize=(1.5 * WIDTH, 4.4))
-        axes = frame(figure, "↑ recognised of the new classes, %")
+        axes = framed_axes(figure, "↑ recognised of the new classes, %")
         axes.set_position((0.09, 0.14, 0.88, 0.76))
         axes.set_xlabel(f"← points it forgot {of_what}", loc="left", labelpad=7)
-        for name, look in zip(names, looks(first), strict=True):
+        for name, look in zip(names, line_styles(first), strict=True):
             own = [p for p in every if p.name == name]
             where = [p.lost for p in own], [p.learned for p in own]
             axes.plot(*where, **mark(look, 7), linestyle=look.line, linewidth=1.2, label=name)

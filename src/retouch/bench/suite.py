@@ -7,10 +7,10 @@ from typing import Annotated, Any, Literal, Self
 import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, model_validator
 
-from retouch.data.text import read_text
+from retouch.checksummed import parse_yaml
+from retouch.data.text_files import read_text
 from retouch.errors import UserError, first_problem
 from retouch.methods import Settings
-from retouch.sealed import parse_yaml
 
 SUITES = (
     "table1",
@@ -40,7 +40,7 @@ SomeSettings = Annotated[dict[str, Any], AfterValidator(_check_settings)]
 """Some of the fields of `Settings`; the others keep their defaults."""
 
 
-class Line(BaseModel):
+class SuiteRow(BaseModel):
     """A row of the table: a method, and how it differs from its recipe and from the suite."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -48,7 +48,7 @@ class Line(BaseModel):
     name: str
     method: str
     change: dict[str, Any] = {}
-    """Of the recipe, as in `trains.rate: 0.05`."""
+    """Of the recipe, as in `update.rate: 0.05`."""
     settings: SomeSettings = {}
     tasks: int | None = None
     paper: dict[str, tuple[float | None, float | None, float | None]] = {}
@@ -57,7 +57,7 @@ class Line(BaseModel):
     """The paper's figures in the table of efficiency."""
 
 
-class Ground(BaseModel):
+class BenchDefaults(BaseModel):
     """What the rows are run on, where the suite or a row does not say otherwise."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -91,7 +91,7 @@ class Suite(BaseModel):
     settings: SomeSettings = {}
     lr: tuple[float, ...] = ()
     """For a pareto suite, the learning rates to try."""
-    rows: tuple[Line, ...]
+    rows: tuple[SuiteRow, ...]
 
     @model_validator(mode="after")
     def _rates_are_for_pareto(self) -> Self:
@@ -134,7 +134,7 @@ def load_suite(name: str) -> Suite:
         raise UserError(f"{name}, {first_problem(why)}") from None
 
 
-def ground(name: Literal["paper", "builtin"]) -> Ground:
+def load_defaults(name: Literal["paper", "builtin"]) -> BenchDefaults:
     """The paper's setting, or the built-in one."""
     text = (files("retouch.bench") / f"{name}.yaml").read_text("utf-8")
-    return Ground(**yaml.safe_load(text))
+    return BenchDefaults(**yaml.safe_load(text))

@@ -1,7 +1,7 @@
 """A suite's results in the paper's form: rows and columns of numbers, ours beside the paper's.
 
 Acc. is the accuracy after the last task over all classes, F. the paper's forgetting (see
-`learn.metrics.forgetting_paper`; the standard one stands in the JSON), C. the control accuracy.
+`evaluate.metrics.forgetting_paper`; the standard one stands in the JSON), C. the control accuracy.
 """
 
 import csv
@@ -18,7 +18,7 @@ from rich.text import Text
 
 from retouch.bench.engines import Done
 from retouch.bench.suite import Suite
-from retouch.learn import metrics
+from retouch.evaluate import metrics
 
 COLUMNS = ("Acc.", "F.", "C.")
 AVERAGE = ("Acc. In.", "Avg. F.", "C. Drop")

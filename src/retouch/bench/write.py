@@ -7,9 +7,9 @@ from pathlib import Path
 
 from retouch.bench import efficiency, pareto, table
 from retouch.bench.engines import Done
-from retouch.bench.grid import Bench
+from retouch.bench.runner import Bench
 from retouch.files import write_atomically
-from retouch.report.look import png, svg
+from retouch.report.theme import png, svg
 
 
 def write_table(out: Path, made: table.Table) -> None:
@@ -36,7 +36,7 @@ def write_pareto(out: Path, done: Sequence[Done]) -> dict[str, float]:
     return areas
 
 
-def write_costs(bench: Bench, found: list[efficiency.Cost]) -> None:
+def write_costs(bench: Bench, found: list[efficiency.MethodCost]) -> None:
     """`table.md` and `table.json`."""
     bench.out.mkdir(parents=True, exist_ok=True)
     suite = bench.suite

@@ -2,28 +2,28 @@
 
 import numpy as np
 
-from retouch.analysis.objects import Box, Objects, Scene
+from retouch.analysis.objects import AnnotatedImages, Box, Scene
 from retouch.builtin.pictures.backgrounds import paint_background
 from retouch.builtin.pictures.captions import with_article
 from retouch.builtin.pictures.draw import SIZE, Pixels, finish
 from retouch.builtin.pictures.effects import photograph
 from retouch.builtin.pictures.render import any_tilt, draw_thing, placed
 from retouch.builtin.pictures.scenes import bare_scene, with_background
-from retouch.data.pictures import Arrays
+from retouch.data.image_store import ArrayStore
 
 _SEED = 5  # other pictures than all the others that are built in
 _VISIBLE = 0.05  # a pixel that changes by so much is the object's
 
 
-def boxed_pictures(count: int, seed: int = 0) -> Objects:
+def boxed_pictures(count: int, seed: int = 0) -> AnnotatedImages:
     """So many pictures of one shape each, called by its colour and its name."""
     drawn = [_picture(np.random.default_rng([_SEED, seed, number])) for number in range(count)]
     scenes = [
         Scene(str(number), (SIZE, SIZE), {name: (box,)})
         for number, (_, name, box) in enumerate(drawn)
     ]
-    pictures = Arrays(np.stack([pixels for pixels, _, _ in drawn]), "built-in shapes")
-    return Objects("built-in shapes", scenes, pictures)
+    pictures = ArrayStore(np.stack([pixels for pixels, _, _ in drawn]), "built-in shapes")
+    return AnnotatedImages("built-in shapes", scenes, pictures)
 
 
 def _picture(rng: np.random.Generator) -> tuple[Pixels, str, Box]:

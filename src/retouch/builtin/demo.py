@@ -10,9 +10,10 @@ import yaml
 from retouch.builtin.images import control_images, sign_images
 from retouch.clip import load
 from retouch.data import Stream
-from retouch.learn import Results, teach
-from retouch.learn.watch import watch
+from retouch.evaluate import Results
 from retouch.methods import Method, Settings, recipe
+from retouch.train import teach
+from retouch.train.callbacks import progress_callback
 
 QUICK = {"pictures": {"train": 4, "test": 2, "control": 1}, "epochs": 1, "replay": 10}
 
@@ -45,7 +46,9 @@ def run_demo(
                 settings=settings,
                 control=control,
                 out=folder / method.name,
-                watch=watch(method.name, len(stream.tasks), settings.epochs, quiet=quiet),
+                callback=progress_callback(
+                    method.name, len(stream.tasks), settings.epochs, quiet=quiet
+                ),
                 store_images=False,  # the demo compares methods, by task
                 per_class=False,
             )
@@ -55,5 +58,5 @@ def run_demo(
 
 def _method(name: str, options: dict[str, Any]) -> Method:
     method = recipe(name)
-    keeps_images = "size" in type(method.replays).model_fields
-    return method.change({"replays.size": options["replay"]}) if keeps_images else method
+    keeps_images = "size" in type(method.replay).model_fields
+    return method.with_change({"replay.size": options["replay"]}) if keeps_images else method

@@ -7,8 +7,8 @@ import numpy as np
 
 from retouch.builtin.pictures import signs, world
 from retouch.data import Images, Pairs, in_memory
-from retouch.data.names import Names
-from retouch.data.pictures import Arrays
+from retouch.data.image_store import ArrayStore
+from retouch.data.string_array import StringArray
 
 TEMPLATES = ("a photo of {}", "a picture of {}", "an image of {}", "a photo showing {}")
 
@@ -51,5 +51,5 @@ def _images(name: str, classes: list[str], draw: Draw, each: int, seed: int) -> 
 def world_pairs(count: int, seed: int = 0) -> Pairs:
     """Pictures of the world with captions, like those that the built-in model was trained on."""
     drawn = [world.sample(np.random.default_rng([_SEEDS["pairs"], seed, i])) for i in range(count)]
-    pictures = Arrays(np.stack([picture for picture, _ in drawn]), "built-in world")
-    return Pairs("built-in world", Names(caption for _, caption in drawn), pictures)
+    pictures = ArrayStore(np.stack([picture for picture, _ in drawn]), "built-in world")
+    return Pairs("built-in world", StringArray(caption for _, caption in drawn), pictures)

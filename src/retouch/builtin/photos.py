@@ -42,7 +42,7 @@ def _write(folder: Path, images: Images, labels: Sequence[int]) -> None:
         inside = folder / images.classes[label].replace(" ", "_")
         inside.mkdir(parents=True, exist_ok=True)
         for number, position in enumerate(images.of_classes([label]), 1):
-            picture = images.pictures.picture(int(position))
+            picture = images.store.image(int(position))
             picture.save(inside / f"{number:02}.jpg", quality=92)
 
 

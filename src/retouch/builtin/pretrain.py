@@ -27,10 +27,10 @@ from torch.nn.functional import cross_entropy, normalize
 from retouch.builtin.images import control_images, sign_images
 from retouch.builtin.pictures import world
 from retouch.clip.hf import HuggingFaceClip
-from retouch.clip.pixels import Pixels
-from retouch.clip.torchvision import mend_torchvision
+from retouch.clip.preprocess import Preprocess
+from retouch.clip.torchvision_compat import patch_torchvision
 from retouch.data import Images
-from retouch.learn.evaluate import Judge
+from retouch.evaluate.evaluator import Evaluator
 
 log = logging.getLogger("retouch")
 
@@ -105,13 +105,13 @@ _board: Any = None  # the pictures, in memory that all processes share
 
 def _draw_chunk(task: tuple[int, int]) -> list[list[str]]:
     seed, number = task
-    dice = np.random.default_rng([seed, number])
+    rng = np.random.default_rng([seed, number])
     board = np.frombuffer(_board, np.uint8).reshape(-1, SIZE, SIZE, 3)
     captions = []
     for place in range(number * CHUNK, (number + 1) * CHUNK):
-        scene = world.choose_scene(dice)
-        board[place] = world.draw_scene(scene, dice)
-        captions.append([world.describe(scene, dice) for _ in range(CAPTIONS)])
+        scene = world.choose_scene(rng)
+        board[place] = world.draw_scene(scene, rng)
+        captions.append([world.describe(scene, rng) for _ in range(CAPTIONS)])
     return captions
 
 
@@ -167,14 +167,14 @@ def train(
     model.train()
     decayed = [p for p in model.parameters() if p.ndim >= 2]
     rest = [p for p in model.parameters() if p.ndim < 2]
-    optimiser = torch.optim.AdamW(
+    optimizer = torch.optim.AdamW(
         [{"params": decayed, "weight_decay": 0.1}, {"params": rest, "weight_decay": 0.0}],
         betas=(0.9, 0.98),
         eps=1e-6,
     )
     warm = max(1, steps // 25)
     device = clip.device
-    dice = torch.Generator(device).manual_seed(seed)
+    rng = torch.Generator(device).manual_seed(seed)
     vision = (
         torch.compile(model.get_image_features)
         if device.type == "cuda"
@@ -186,20 +186,20 @@ def train(
     began = time.monotonic()
     for step in range(steps):
         rise, fall = (step + 1) / warm, (1 + math.cos(math.pi * step / steps)) / 2
-        for group in optimiser.param_groups:
+        for group in optimizer.param_groups:
             group["lr"] = lr * min(rise, fall)
-        chosen = torch.randint(len(pictures), (batch,), generator=dice, device=device)
-        which = torch.randint(CAPTIONS, (batch,), generator=dice, device=device)
+        chosen = torch.randint(len(pictures), (batch,), generator=rng, device=device)
+        which = torch.randint(CAPTIONS, (batch,), generator=rng, device=device)
         ids = tokens[chosen, which].long()
         with torch.autocast(device.type, torch.bfloat16):
-            images = vision(pixel_values=clip.pixels.normalise(pictures[chosen])).pooler_output
+            images = vision(pixel_values=clip.preprocess.normalize(pictures[chosen])).pooler_output
             texts = language(input_ids=ids).pooler_output
         images, texts = normalize(images.float(), dim=-1), normalize(texts.float(), dim=-1)
         loss = contrast(images, texts, model.logit_scale.exp(), ids)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimiser.step()
-        optimiser.zero_grad()
+        optimizer.step()
+        optimizer.zero_grad()
         with torch.no_grad():
             model.logit_scale.clamp_(max=math.log(100))
         if step % 500 == 0 or step == steps - 1:
@@ -212,7 +212,7 @@ def zero_shot(clip: HuggingFaceClip, images: Images) -> float:
     from retouch.data import Stream
 
     stream = Stream.split(images, images, tasks=1)
-    found = Judge(stream).accuracy(clip, 1)
+    found = Evaluator(stream).accuracy(clip, 1)
     assert found is not None
     return found
 
@@ -252,7 +252,7 @@ def main(
 ) -> None:
     """Pre-train the built-in model."""
     logging.basicConfig(format="%(message)s", level=logging.INFO)
-    mend_torchvision()
+    patch_torchvision()
     began = time.monotonic()
     board, captions = draw_world(pictures, seed)
     drawing = time.monotonic() - began
@@ -264,7 +264,7 @@ def main(
     model = make_model(tokenizer, width, layers, text_width, text_layers).to(device)
     ids = encode(tokenizer, captions).to(device)
     log.info("encoded the captions after %.0f s", time.monotonic() - began)
-    clip = HuggingFaceClip(model, wrap(tokenizer), Pixels(size=(SIZE, SIZE)), "builtin")
+    clip = HuggingFaceClip(model, wrap(tokenizer), Preprocess(size=(SIZE, SIZE)), "builtin")
     began = time.monotonic()
     train(clip, torch.from_numpy(board).to(device), ids, steps=steps, batch=batch, lr=lr, seed=seed)
     training = time.monotonic() - began

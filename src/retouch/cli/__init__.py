@@ -11,6 +11,7 @@ from retouch.cli.bench import bench
 from retouch.cli.cam import cam
 from retouch.cli.classify import classify
 from retouch.cli.command import Commands
+from retouch.cli.console import err, leave, out
 from retouch.cli.datasets import datasets
 from retouch.cli.delta import delta
 from retouch.cli.demo import demo
@@ -20,9 +21,8 @@ from retouch.cli.learn import learn
 from retouch.cli.methods import methods
 from retouch.cli.overlap import overlap
 from retouch.cli.report import report
-from retouch.cli.say import err, leave, out
 from retouch.cli.trace import trace
-from retouch.devices import started
+from retouch.distributed import launched_world_size
 from retouch.version import VERSION
 
 app = typer.Typer(
@@ -53,7 +53,9 @@ def main() -> None:
     try:
         app()
     except SystemExit as end:
-        if started() > 1 or sys.argv[1:2] == ["classify"]:  # taking torch apart takes a second
+        if launched_world_size() > 1 or sys.argv[1:2] == [
+            "classify"
+        ]:  # taking torch apart takes a second
             leave(end.code)
         raise
 

@@ -14,6 +14,7 @@ from retouch.cli.bench_options import (
     refuse_contradictions,
     refuse_what_trains,
 )
+from retouch.cli.console import out, progress, user_errors, with_ranks
 from retouch.cli.options import (
     Cache,
     Compile,
@@ -24,13 +25,12 @@ from retouch.cli.options import (
     Root,
     SkipBad,
 )
-from retouch.cli.say import out, plainly, progress, together
 from retouch.errors import UserError
-from retouch.output import check_folder
+from retouch.output_paths import check_folder
 
 if TYPE_CHECKING:
     from retouch.bench import Bench, Done, Engine
-    from retouch.bench.board import Board
+    from retouch.bench.live_table import ProgressView
 
 Names = Annotated[str | None, typer.Option(help="Only these, with commas.")]
 
@@ -103,15 +103,15 @@ def bench(
     Finished cells are never run twice: a run that was killed goes on with the same command.
     """
     place = folder or Path("runs") / Path(suite).stem
-    with plainly(place), together(device) as device:
-        from retouch.bench.board import board
+    with user_errors(place), with_ranks(device) as device:
         from retouch.bench.cell import Options
+        from retouch.bench.datasets import BenchData, model_maker
         from retouch.bench.engines import Serial, check_engine, engine
-        from retouch.bench.field import Field, model_maker
-        from retouch.bench.grid import Bench
-        from retouch.bench.suite import ground, load_suite
-        from retouch.bench.worker import suits
-        from retouch.data.cache import silent
+        from retouch.bench.live_table import progress_view
+        from retouch.bench.runner import Bench
+        from retouch.bench.suite import load_defaults, load_suite
+        from retouch.bench.worker import check_hardware
+        from retouch.data.cache import no_progress
 
         check_folder(place)
         refuse_contradictions(ctx)
@@ -121,8 +121,8 @@ def bench(
         chosen = load_suite(suite).only(named("--methods", methods))
         if chosen.kind == "efficiency":
             refuse_what_trains(ctx, chosen.name)
-        base = ground("builtin" if model == "builtin" else "paper")
-        field = Field(
+        base = load_defaults("builtin" if model == "builtin" else "paper")
+        field = BenchData(
             model_maker(model, device),
             data_root,
             cache,
@@ -130,11 +130,11 @@ def bench(
             use_cache=not no_cache and not dry_run,
             skip_bad=skip_bad and not dry_run,
             small=quick,
-            progress=silent if quiet else progress,
+            progress=no_progress if quiet else progress,
         )
         trains = chosen.kind != "efficiency" and not dry_run
         where = engine(on, jobs, device, gpus_per_cell, cpus_per_cell) if trains else Serial()
-        computes = where.ask(partial(suits, model, device, precision, compiled))
+        computes = where.ask(partial(check_hardware, model, device, precision, compiled))
         options = Options(
             datasets=tuple(named("--datasets", datasets)),
             seeds=seeds,
@@ -153,13 +153,13 @@ def bench(
         if dry_run:
             _plan(made)
         elif trains:
-            _run(made, where, board(made.cells, out, quiet=quiet or out.quiet))
+            _run(made, where, progress_view(made.cells, out, quiet=quiet or out.quiet))
         else:
             _count(made)
 
 
-def _run(made: "Bench", where: "Engine", shown: "Board") -> None:
-    from retouch.bench.grid import Incomplete
+def _run(made: "Bench", where: "Engine", shown: "ProgressView") -> None:
+    from retouch.bench.runner import Incomplete
 
     try:
         with shown:
@@ -196,10 +196,10 @@ def _show(made: "Bench", done: "Sequence[Done]") -> None:
 def _count(made: "Bench") -> None:
     from retouch.bench import efficiency
     from retouch.bench.write import write_costs
-    from retouch.devices import ranks
+    from retouch.distributed import collectives
 
     found = efficiency.costs(made)
-    if not ranks.is_first():
+    if not collectives.is_rank0():
         return
     write_costs(made, found)
     out.print(efficiency.to_rich(found, made.suite.title))
@@ -211,7 +211,7 @@ def _plan(made: "Bench") -> None:
 
     from retouch.bench.estimate import estimate
     from retouch.plural import count
-    from retouch.report.words import duration, file_size
+    from retouch.report.phrasing import duration, file_size
 
     shown = Table("row", "method", "data", "seed", "tasks", "settings", box=None)
     for cell in made.cells:

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
+from retouch.cli.console import bar, err, out, print_json, user_errors
+from retouch.cli.load_models import AtTask, Base, LoadedModel, Where, load_models
 from retouch.cli.options import Device, Json, Precision, Seed, analysis_folder
-from retouch.cli.say import bar, err, out, plainly, say_json
-from retouch.cli.subject import AtTask, Base, Subject, Where, open_subject
 from retouch.errors import UserError
-from retouch.output import check_folder
+from retouch.output_paths import check_folder
 
 if TYPE_CHECKING:
     from retouch.analysis.cam import Told
-    from retouch.analysis.neurons import Layer
-    from retouch.clip.pixels import Uint8
-    from retouch.data.pictures import Bad, Pictures
+    from retouch.analysis.neurons import NeuronLayer
+    from retouch.clip.preprocess import Uint8
+    from retouch.data.image_store import ImageStore, UnreadableImage
     from retouch.report.cam import Shown
 
 
@@ -37,14 +37,14 @@ class Choice(StrEnum):
 class Item(NamedTuple):
     """An image, and what is in it, as far as its folder says so."""
 
-    pictures: "Pictures"
+    pictures: "ImageStore"
     number: int
     shows: str | None = None
 
     @property
     def where(self) -> str:
         """As it can be written into a file, whatever the file system took for a name."""
-        return self.pictures.where(self.number).encode(errors="replace").decode()
+        return self.pictures.location(self.number).encode(errors="replace").decode()
 
 
 def cam(
@@ -96,15 +96,15 @@ def cam(
 
     A ViT-B/16 scores 307 masks an image: about a minute on two cores.
     """
-    with plainly():
+    with user_errors():
+        from retouch.report.analysis_page import analysis_folder
         from retouch.report.cam import write_cam
-        from retouch.report.inside import analysis_folder
 
         if folder:
             check_folder(folder)
         found = _items(images)
         items = _spread(found, most)
-        subject = open_subject(where, model=model, task=task, device=device, precision=precision)
+        subject = load_models(where, model=model, task=task, device=device, precision=precision)
         chosen = _Chosen(subject, layer, share, neurons, seed)
         readable, bad = _read(items, subject)
         texts = _texts([item for item, _ in readable], text, subject)
@@ -112,7 +112,7 @@ def cam(
         place = folder or (analysis_folder(where, "cam") if subject.run else Path("cam"))
         files = write_cam(place, shown, {"model": subject.name, **chosen.told()})
         if as_json:
-            say_json(_as_json(subject, chosen, shown, bad, files))
+            print_json(_as_json(subject, chosen, shown, bad, files))
         else:
             _show(subject, chosen, shown, bad, len(found), place)
         if bad:
@@ -123,12 +123,12 @@ class _Chosen:
     """The layer and its neurons, the same for every image."""
 
     def __init__(
-        self, subject: Subject, layer: int | None, share: float, how: Choice, seed: int
+        self, subject: LoadedModel, layer: int | None, share: float, how: Choice, seed: int
     ) -> None:
         from retouch.analysis.neurons import layer_of, selected_neurons
 
         self.how, self.share, self.seed = how, share, seed
-        self.layer: Layer = layer_of(subject.now(), layer)
+        self.layer: NeuronLayer = layer_of(subject.now(), layer)
         self.neurons: Any = how.value
         if how is not Choice.selected:
             return
@@ -152,8 +152,8 @@ class _Chosen:
 def _items(images: Sequence[str]) -> list[Item]:
     """The images as they were named; a folder stands for all that are in it."""
     from retouch.cli.images import images_below
-    from retouch.data.decode import ENDINGS
-    from retouch.data.pictures import Files
+    from retouch.data.decode import EXTENSIONS
+    from retouch.data.image_store import FileStore
 
     found: list[Item] = []
     for name in images:
@@ -161,9 +161,9 @@ def _items(images: Sequence[str]) -> list[Item]:
         if name in BUILTIN:
             found += _of_source(name)
         elif not path.is_dir():
-            found.append(Item(Files(Path(), [name]), 0))
+            found.append(Item(FileStore(Path(), [name]), 0))
         elif inside := images_below(path):
-            files = Files(path, inside)
+            files = FileStore(path, inside)
             shows = [Path(each).parent.name.replace("_", " ") or None for each in inside]
             found += [Item(files, index, what) for index, what in enumerate(shows)]
         else:
@@ -171,7 +171,7 @@ def _items(images: Sequence[str]) -> list[Item]:
                 found += _of_source(name)
             except UserError:
                 raise UserError(
-                    f"{name} holds no image ({', '.join(ENDINGS)}); give another folder"
+                    f"{name} holds no image ({', '.join(EXTENSIONS)}); give another folder"
                 ) from None
     return found
 
@@ -185,9 +185,9 @@ def _of_source(name: str) -> list[Item]:
 
         found = sign_images("test", 2) if name == BUILTIN[0] else control_images(1)
     else:
-        found = find_images(name).to_judge()
+        found = find_images(name).evaluation_images()
     shows = [found.classes[label] for label in found.labels]
-    return [Item(found.pictures, index, what) for index, what in enumerate(shows)]
+    return [Item(found.store, index, what) for index, what in enumerate(shows)]
 
 
 def _spread(items: list[Item], most: int) -> list[Item]:
@@ -196,7 +196,9 @@ def _spread(items: list[Item], most: int) -> list[Item]:
     return [items[int((number + 0.5) * len(items) / most)] for number in range(most)]
 
 
-def _read(items: Sequence[Item], subject: Subject) -> "tuple[list[tuple[Item, Uint8]], list[Bad]]":
+def _read(
+    items: Sequence[Item], subject: LoadedModel
+) -> "tuple[list[tuple[Item, Uint8]], list[UnreadableImage]]":
     """Each image as the model sees it, and those that cannot be read."""
     import numpy as np
 
@@ -211,38 +213,38 @@ def _read(items: Sequence[Item], subject: Subject) -> "tuple[list[tuple[Item, Ui
     return good, bad
 
 
-def _texts(items: Sequence[Item], text: str | None, subject: Subject) -> list[str]:
+def _texts(items: Sequence[Item], text: str | None, subject: LoadedModel) -> list[str]:
     """What to look for in each: what was said, what its folder says, what the run answers."""
     if text is not None:
         return [text.encode(errors="replace").decode()] * len(items)
-    from retouch.clip.prompts import fill
+    from retouch.clip.zero_shot import fill_template
     from retouch.data.images import TEMPLATE
 
     run = subject.run
     template = run.config["data"]["templates"][0] if run else TEMPLATE
     names = [item.shows or _answer(item, subject) for item in items]
-    return fill(template, [name.encode(errors="replace").decode() for name in names])
+    return fill_template(template, [name.encode(errors="replace").decode() for name in names])
 
 
-def _answer(item: Item, subject: Subject) -> str:
+def _answer(item: Item, subject: LoadedModel) -> str:
     """The class that the run takes an image for, of those that it has learned by then."""
     import numpy as np
 
-    from retouch.data.pictures import Some
-    from retouch.learn.answers import guess
+    from retouch.data.image_store import SubsetStore
+    from retouch.evaluate.predict import classify_images
 
     run = subject.run
     learned = run.results.tasks[: subject.tasks] if run else []
     names = list(dict.fromkeys(name for task in learned for name in task.classes))
     if run is None or not names:
         raise UserError(f"nothing says what to look for in {item.where}; say it with --text")
-    one = Some(item.pictures, np.array([item.number]))
-    answers, _ = guess(subject.now(), one, names, run.config["data"]["templates"], top=1)
+    one = SubsetStore(item.pictures, np.array([item.number]))
+    answers, _ = classify_images(subject.now(), one, names, run.config["data"]["templates"], top=1)
     return answers[0][0].name
 
 
 def _look(
-    subject: Subject,
+    subject: LoadedModel,
     chosen: _Chosen,
     readable: "Sequence[tuple[Item, Uint8]]",
     texts: Sequence[str],
@@ -284,10 +286,10 @@ def _bar(maps: int) -> "Iterator[Told]":
 
 
 def _as_json(
-    subject: Subject,
+    subject: LoadedModel,
     chosen: _Chosen,
     shown: "Sequence[Shown]",
-    bad: "Sequence[Bad]",
+    bad: "Sequence[UnreadableImage]",
     files: Sequence[Path],
 ) -> dict[str, Any]:
     from retouch.report.cam import facts
@@ -303,10 +305,10 @@ def _as_json(
 
 
 def _show(
-    subject: Subject,
+    subject: LoadedModel,
     chosen: _Chosen,
     shown: "Sequence[Shown]",
-    bad: "Sequence[Bad]",
+    bad: "Sequence[UnreadableImage]",
     found: int,
     place: Path,
 ) -> None:

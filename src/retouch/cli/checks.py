@@ -10,9 +10,9 @@ from retouch.errors import UserError
 
 if TYPE_CHECKING:
     from retouch.data import Images, Pairs, Splits
-    from retouch.learn import Results
-    from retouch.learn.cost import Cost
+    from retouch.evaluate import Results
     from retouch.methods import Method
+    from retouch.train.cost import Cost
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,9 @@ class Found:
 
 def check_out(folder: Path, overwrite: bool, sources: dict[str, str | Path | None]) -> None:
     """Refuse an --out that cannot hold the run. `sources` are what it reads, by option."""
-    from retouch.learn.reopen import is_run
-    from retouch.learn.replace import check_replaceable
-    from retouch.output import check_folder, check_new
+    from retouch.output_paths import check_folder, check_new_file
+    from retouch.train.run_folder import is_run
+    from retouch.train.set_aside import check_replaceable
 
     if overwrite:
         check_replaceable(folder, sources)
@@ -45,13 +45,13 @@ def check_out(folder: Path, overwrite: bool, sources: dict[str, str | Path | Non
         raise UserError(f"{folder} is not empty and holds no run; choose another folder")
     check_folder(folder)
     if not is_run(folder):
-        check_new(folder)
+        check_new_file(folder)
 
 
 def check_room(folder: Path, cost: "Cost") -> None:
     """Refuse a run that will not fit on the disk."""
-    from retouch.output import free_bytes
-    from retouch.report.words import file_size
+    from retouch.output_paths import free_bytes
+    from retouch.report.phrasing import file_size
 
     free = free_bytes(folder)
     if cost.disk > free:
@@ -63,20 +63,20 @@ def check_room(folder: Path, cost: "Cost") -> None:
 
 def check_machine(model: str | None, device: str, precision: str) -> None:
     """Refuse a model, a device or a precision that there is not."""
-    from retouch.clip.load import check_name, find_device
-    from retouch.learn.hardware import check_precision
+    from retouch.clip.load import check_name, resolve_device
+    from retouch.train.hardware import check_precision
 
     if model is not None:
         check_name(model)
-    find_device(device)
+    resolve_device(device)
     check_precision(precision)
 
 
 def find_finished(goes_on_from: Path | None, folder: Path, overwrite: bool) -> Finished | None:
     """The run to go on from: it, or the copy of it that an interrupted run keeps."""
-    from retouch.learn import Results
-    from retouch.learn.onward import refuse_unfinished, run_or_copy
-    from retouch.learn.reopen import read_config
+    from retouch.evaluate import Results
+    from retouch.train.extend_stream import refuse_unfinished, run_or_copy
+    from retouch.train.run_folder import read_config
 
     if goes_on_from is None:
         return None
@@ -90,10 +90,10 @@ def find_finished(goes_on_from: Path | None, folder: Path, overwrite: bool) -> F
 
 def check_templates(templates: Sequence[str], run: Finished | None) -> None:
     """Refuse templates without a place for the name, and others than those of an earlier run."""
-    from retouch.clip.prompts import fill
+    from retouch.clip.zero_shot import fill_template
 
     for template in templates:
-        fill(template, [])
+        fill_template(template, [])
     if templates and run:
         data = run.config["data"]
         if [data["prompt"], *data["templates"]] != [templates[0], *templates]:
@@ -111,10 +111,10 @@ def find_everything(
     root: Path | None,
 ) -> Found:
     """The images by their names; what the method needs and was not named is refused first."""
-    from retouch.data.remarks import remark
+    from retouch.data.dataset_notes import dataset_notes
 
     method.check_needs(control is not None, reference is not None)
-    found = remark(find_images(data, root))
+    found = dataset_notes(find_images(data, root))
     judged = find_control(control, root) if control else None
     return Found(found, judged, find_pairs(reference))
 
@@ -123,4 +123,4 @@ def check_stream(data: "Splits", holdout: float, tasks: int, order: int | list[s
     """Refuse images that cannot be divided into these tasks, before they are decoded."""
     from retouch.data import Stream
 
-    Stream.split(*data.to_learn(holdout), tasks=tasks, order=order)
+    Stream.split(*data.train_and_test(holdout), tasks=tasks, order=order)

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.padding import Padding
 
+from retouch.cli.console import err, out, print_json, user_errors
+from retouch.cli.load_models import AtTask, Base, LoadedModel, Where, load_models
 from retouch.cli.options import Device, Json, Precision
-from retouch.cli.say import err, out, plainly, say_json
-from retouch.cli.subject import AtTask, Base, Subject, Where, open_subject
 from retouch.errors import UserError
 
 if TYPE_CHECKING:
-    from retouch.data.pictures import Bad, Pictures
-    from retouch.learn.answers import Guess
+    from retouch.data.image_store import ImageStore, UnreadableImage
+    from retouch.evaluate.predict import Prediction
 
 
 def classify(
@@ -48,22 +48,22 @@ def classify(
 
     Example: `retouch classify runs/march bird.jpg --names "red kite,buzzard,crow"`
     """
-    with plainly():
+    with user_errors():
         with _without_gc():  # most of the time goes into imports
-            from retouch.learn.answers import guess
+            from retouch.evaluate.predict import classify_images
 
             pictures = _pictures(images)
             how = {"device": device, "precision": precision}
-            subject = open_subject(where, model=model, task=task, light=True, **how)
+            subject = load_models(where, model=model, task=task, light=True, **how)
         choices, prompts = _names(names, names_file, subject), _templates(template, subject)
-        said: list[list[list[Guess]]] = []
-        bad: list[Bad] = []
+        said: list[list[list[Prediction]]] = []
+        bad: list[UnreadableImage] = []
         for moment in (subject.before, subject.now):
             if moment:
-                found, bad = guess(moment(), pictures, choices, prompts, top)
+                found, bad = classify_images(moment(), pictures, choices, prompts, top)
                 said.append(found)
         if as_json:
-            say_json(_as_json(subject, pictures, choices, prompts, said, bad))
+            print_json(_as_json(subject, pictures, choices, prompts, said, bad))
         else:
             _show(subject, pictures, said, bad)
         if bad:
@@ -82,11 +82,11 @@ def _without_gc() -> Iterator[None]:
             gc.enable()
 
 
-def _pictures(paths: Sequence[Path]) -> "Pictures":
+def _pictures(paths: Sequence[Path]) -> "ImageStore":
     """The images as they were named; a folder stands for all that are in it."""
     from retouch.cli.images import images_below
-    from retouch.data.decode import ENDINGS
-    from retouch.data.pictures import Files
+    from retouch.data.decode import EXTENSIONS
+    from retouch.data.image_store import FileStore
 
     found: list[str] = []
     for path in paths:
@@ -95,13 +95,13 @@ def _pictures(paths: Sequence[Path]) -> "Pictures":
             continue
         inside = images_below(path)
         if not inside:
-            raise UserError(f"{path} holds no image ({', '.join(ENDINGS)}); give another folder")
+            raise UserError(f"{path} holds no image ({', '.join(EXTENSIONS)}); give another folder")
         found += [str(path / name) for name in inside]
-    return Files(Path(), found)
+    return FileStore(Path(), found)
 
 
-def _names(names: str | None, file: Path | None, subject: Subject) -> list[str]:
-    from retouch.data.images import refuse_twins
+def _names(names: str | None, file: Path | None, subject: LoadedModel) -> list[str]:
+    from retouch.data.images import refuse_duplicate_classes
 
     if names and file:
         raise UserError("--names and --names-file both say what to choose among; give one of them")
@@ -116,17 +116,17 @@ def _names(names: str | None, file: Path | None, subject: Subject) -> list[str]:
             f"there must be two names or more to choose among, not {len(found)}; give them as "
             '--names "cat,dog", or a name a line in --names-file'
         )
-    refuse_twins(str(file or "--names"), found)
+    refuse_duplicate_classes(str(file or "--names"), found)
     return found
 
 
 def _lines(file: Path) -> list[str]:
-    from retouch.data.text import read_lines
+    from retouch.data.text_files import read_lines
 
     return read_lines(file)
 
 
-def _templates(template: list[str] | None, subject: Subject) -> list[str]:
+def _templates(template: list[str] | None, subject: LoadedModel) -> list[str]:
     from retouch.data.images import TEMPLATE
 
     if template:
@@ -135,19 +135,19 @@ def _templates(template: list[str] | None, subject: Subject) -> list[str]:
 
 
 def _as_json(
-    subject: Subject,
-    pictures: "Pictures",
+    subject: LoadedModel,
+    pictures: "ImageStore",
     names: Sequence[str],
     templates: Sequence[str],
-    said: "Sequence[list[list[Guess]]]",
-    bad: "Sequence[Bad]",
+    said: "Sequence[list[list[Prediction]]]",
+    bad: "Sequence[UnreadableImage]",
 ) -> dict[str, Any]:
     broken = {each.index for each in bad}
 
     def entry(index: int) -> dict[str, Any]:
         both = [[each._asdict() for each in moment[index]] for moment in said]
         before = both[0] if subject.before else None
-        return {"file": pictures.where(index), "before": before, "after": both[-1]}
+        return {"file": pictures.location(index), "before": before, "after": both[-1]}
 
     return {
         "model": subject.name,
@@ -160,10 +160,10 @@ def _as_json(
 
 
 def _show(
-    subject: Subject,
-    pictures: "Pictures",
-    said: "Sequence[list[list[Guess]]]",
-    bad: "Sequence[Bad]",
+    subject: LoadedModel,
+    pictures: "ImageStore",
+    said: "Sequence[list[list[Prediction]]]",
+    bad: "Sequence[UnreadableImage]",
 ) -> None:
     """The answers to each image below its name; a first answer that is new is bold."""
     from retouch.cli.tables import guesses_table, named, plain
@@ -178,7 +178,7 @@ def _show(
     for index in range(len(pictures)):
         if index not in broken:
             lines = list(zip(*(moment[index] for moment in said), strict=True))
-            plain(out, named(pictures.where(index)).plain)
+            plain(out, named(pictures.location(index)).plain)
             out.print(Padding(guesses_table(headings, lines, wide), (0, 0, 1, 2)))
     for picture in bad:
         plain(err, str(picture))

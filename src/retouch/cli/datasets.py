@@ -4,8 +4,8 @@ from typing import Annotated
 
 import typer
 
+from retouch.cli.console import out, progress, user_errors
 from retouch.cli.options import Cache, Root
-from retouch.cli.say import out, plainly, progress
 
 datasets = typer.Typer(name="datasets", help="List the benchmarks, and check what is on disk.")
 
@@ -17,7 +17,7 @@ def show(context: typer.Context, root: Root = None) -> None:
         return
     from rich.table import Table
 
-    from retouch.data.read import BENCHMARKS, FORMS, data_root
+    from retouch.data.registry import BENCHMARKS, SOURCE_FORMATS, data_root
 
     table = Table("name", "data set", box=None)
     for heading in ("train", "test", "classes"):
@@ -34,7 +34,8 @@ def show(context: typer.Context, root: Root = None) -> None:
         _say(f"  {name:13}{benchmark.facts.get}")
     out.print(
         f"\nLooked in {data_root(root)} (change with --data-root or RETOUCH_DATA). Your own images "
-        f"are {', '.join(form.what for form in FORMS.values())}, or hf:OWNER/NAME on the hub.",
+        f"are {', '.join(form.what for form in SOURCE_FORMATS.values())}, or hf:OWNER/NAME on the "
+        "hub.",
         highlight=False,
     )
 
@@ -51,10 +52,10 @@ def check(
     not begin with it. Decoded images in the cache are checked too, every pixel of them; a damaged
     cache is removed, and built again when needed.
     """
-    with plainly():
+    with user_errors():
         from retouch.data.check import caches_of
         from retouch.data.check import check as look
-        from retouch.data.read import BENCHMARKS, read_data
+        from retouch.data.registry import BENCHMARKS, read_data
 
         facts = BENCHMARKS[name].facts if name in BENCHMARKS else None
         splits = read_data(name, root)

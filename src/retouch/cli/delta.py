@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from rich.console import Console
 
+from retouch.cli.console import out, print_json, user_errors
 from retouch.cli.options import Json
-from retouch.cli.say import out, plainly, say_json
-from retouch.output import check_new
+from retouch.output_paths import check_new_file
 from retouch.plural import count
 
 if TYPE_CHECKING:
@@ -47,13 +47,13 @@ def show(
 
     `retouch delta show runs/march`
     """
-    with plainly():
+    with user_errors():
         from retouch.cli import delta_show
-        from retouch.learn.deltas import headers_in
+        from retouch.train.deltas import headers_in
 
         headers = headers_in(files)
         if json:
-            say_json({"deltas": [delta_show.as_json(header) for header in headers]})
+            print_json({"deltas": [delta_show.as_json(header) for header in headers]})
             return
         width = out.width if out.is_terminal else None
         talk = out if width else Console(file=out.file, width=UNLIMITED)
@@ -77,11 +77,11 @@ def apply(
 
     `retouch delta apply openai/clip-vit-base-patch16 runs/march -o march`
     """
-    with plainly():
-        from retouch.learn.deltas import headers_in, model_and_tasks
+    with user_errors():
         from retouch.sparse import Delta, in_order
+        from retouch.train.deltas import headers_in, model_and_tasks
 
-        check_new(folder)
+        check_new_file(folder)
         steps = in_order(headers_in(files))
         clip, tasks = model_and_tasks(base, steps[0].before)
         for step in steps:
@@ -105,11 +105,11 @@ def undo(
 
     `retouch delta undo march runs/march/deltas/task-02.safetensors -o after-one`
     """
-    with plainly():
-        from retouch.learn.deltas import headers_in, model_to_undo
+    with user_errors():
         from retouch.sparse import Delta, in_order
+        from retouch.train.deltas import headers_in, model_to_undo
 
-        check_new(folder)
+        check_new_file(folder)
         steps = in_order(headers_in(files))
         clip = model_to_undo(model, steps[-1])
         for step in reversed(steps):
@@ -144,15 +144,15 @@ def merge(
 
     `retouch delta merge runs/anna runs/ben --how mean -o both.safetensors`
     """
-    with plainly():
-        from retouch.learn.deltas import merge_files
+    with user_errors():
+        from retouch.train.deltas import merge_files
 
-        check_new(file)
+        check_new_file(file)
         merged = merge_files(files, how, base)
         _save(merged.delta, file)
         if json:
             told = {"how": how, "deltas": merged.parts, "chain": merged.chain}
-            say_json({"written": str(file), **told, **_facts(merged.delta, file)})
+            print_json({"written": str(file), **told, **_facts(merged.delta, file)})
             return
         what = "that follow each other" if merged.chain else "that begin at the same weights"
         _say(f"Merged {count(merged.parts, 'delta')} {what}, by {how}.")
@@ -178,18 +178,18 @@ def diff(
 
     `retouch delta diff openai/clip-vit-base-patch16 ./fine-tuned -o change.safetensors`
     """
-    with plainly():
-        from retouch.learn.deltas import model_at
+    with user_errors():
         from retouch.sparse import difference
+        from retouch.train.deltas import model_at
 
-        check_new(file)
+        check_new_file(file)
         a, b = model_at(model_a), model_at(model_b)
         found = difference(a.model, b.model, {"model": a.name, "leads to": b.name})
         if found.changes:
             _save(found, file)
         if json:
             written = str(file) if found.changes else None
-            say_json({"written": written, **_facts(found, file)})
+            print_json({"written": written, **_facts(found, file)})
         elif found.changes:
             _say_written(found, file)
         else:
@@ -209,9 +209,9 @@ def _write(
 
     `tasks` is how many tasks of the run `base` the model had learned before.
     """
-    from retouch.learn.deltas import save_whole
-    from retouch.report.words import file_size
+    from retouch.report.phrasing import file_size
     from retouch.sparse import fingerprint
+    from retouch.train.deltas import save_whole
 
     save_whole(clip, folder)
     size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
@@ -220,7 +220,7 @@ def _write(
         told = {"written": str(folder), "model": name, "bytes": size}
         told |= {"tasks_before": tasks} if base else {}
         names = [step.name for step in steps]
-        say_json({**told, "weights": fingerprint(clip.model), "deltas": names})
+        print_json({**told, "weights": fingerprint(clip.model), "deltas": names})
         return
     which = count(len(steps), "delta")
     if tasks:
@@ -255,7 +255,7 @@ def _facts(found: "Delta", file: Path) -> dict[str, Any]:
 
 def _say_written(found: "Delta", file: Path) -> None:
     from retouch.cli.delta_show import share_of
-    from retouch.report.words import file_size
+    from retouch.report.phrasing import file_size
 
     facts = _facts(found, file)
     share = share_of(facts["moved"], found.model_size)

@@ -11,9 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from retouch.plural import count
-from retouch.report.words import NONE, file_size, share
-from retouch.sparse import Header, Movement, by_block
-from retouch.sparse.movement import bin_edges, block_of, by_tensor, total
+from retouch.report.phrasing import NONE, file_size, share
+from retouch.sparse import ChangeStats, Header, by_block
+from retouch.sparse.change_stats import bin_edges, block_of, by_tensor, total_stats
 
 BARS = "▁▂▃▄▅▆▇█"
 NOTE = (
@@ -43,7 +43,7 @@ def pages(
 
 def facts(header: Header) -> RenderableType:
     """What a delta is, and what it belongs to."""
-    about, classes = header.about, header.about.get("classes", [])
+    about, classes = header.metadata, header.metadata.get("classes", [])
     rows = {
         "file": f"{header.name} ({file_size(Path(header.name).stat().st_size)})",
         "belongs to": f"weights {header.before}",
@@ -76,7 +76,7 @@ def overview(headers: Sequence[Header]) -> RenderableType:
             Text(file.name if len(folders) == 1 else str(file), overflow="fold"),
             header.before[:8],
             header.after[:8],
-            str(len(header.about.get("classes", [])) or NONE),
+            str(len(header.metadata.get("classes", [])) or NONE),
             f"{moves.moved:,}" if moves else NONE,
             (share_of(moves.moved, header.model_size) if moves else None) or NONE,
             _relative(moves),
@@ -90,7 +90,7 @@ def layers(
     headers: Sequence[Header], tensors: bool = False, width: int | None = None
 ) -> RenderableType:
     """Where weights moved, and how far."""
-    known = [movement for header in headers for movement in header.movements]
+    known = [movement for header in headers for movement in header.change_stats]
     unknown = _unknown(headers, tensors)
     grouped = by_tensor(known) if tensors else by_block(known)
     rows = [row for row in grouped if row.tensor not in unknown]
@@ -98,7 +98,7 @@ def layers(
     headings = ["could move", "moved", "share", "change", _heading(low, high)]
     lines = [[*_cells(row), histogram(_cropped(row, low, high))] for row in rows]
     lines += [[f"{entries:,}", *[NONE] * 3, ""] for entries in unknown.values()]
-    whole = total(rows, "in all") if rows and not unknown else None
+    whole = total_stats(rows, "in all") if rows and not unknown else None
     sums = [[*_cells(whole), histogram(_cropped(whole, low, high))]] if whole else []
     names = [*(row.tensor for row in rows), *unknown]
     if width is not None:
@@ -156,8 +156,8 @@ def note(headers: Sequence[Header]) -> Text:
 
 def as_json(header: Header) -> dict[str, Any]:
     """Everything that the header says, and the file's size."""
-    told = header.model_dump(exclude={"movements", "payload"})
-    known = {movement.tensor: movement.model_dump() for movement in header.movements}
+    told = header.model_dump(exclude={"change_stats", "payload"})
+    known = {movement.tensor: movement.model_dump() for movement in header.change_stats}
     for name, layout in told["tensors"].items():
         layout |= {key: value for key, value in known.get(name, {}).items() if key != "tensor"}
     size = Path(header.name).stat().st_size
@@ -174,10 +174,10 @@ def share_of(part: int, whole: int | None) -> str | None:
     return share(part, whole) if whole else None
 
 
-def _known(header: Header) -> Movement | None:
+def _known(header: Header) -> ChangeStats | None:
     """All of a delta as one, where it is known of every tensor."""
-    missing = header.tensors.keys() - {movement.tensor for movement in header.movements}
-    return total(header.movements, "all") if header.movements and not missing else None
+    missing = header.tensors.keys() - {movement.tensor for movement in header.change_stats}
+    return total_stats(header.change_stats, "all") if header.change_stats and not missing else None
 
 
 def _unknown(headers: Sequence[Header], tensors: bool) -> dict[str, int]:
@@ -185,7 +185,7 @@ def _unknown(headers: Sequence[Header], tensors: bool) -> dict[str, int]:
     entries: Counter[str] = Counter()
     unknown = set()
     for header in headers:
-        said = {movement.tensor for movement in header.movements}
+        said = {movement.tensor for movement in header.change_stats}
         for name, layout in header.tensors.items():
             row = name if tensors else block_of(name)
             entries[row] += layout.entries
@@ -193,12 +193,12 @@ def _unknown(headers: Sequence[Header], tensors: bool) -> dict[str, int]:
     return {row: count for row, count in entries.items() if row in unknown}
 
 
-def _cells(row: Movement) -> list[str]:
+def _cells(row: ChangeStats) -> list[str]:
     part = share(row.moved, row.size) if row.size else NONE
-    return [f"{row.chosen:,}", f"{row.moved:,}", part, _relative(row)]
+    return [f"{row.selected:,}", f"{row.moved:,}", part, _relative(row)]
 
 
-def _relative(row: Movement | None) -> str:
+def _relative(row: ChangeStats | None) -> str:
     """How far an entry moved, in percent of the weights' own size."""
     if row is None or not row.moved or row.relative is None:
         return NONE
@@ -211,7 +211,7 @@ def _percent(value: float) -> str:
     return f"{100 * value:.1f} %" if value >= 0.00995 else f"{100 * value:.2g} %"
 
 
-def _range(rows: Sequence[Movement]) -> tuple[int, int]:
+def _range(rows: Sequence[ChangeStats]) -> tuple[int, int]:
     """The bins of the histogram in which all but a thousandth of the moves lie."""
     counts = [sum(column) for column in zip(*(row.histogram for row in rows), strict=True)]
     few = sum(counts) / 2000
@@ -220,7 +220,7 @@ def _range(rows: Sequence[Movement]) -> tuple[int, int]:
     return low, high
 
 
-def _cropped(row: Movement, low: int, high: int) -> list[int]:
+def _cropped(row: ChangeStats, low: int, high: int) -> list[int]:
     """The bins from `low` to `high`; what lies outside counts in the first and the last."""
     if not high:
         return []

@@ -5,9 +5,9 @@ from typing import Annotated
 
 import typer
 
+from retouch.cli.console import out, user_errors
 from retouch.cli.options import Quiet, Seed
-from retouch.cli.say import out, plainly
-from retouch.output import check_folder
+from retouch.output_paths import check_folder
 
 
 def demo(
@@ -26,7 +26,7 @@ def demo(
     Model and pictures come with the package. A table and a page show what each method learned and
     what it forgot. Takes about two minutes on two processor cores.
     """
-    with plainly(folder):
+    with user_errors(folder):
         check_folder(folder)
         from retouch.builtin.demo import run_demo
         from retouch.report import comparison, write_report

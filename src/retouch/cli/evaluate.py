@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from retouch.cli.console import out, print_json, progress, user_errors, with_ranks
 from retouch.cli.images import find_control, find_images, ready
+from retouch.cli.load_models import AtTask, Base, LoadedModel, Where, compared, load_models
 from retouch.cli.options import NAMES_HELP, Cache, Device, Json, NoCache, Precision, Root, SkipBad
-from retouch.cli.say import out, plainly, progress, say_json, together
-from retouch.cli.subject import AtTask, Base, Subject, Where, compared, open_subject
 from retouch.errors import UserError
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from retouch.data import Images
-    from retouch.learn.by_class import ByClass, ClassRow, JointChange
-    from retouch.learn.closely import Exam
-    from retouch.learn.results import Joint
+    from retouch.evaluate.per_class import ClassRow, JointChange, PerClass
+    from retouch.evaluate.results import Joint
+    from retouch.train.compare import EvalSet
 
 
 def evaluate(
@@ -60,10 +60,10 @@ def evaluate(
 
     Example: `retouch eval runs/march --data photos --control imagenet`
     """
-    with plainly(), together(device) as device:
-        from retouch.learn.closely import compare
+    with user_errors(), with_ranks(device) as device:
+        from retouch.train.compare import compare
 
-        subject = open_subject(where, model=model, task=task, device=device, precision=precision)
+        subject = load_models(where, model=model, task=task, device=device, precision=precision)
         if against:
             subject = compared(subject, against, device=device, precision=precision)
 
@@ -73,50 +73,50 @@ def evaluate(
         exams = _exams(subject, data, names, control, data_root, decoded)
         found = compare(exams, subject.before, subject.now, progress)
         if as_json:
-            say_json(_as_json(subject, against, exams, found))
+            print_json(_as_json(subject, against, exams, found))
         else:
             _show(subject, exams, found, everything)
 
 
 def _exams(
-    subject: Subject,
+    subject: LoadedModel,
     data: str | None,
     names: Path | None,
     control: str | None,
     root: Path | None,
     decoded: "Callable[[Images], Images]",
-) -> "list[Exam]":
+) -> "list[EvalSet]":
     """What to judge by: the images that were named, or those that the run kept."""
     from retouch.data.rename import read_names, rename
-    from retouch.learn.closely import Exam
-    from retouch.learn.kept import is_kept, read_kept
+    from retouch.train.compare import EvalSet
+    from retouch.train.replay_store import has_stored_images, read_stored_images
 
     exams = []
     run = subject.run
     if data:
         splits = find_images(data, root)
-        images = decoded(splits.to_judge())
+        images = decoded(splits.evaluation_images())
         images = rename(images, read_names(names)) if names else images
         exams.append(_exam(subject, images, divided=splits.test is not None))
-    elif run and is_kept(run.folder):
-        kept = read_kept(run.folder).judge
+    elif run and has_stored_images(run.folder):
+        kept = read_stored_images(run.folder).test
         exams.append(_exam(subject, kept, divided=True))
         exams[0].notes.insert(0, f"judged by the {len(kept):,} images that the run kept for this")
     elif not control:
         lacking = "keeps no images to judge by" if run else "is no run that keeps images"
         raise UserError(f"{subject.name} {lacking}; name some with --data")
     if control:
-        exams.append(Exam(decoded(find_control(control, root)), learned=False))
+        exams.append(EvalSet(decoded(find_control(control, root)), learned=False))
     return exams
 
 
-def _exam(subject: Subject, images: "Images", divided: bool) -> "Exam":
-    from retouch.learn.closely import Exam, exam_of
+def _exam(subject: LoadedModel, images: "Images", divided: bool) -> "EvalSet":
+    from retouch.train.compare import EvalSet, eval_set_of_run
 
     run = subject.run
     if run is None:
-        return Exam(images)
-    exam = exam_of(run, images, subject.tasks)
+        return EvalSet(images)
+    exam = eval_set_of_run(run, images, subject.tasks)
     if not len(exam.images):
         raise UserError(
             f"{images.name} has no image of a class that {run.folder} has learned by then; give "
@@ -137,11 +137,11 @@ def _maybe_learned_from(images: "Images", learned_from: str) -> str:
     )
 
 
-def _part(exam: "Exam") -> str:
+def _part(exam: "EvalSet") -> str:
     return "data" if exam.learned else "control"
 
 
-def _parts(found: "ByClass") -> "list[tuple[str, list[ClassRow]]]":
+def _parts(found: "PerClass") -> "list[tuple[str, list[ClassRow]]]":
     """The new classes, and those of the control set, as far as there are any."""
     learned = [row for row in found.classes if row.learned]
     others = [row for row in found.classes if not row.learned]
@@ -149,9 +149,9 @@ def _parts(found: "ByClass") -> "list[tuple[str, list[ClassRow]]]":
 
 
 def _as_json(
-    subject: Subject, against: str | None, exams: "Sequence[Exam]", found: "ByClass"
+    subject: LoadedModel, against: str | None, exams: "Sequence[EvalSet]", found: "PerClass"
 ) -> dict[str, Any]:
-    from retouch.learn.by_class import accuracy
+    from retouch.evaluate.per_class import accuracy
 
     totals: dict[str, Any] = {"data": None, "control": None}
     places = {_part(exam): exam for exam in exams}
@@ -181,7 +181,7 @@ def _as_json(
     }
 
 
-def _learned(subject: Subject) -> set[str]:
+def _learned(subject: LoadedModel) -> set[str]:
     """The names of the classes that the run has taught this model; none without a run."""
     if subject.run is None:
         return set()
@@ -193,12 +193,14 @@ def _set(row: "ClassRow") -> str:
     return "data" if row.learned else "control"
 
 
-def _notes(subject: Subject, exams: "Sequence[Exam]") -> list[str]:
+def _notes(subject: LoadedModel, exams: "Sequence[EvalSet]") -> list[str]:
     told = [note for exam in exams for note in [*exam.notes, *exam.images.notes]]
     return [*subject.notes, *told]
 
 
-def _show(subject: Subject, exams: "Sequence[Exam]", found: "ByClass", everything: bool) -> None:
+def _show(
+    subject: LoadedModel, exams: "Sequence[EvalSet]", found: "PerClass", everything: bool
+) -> None:
     from retouch.cli.tables import FEW, classes_tables, confusions_table, plain
 
     for note in _notes(subject, exams):
@@ -215,7 +217,7 @@ def _show(subject: Subject, exams: "Sequence[Exam]", found: "ByClass", everythin
         out.print("Every class: --all, or --json for scripts.", highlight=False)
 
 
-def _called(subject: Subject, exam: "Exam") -> str:
+def _called(subject: LoadedModel, exam: "EvalSet") -> str:
     if not exam.learned:
         return "Control set"
     return "New classes" if exam.choices else "All classes"
@@ -227,8 +229,8 @@ def _totals(
     joint: "JointChange | None",
 ) -> "Table":
     from retouch.cli.tables import add, change, table
-    from retouch.learn.by_class import accuracy
-    from retouch.report.words import number
+    from retouch.evaluate.per_class import accuracy
+    from retouch.report.phrasing import number
 
     numbers = [accuracy(rows) for _, rows in parts]
     single = numbers[0][0] is None

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from retouch.cli.console import out, print_json, user_errors
 from retouch.cli.options import Json
-from retouch.cli.say import out, plainly, say_json
-from retouch.output import check_new
+from retouch.output_paths import check_new_file
 
 if TYPE_CHECKING:
-    from retouch.export import Exported, Subject
+    from retouch.export import Exported, ExportModel
 
 
 class To(StrEnum):
@@ -46,22 +46,22 @@ def export(
     Such as `retouch export runs/march --to hf -o models/march`. What was written is loaded again
     and compared with the run's own model before the folder appears.
     """
-    with plainly():
-        check_new(folder)
+    with user_errors():
+        check_new_file(folder)
         from retouch.export import export as write
 
         subject = _subject(run, model, task)
         done = write(subject, to.value, folder)
         if json:
-            say_json(_facts(done, subject))
+            print_json(_facts(done, subject))
         else:
             _say(done, subject)
 
 
-def _subject(run: str, model: str | None, task: int | None) -> "Subject":
+def _subject(run: str, model: str | None, task: int | None) -> "ExportModel":
     from retouch.errors import UserError
     from retouch.export import of_model, of_run
-    from retouch.learn.reopen import is_run
+    from retouch.train.run_folder import is_run
 
     if is_run(run):
         return of_run(run, model=model, task=task)
@@ -71,8 +71,8 @@ def _subject(run: str, model: str | None, task: int | None) -> "Subject":
     return of_model(run)
 
 
-def _say(done: "Exported", subject: "Subject") -> None:
-    from retouch.report.words import file_size
+def _say(done: "Exported", subject: "ExportModel") -> None:
+    from retouch.report.phrasing import file_size
 
     tasks = subject.run.done if subject.run else 0
     what = subject.base
@@ -90,7 +90,7 @@ def _say(done: "Exported", subject: "Subject") -> None:
     out.print("\n".join(lines), highlight=False, soft_wrap=True, markup=False)
 
 
-def _facts(done: "Exported", subject: "Subject") -> dict[str, Any]:
+def _facts(done: "Exported", subject: "ExportModel") -> dict[str, Any]:
     return {
         "written": str(done.folder),
         "to": done.to,

@@ -3,14 +3,14 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from retouch.cli.say import err, progress
+from retouch.cli.console import err, progress
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rich.console import Console
 
-    from retouch.clip import Pixels
+    from retouch.clip import Preprocess
     from retouch.data import Images, Pairs, Splits
 
 
@@ -38,7 +38,7 @@ def show_notes(talk: "Console", sources: "Sequence[Images]") -> None:
 def find_control(control: str, root: Path | None = None) -> "Images":
     """The images of a control set; what is built in is what the built-in model can do."""
     name = "builtin:world" if control == "builtin" else control
-    return find_images(name, root).to_judge()
+    return find_images(name, root).evaluation_images()
 
 
 def images_below(folder: Path) -> list[str]:
@@ -54,7 +54,7 @@ def images_below(folder: Path) -> list[str]:
 
 def ready(
     images: "Images",
-    pixels: "Pixels",
+    pixels: "Preprocess",
     *,
     cache: Path | None = None,
     no_cache: bool = False,
@@ -64,12 +64,12 @@ def ready(
 
     Of several processes the first decodes, and shows how far it is.
     """
-    from retouch.data.cache import cached, checked
-    from retouch.devices import ranks
+    from retouch.data.cache import cached, check_readable
+    from retouch.distributed import collectives
 
     if no_cache:
-        return checked(images, pixels, progress) if skip_bad else images
-    with ranks.first_one_first():
+        return check_readable(images, pixels, progress) if skip_bad else images
+    with collectives.rank0_first():
         return cached(images, pixels, cache, skip_bad=skip_bad, progress=progress)
 
 

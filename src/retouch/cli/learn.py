@@ -16,6 +16,7 @@ from retouch.cli.checks import (
     find_finished,
 )
 from retouch.cli.command import command_line
+from retouch.cli.console import err, out, print_json, status, user_errors, with_ranks
 from retouch.cli.images import ready, show_notes
 from retouch.cli.options import (
     MODEL_HELP,
@@ -46,18 +47,18 @@ from retouch.cli.prepare import (
     read_changes,
     read_order,
 )
-from retouch.cli.say import doing, err, out, plainly, say_json, together
 from retouch.errors import UserError
-from retouch.output import check_folder
+from retouch.output_paths import check_folder
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from retouch.clip import Clip
     from retouch.data import Images, Stream
-    from retouch.learn import Results, Watch
-    from retouch.learn.suit import Suited
+    from retouch.evaluate import Results
     from retouch.methods import Method
+    from retouch.train import Callback
+    from retouch.train.defaults import ChosenDefaults
 
 NOTHING_KEPT = 3
 """The exit code where every step would have cost more than --max-drop."""
@@ -139,7 +140,7 @@ def learn(
     ] = None,
     change: Annotated[
         list[str] | None,
-        typer.Option("--set", help="Change the method, such as trains.rate=0.05. Repeatable."),
+        typer.Option("--set", help="Change the method, such as update.rate=0.05. Repeatable."),
     ] = None,
     reference: Annotated[
         str | None,
@@ -189,16 +190,16 @@ def learn(
     Exit codes: 0 learned, 1 a mistake that is explained, 3 nothing was kept because all of it would
     have cost more than --max-drop, 130 stopped.
     """
-    with plainly(folder), together(device) as device, ExitStack() as stack:
+    with user_errors(folder), with_ranks(device) as device, ExitStack() as stack:
         from retouch.clip import load
         from retouch.data.decode import set_workers
         from retouch.data.rename import read_names
-        from retouch.devices import ranks
-        from retouch.learn import is_run, teach
-        from retouch.learn.hardware import check_shard
-        from retouch.learn.run_lock import run_lock
-        from retouch.learn.suit import suit
+        from retouch.distributed import collectives
         from retouch.methods import Settings
+        from retouch.train import is_run, teach
+        from retouch.train.defaults import choose_defaults
+        from retouch.train.hardware import check_shard
+        from retouch.train.run_lock import run_lock
 
         # What is cheap to check comes first: see `cli.checks`.
         sources = {"DATA": data, "--control": control, "--model": model, "--from": goes_on_from}
@@ -208,7 +209,7 @@ def learn(
         if tensorboard:
             check_folder(tensorboard, "--tensorboard")
         if wandb:
-            from retouch.learn.wandb import check_installed
+            from retouch.train.wandb_logger import check_installed
 
             check_installed()
         if model is None and goes_on_from is None:
@@ -232,18 +233,20 @@ def learn(
         show_notes(talk, [each for each in (found.train, found.test, there.control) if each])
         if workers:
             set_workers(workers)
-        begun = not overwrite and ranks.from_first(lambda: "begun" if is_run(folder) else "")
+        begun = not overwrite and collectives.broadcast_str(
+            lambda: "begun" if is_run(folder) else ""
+        )
         run = open_run(before, model, device)
         clip = run.clip if run else load(model or "", device=device, random_weights=random_weights)
 
         def decoded(images: "Images") -> "Images":
             here = {"no_cache": no_cache or dry_run, "skip_bad": skip_bad}
-            return ready(images, clip.pixels, cache=cache, **here)
+            return ready(images, clip.preprocess, cache=cache, **here)
 
-        train, test = found.each(decoded).to_learn(holdout)
+        train, test = found.each(decoded).train_and_test(holdout)
         stream, earlier = make_stream(run, train, test, tasks, wanted)
         done = run.results.done if run else 0
-        suited = suit(
+        suited = choose_defaults(
             clip,
             chosen,
             {
@@ -256,13 +259,13 @@ def learn(
             },
             [len(task.train) for task in stream.tasks[done:]],
             len(stream.classes),
-            stream.gone,
+            stream.missing_images,
         )
         what, pairs = there.control and decoded(there.control), there.reference
         stores = replay != "none"
         if not begun:
             show_classes(talk, stream, done)
-            show_settings(talk, [*suited.said, *([_parts(clip, chosen)] if shard else [])])
+            show_settings(talk, [*suited.notes, *([_parts(clip, chosen)] if shard else [])])
             cost = cost_of(clip, stream, suited, run, what, pairs, stores)
             show_cost(talk, cost, clip)
             check_room(folder, cost)
@@ -276,51 +279,53 @@ def learn(
             control=what,
             reference=pairs,
             out=folder,
-            watch=_watch(suited, stream, quiet, as_json, tensorboard, wandb, folder),
+            callback=_watch(suited, stream, quiet, as_json, tensorboard, wandb, folder),
             earlier=earlier,
             overwrite=overwrite,
             store_images=stores,
             command=command_line(),
         )
-        if ranks.is_first():
+        if collectives.is_rank0():
             _answer(talk, folder, results, as_json)
-        if results.kept[done:] and not any(results.kept[done:]):
+        if results.fraction_kept[done:] and not any(results.fraction_kept[done:]):
             raise typer.Exit(NOTHING_KEPT)
 
 
 def _parts(clip: "Clip", method: "Method") -> str:
     """How much of the model each of the processes holds."""
-    from retouch.devices import ranks, shards
-    from retouch.report.words import file_size
+    from retouch.distributed import collectives, fsdp
+    from retouch.report.phrasing import file_size
 
     model = clip.model
-    mine = shards.held(model, method.trains.apart(clip), ranks.world())
-    whole = file_size(shards.held(model, {}, 1))
+    mine = fsdp.bytes_per_rank(
+        model, method.update.shardable_parameters(clip), collectives.world_size()
+    )
+    whole = file_size(fsdp.bytes_per_rank(model, {}, 1))
     return f"each process holds {file_size(mine)} of {whole} of weights while a task is learned"
 
 
 def _watch(
-    suited: "Suited",
+    suited: "ChosenDefaults",
     stream: "Stream",
     quiet: bool,
     as_json: bool,
     tensorboard: Path | None,
     wandb: str | None,
     folder: Path,
-) -> "Watch":
-    from retouch.devices import ranks
-    from retouch.learn.watch import Several, Watch, watch
+) -> "Callback":
+    from retouch.distributed import collectives
+    from retouch.train.callbacks import Callback, CallbackList, progress_callback
 
-    if not ranks.is_first():
-        return Watch()
+    if not collectives.is_rank0():
+        return Callback()
     title, epochs = suited.method.name, suited.settings.epochs
-    every = [watch(title, len(stream.tasks), epochs, quiet=quiet, to_stderr=as_json)]
+    every = [progress_callback(title, len(stream.tasks), epochs, quiet=quiet, to_stderr=as_json)]
     if tensorboard:
-        from retouch.learn.tensorboard import TensorBoard
+        from retouch.train.tensorboard_logger import TensorBoard
 
         every.append(TensorBoard(tensorboard))
     if wandb:
-        from retouch.learn.wandb import WandB
+        from retouch.train.wandb_logger import WandB
 
         config = {
             "method": suited.method.model_dump(mode="json"),
@@ -330,28 +335,28 @@ def _watch(
             "tasks": len(stream.tasks),
         }
         every.append(WandB(wandb, folder.name, config))
-    return Several(*every) if len(every) > 1 else every[0]
+    return CallbackList(*every) if len(every) > 1 else every[0]
 
 
 def _answer(talk: "Console", folder: Path, results: "Results", as_json: bool) -> None:
     from retouch.report import write_report
-    from retouch.report.words import compiled, verdict
+    from retouch.report.phrasing import compile_sentence, verdict
 
-    with doing("Writing the page"):
+    with status("Writing the page"):
         page = write_report(folder, [results])
     if as_json:
-        say_json(
+        print_json(
             {
                 "folder": str(folder),
                 "report": str(page),
                 "method": results.method,
                 "classes": [name for task in results.tasks for name in task.classes],
                 "metrics": results.metrics(),
-                "kept": results.kept,
+                "fraction_kept": results.fraction_kept,
                 "notes": results.notes,
             }
         )
         return
-    for line in (*verdict(results), compiled(results), f"More in {page}"):
+    for line in (*verdict(results), compile_sentence(results), f"More in {page}"):
         if line:
             talk.print(line, highlight=False, markup=False, soft_wrap=True)

@@ -1,6 +1,6 @@
 """`retouch methods`."""
 
-from retouch.cli.say import out
+from retouch.cli.console import out
 
 
 def methods() -> None:
@@ -11,7 +11,7 @@ def methods() -> None:
 
     table = Table("method", "what it does", "settings (change with --set)", box=None)
     for name, method in RECIPES.items():
-        parts = method.model_dump(include={"trains", "replays", "keeps", "settles"})
+        parts = method.model_dump(include={"update", "replay", "regularizer", "after_task"})
         settings = [f"{p}.{name}={value}" for p in parts for name, value in parts[p].items()]
         table.add_row(name, method.summary, " ".join(settings))
     out.print(table)

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from retouch.cli.console import out, print_json, user_errors
 from retouch.cli.options import Json
-from retouch.cli.say import out, plainly, say_json
 from retouch.errors import UserError
-from retouch.output import check_folder
+from retouch.output_paths import check_folder
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -52,11 +52,11 @@ def overlap(
 
     Example: `retouch overlap runs/march --layers 5,10`
     """
-    with plainly():
+    with user_errors():
         from retouch.analysis.overlap import read_overlap
-        from retouch.learn.results import Results
-        from retouch.report.inside import analysis_folder
-        from retouch.report.shared import NAME, pick, summary, write_overlap
+        from retouch.evaluate.results import Results
+        from retouch.report.analysis_page import analysis_folder
+        from retouch.report.overlap_text import NAME, pick, summary, write_overlap
 
         if folder:
             check_folder(folder)
@@ -71,7 +71,7 @@ def overlap(
         called = f"{run.resolve().name} ({Results.read(run).method})"
         files = write_overlap(place, found, pick(found, wanted), called)
         if json:
-            say_json({"run": str(run), **summary(found), "files": [str(file) for file in files]})
+            print_json({"run": str(run), **summary(found), "files": [str(file) for file in files]})
             return
         out.print(_table(found))
         out.print(_note(found), style="dim", highlight=False, soft_wrap=True)
@@ -90,7 +90,7 @@ def _numbers(layers: str | None) -> Sequence[int] | None:
 def _table(found: "Overlap") -> "Table":
     from rich.table import Table
 
-    from retouch.report.shared import cells
+    from retouch.report.overlap_text import cells
 
     table = Table("tower", box=None, header_style="bold", pad_edge=False)
     for heading in ("layer", "weights", "by chance", "factor", "neurons", "by chance", "factor"):

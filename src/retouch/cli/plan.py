@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from retouch.clip import Clip
     from retouch.data import Stream
-    from retouch.learn.cost import Cost
+    from retouch.train.cost import Cost
 
 _SHOWN = 12
 """So many of the new classes are listed."""
@@ -20,8 +20,8 @@ _TENSORS = 80
 
 def show_classes(talk: "Console", stream: "Stream", done: int = 0) -> None:
     """The new classes, with the prompts they make."""
-    from retouch.clip.prompts import fill
-    from retouch.data.rename import say_nothing
+    from retouch.clip.zero_shot import fill_template
+    from retouch.data.rename import uninformative_names
 
     new, old = stream.tasks[done:], stream.tasks[:done]
     classes = [name for task in new for name in stream.names(task.classes)]
@@ -33,11 +33,11 @@ def show_classes(talk: "Console", stream: "Stream", done: int = 0) -> None:
         f"{count(len(classes), 'class')} to learn{before}, from {count(learn, 'image')}; {judge:,} "
         "more to judge by. They are called:",
     )
-    for text in fill(stream.train.prompt, classes[:_SHOWN]):
+    for text in fill_template(stream.train.prompt, classes[:_SHOWN]):
         _say(talk, f"  {text}")
     if len(classes) > _SHOWN:
         _say(talk, f"  … and {len(classes) - _SHOWN} more")
-    if codes := say_nothing(classes):
+    if codes := uninformative_names(classes):
         _say(talk, f"{codes[0]!r} says nothing to a model that reads: give it a name with --names.")
 
 
@@ -48,7 +48,7 @@ def show_settings(talk: "Console", said: "Sequence[str]") -> None:
 
 def show_cost(talk: "Console", cost: "Cost", clip: "Clip") -> None:
     """What may move, and what that will take."""
-    from retouch.report.words import duration, file_size
+    from retouch.report.phrasing import duration, file_size
 
     _say(talk, "What may move:" if cost.selection else "Nothing may move.")
     if cost.selection:

@@ -5,9 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from retouch.checksummed import parse_yaml
 from retouch.errors import UserError
 from retouch.plural import count
-from retouch.sealed import parse_yaml
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
     from retouch.cli.checks import Finished
     from retouch.clip import Clip
     from retouch.data import Images, Pairs, Stream
-    from retouch.learn import Reopened
-    from retouch.learn.cost import Cost
-    from retouch.learn.onward import Earlier
-    from retouch.learn.suit import Suited
     from retouch.methods import Method
+    from retouch.train import OpenRun
+    from retouch.train.cost import Cost
+    from retouch.train.defaults import ChosenDefaults
+    from retouch.train.extend_stream import EarlierRun
 
 
-def open_run(found: "Finished | None", model: str | None, device: str) -> "Reopened | None":
+def open_run(found: "Finished | None", model: str | None, device: str) -> "OpenRun | None":
     """The run to go on from, with its model."""
-    from retouch.learn import reopen
+    from retouch.train import open_run
 
-    return reopen(found.folder, model=model, device=device) if found else None
+    return open_run(found.folder, model=model, device=device) if found else None
 
 
 def choose_method(
@@ -37,9 +37,9 @@ def choose_method(
     run: "Finished | None",
 ) -> "Method":
     """The method that was asked for, or that of the run to go on from."""
-    from retouch.learn.reopen import method_of
-    from retouch.methods import Balanced, Replays, recipe
-    from retouch.methods.settling import bounded
+    from retouch.methods import BalancedReplay, Replay, recipe
+    from retouch.methods.merging import with_max_drop
+    from retouch.train.run_folder import method_of
 
     if run and name not in (None, run.results.method):
         raise UserError(
@@ -47,20 +47,20 @@ def choose_method(
             "go on from it"
         )
     chosen = method_of(run.config) if run else recipe(name or "spu")
-    if run and replay is None and isinstance(chosen.replays, Balanced):
-        own = chosen.replays.model_dump(exclude={"size"})  # which is to be suited anew
-        chosen = chosen.change({"replays": type(chosen.replays)(**own)})
+    if run and replay is None and isinstance(chosen.replay, BalancedReplay):
+        own = chosen.replay.model_dump(exclude={"size"})  # which is to be suited anew
+        chosen = chosen.with_change({"replay": type(chosen.replay)(**own)})
     if replay == "none":
-        chosen = chosen.change({"replays": Replays()})
+        chosen = chosen.with_change({"replay": Replay()})
     elif replay is not None:
         if not replay.isdigit() or int(replay) < 1:
             raise UserError(f"--replay {replay}: say how many images, such as 200, or none")
-        chosen = chosen.change({"replays.size": int(replay)})
-    chosen = chosen.change(changes)
-    return chosen if max_drop is None else bounded(chosen, max_drop)
+        chosen = chosen.with_change({"replay.size": int(replay)})
+    chosen = chosen.with_change(changes)
+    return chosen if max_drop is None else with_max_drop(chosen, max_drop)
 
 
-def inherited(run: "Reopened | None") -> dict[str, Any]:
+def inherited(run: "OpenRun | None") -> dict[str, Any]:
     """How the earlier run was trained, but for what suits the number of its images."""
     kept = ("lr", "weight_decay")
     return {key: run.config["settings"][key] for key in kept} if run else {}
@@ -76,8 +76,8 @@ def how_to_compute(
 ) -> dict[str, Any]:
     """As was asked, as a run that goes on began, or as suits the machine; said in a line."""
     from retouch.data.decode import workers
-    from retouch.learn.hardware import hardware
-    from retouch.learn.reopen import read_config
+    from retouch.train.hardware import hardware
+    from retouch.train.run_folder import read_config
 
     if begun:
         settings = read_config(begun)["settings"]
@@ -108,31 +108,31 @@ def called(images: "Images", names: Mapping[str, str], templates: Sequence[str])
 
 
 def make_stream(
-    run: "Reopened | None", train: "Images", test: "Images", tasks: int, order: int | list[str]
-) -> "tuple[Stream, Earlier | None]":
+    run: "OpenRun | None", train: "Images", test: "Images", tasks: int, order: int | list[str]
+) -> "tuple[Stream, EarlierRun | None]":
     from retouch.data import Stream
-    from retouch.learn.kept import is_kept, read_kept
-    from retouch.learn.onward import go_on
+    from retouch.train.extend_stream import extend_stream
+    from retouch.train.replay_store import has_stored_images, read_stored_images
 
     if run is None:
         return Stream.split(train, test, tasks=tasks, order=order), None
-    kept = read_kept(run.folder) if is_kept(run.folder) else None
-    return go_on(run, kept, train, test, tasks=tasks, order=order)
+    kept = read_stored_images(run.folder) if has_stored_images(run.folder) else None
+    return extend_stream(run, kept, train, test, tasks=tasks, order=order)
 
 
 def cost_of(
     clip: "Clip",
     stream: "Stream",
-    suited: "Suited",
-    run: "Reopened | None",
+    suited: "ChosenDefaults",
+    run: "OpenRun | None",
     control: "Images | None",
     reference: "Pairs | None",
     stores: bool,
 ) -> "Cost":
-    from retouch.learn.cost import estimate
+    from retouch.train.cost import estimate
 
     if run:
-        run.go_to(None)
+        run.load_task(None)
     try:
         return estimate(
             clip,
@@ -146,7 +146,7 @@ def cost_of(
         )
     finally:
         if run:
-            run.go_to(0)
+            run.load_task(0)
 
 
 def read_changes(pairs: list[str]) -> dict[str, Any]:
@@ -154,7 +154,7 @@ def read_changes(pairs: list[str]) -> dict[str, Any]:
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals:
-            raise UserError(f"--set {pair}: write NAME=VALUE, such as trains.rate=0.05")
+            raise UserError(f"--set {pair}: write NAME=VALUE, such as update.rate=0.05")
         changes[name] = parse_yaml(value, f"--set {pair}")
     return changes
 
@@ -164,6 +164,6 @@ def read_order(order: str) -> int | list[str]:
         return int(order)
     if not Path(order).is_file():
         raise UserError(f"--order {order}: neither a number nor a file with a class name a line")
-    from retouch.data.text import read_lines
+    from retouch.data.text_files import read_lines
 
     return read_lines(Path(order))

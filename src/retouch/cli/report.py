@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from retouch.cli.console import out, print_json, user_errors
 from retouch.cli.options import Json
-from retouch.cli.say import out, plainly, say_json
-from retouch.output import check_folder
+from retouch.output_paths import check_folder
 
 if TYPE_CHECKING:
-    from retouch.report import Story
+    from retouch.report import RunSummary
 
 
 def report(
@@ -34,21 +34,27 @@ def report(
 
     `retouch report runs/march runs/april`
     """
-    with plainly():
-        from retouch.report import comparison, named_results, place_for, read_story, write_report
+    with user_errors():
+        from retouch.report import (
+            comparison,
+            named_results,
+            place_for,
+            read_run_summary,
+            write_report,
+        )
 
         if folder:
             check_folder(folder)
-        told = [read_story(run) for run in {run.resolve(): run for run in runs}.values()]
+        told = [read_run_summary(run) for run in {run.resolve(): run for run in runs}.values()]
         page = write_report(place_for(told, folder), told)
         if json:
-            say_json({"page": str(page), "runs": [_facts(story) for story in told]})
+            print_json({"page": str(page), "runs": [_facts(story) for story in told]})
             return
         out.print(comparison(named_results(told)))
         out.print(f"More in {page}", highlight=False, soft_wrap=True)
 
 
-def _facts(story: "Story") -> dict[str, Any]:
+def _facts(story: "RunSummary") -> dict[str, Any]:
     results = story.results
     return {
         "run": str(story.folder),

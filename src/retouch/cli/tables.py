@@ -10,8 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from retouch.learn.answers import Guess
-    from retouch.learn.by_class import ClassRow, Confusion
+    from retouch.evaluate.per_class import ClassRow, Confusion
+    from retouch.evaluate.predict import Prediction
 
 FEW = 20
 """So many classes are all shown."""
@@ -62,7 +62,7 @@ def table(*headings: str, names: int = 1, title: str = "") -> Table:
 
 def change(before: float | None, after: float) -> str:
     """What was gained or lost, with its sign."""
-    from retouch.report.words import NONE, number
+    from retouch.report.phrasing import NONE, number
 
     if before is None:
         return NONE
@@ -96,7 +96,7 @@ def classes_tables(
 
 
 def _classes(rows: "Sequence[ClassRow]", headings: tuple[str, str], title: str) -> Table:
-    from retouch.report.words import number
+    from retouch.report.phrasing import number
 
     if rows[0].before is None:
         made = table("class", "images", "right %", title=title)
@@ -119,7 +119,9 @@ def confusions_table(confusions: "Sequence[Confusion]", most: int = SOME) -> Tab
     return made
 
 
-def guesses_table(headings: Sequence[str], lines: "Sequence[Sequence[Guess]]", width: int) -> Table:
+def guesses_table(
+    headings: Sequence[str], lines: "Sequence[Sequence[Prediction]]", width: int
+) -> Table:
     """Names and how likely each is, a pair of columns a moment; the columns of all are as wide."""
     made = Table.grid(padding=(0, 2, 0, 0))
     made.show_header = len(headings) > 1

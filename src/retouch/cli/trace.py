@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from retouch.cli.console import bar, out, print_json, user_errors
+from retouch.cli.load_models import AtTask, Base, Where, load_models
 from retouch.cli.options import Device, Json, Seed, analysis_folder
-from retouch.cli.say import bar, out, plainly, say_json
-from retouch.cli.subject import AtTask, Base, Where, open_subject
 from retouch.errors import UserError
-from retouch.output import check_folder
+from retouch.output_paths import check_folder
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from retouch.analysis.effects import Traced, TraceSettings
-    from retouch.analysis.objects import Objects
+    from retouch.analysis.objects import AnnotatedImages
     from retouch.analysis.trace import Told
 
 BUILTIN = 200
@@ -82,13 +82,13 @@ def trace(
     on a CPU: there, `--tokens 16` does a tenth of the work.
     """
     place = folder or _default(Path(where))
-    with plainly(place):
+    with user_errors(place):
         from retouch.analysis.trace import trace as run
         from retouch.report.trace import write_trace
 
         check_folder(place)
         settings = _settings(tower, noise, draws, tokens, seed)
-        subject = open_subject(where, model=model, task=task, device=device, precision=precision)
+        subject = load_models(where, model=model, task=task, device=device, precision=precision)
         base = subject.run.config["places"]["model"] if subject.run else where
         objects = _objects(coco, base, images)
         with _bar() as told:
@@ -104,7 +104,7 @@ def trace(
         found = found.model_copy(update={"model": subject.name})
         files = write_trace(place, found)
         if as_json:
-            say_json({**found.model_dump(mode="json"), "files": [str(file) for file in files]})
+            print_json({**found.model_dump(mode="json"), "files": [str(file) for file in files]})
         else:
             _show(found, place)
 
@@ -135,9 +135,9 @@ def _settings(tower: Towers, noise: float, draws: int, tokens: str, seed: int) -
     )
 
 
-def _objects(coco: str | None, base: str, images: int) -> "Objects":
+def _objects(coco: str | None, base: str, images: int) -> "AnnotatedImages":
     """The pictures that were named; for the built-in model, those that it can know."""
-    from retouch.analysis.objects import read_objects
+    from retouch.analysis.objects import read_annotations
 
     if coco == "builtin" or (coco is None and base == "builtin"):
         from retouch.builtin.boxes import boxed_pictures
@@ -148,7 +148,7 @@ def _objects(coco: str | None, base: str, images: int) -> "Objects":
             "tracing needs images in which it is known where the objects are: name COCO's folder "
             "with --coco"
         )
-    return read_objects(coco)
+    return read_annotations(coco)
 
 
 @contextmanager
@@ -173,7 +173,7 @@ def _show(found: "Traced", place: Path) -> None:
 
 def _table(found: "Traced") -> "Table":
     """The effects as the figure shows them, in percent, with half the width of their bands."""
-    from retouch.analysis.sites import KINDS
+    from retouch.analysis.hooks import KINDS
     from retouch.cli.tables import add, table
     from retouch.report.trace import TOWERS
 

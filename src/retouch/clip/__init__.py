@@ -1,8 +1,8 @@
-"""A CLIP, whichever library it comes from: encode images and texts, tokenise, prepare pixels."""
+"""A CLIP, whichever library it comes from: encode images and texts, tokenize, prepare pixels."""
 
-from retouch.clip.contrast import Batch, Features
 from retouch.clip.load import load
+from retouch.clip.losses import Batch, Features
 from retouch.clip.model import Clip, Pair, Tokens
-from retouch.clip.pixels import Pixels
+from retouch.clip.preprocess import Preprocess
 
-__all__ = ["Batch", "Clip", "Features", "Pair", "Pixels", "Tokens", "load"]
+__all__ = ["Batch", "Clip", "Features", "Pair", "Preprocess", "Tokens", "load"]

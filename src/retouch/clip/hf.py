@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from retouch.clip.compiled import length_for
-from retouch.clip.guard import NO_CODE, check_config, check_weights, find_file, no_code
+from retouch.clip.fast.compile import padded_length
 from retouch.clip.model import Clip, Tokens
-from retouch.clip.pixels import Pixels
+from retouch.clip.preprocess import Preprocess
 from retouch.clip.prompt_file import saving
-from retouch.clip.torchvision import mend_torchvision
-from retouch.errors import UserError, said_of
+from retouch.clip.safe_loading import NO_CODE, check_config, check_weights, find_file, no_code
+from retouch.clip.torchvision_compat import patch_torchvision
+from retouch.errors import UserError, message_of
 from retouch.files import NO_ROOM
 
 log = logging.getLogger("retouch")
@@ -37,10 +37,10 @@ class HuggingFaceClip(Clip):
         "text": "text_projection.weight",
     }
 
-    def __init__(self, model: Any, tokenizer: Any, pixels: Pixels, name: str = "") -> None:
+    def __init__(self, model: Any, tokenizer: Any, pixels: Preprocess, name: str = "") -> None:
         self.model = self._hf = model.eval()
         self.tokenizer = tokenizer
-        self.pixels = pixels
+        self.preprocess = pixels
         self.name = name or type(model).__name__
         # A causal tower never looks at the padding behind a prompt, so it needs no mask.
         self._causal = model.config.model_type == "clip"
@@ -56,7 +56,7 @@ class HuggingFaceClip(Clip):
             features: Tensor = self._hf.get_text_features(**tokens).pooler_output
         return features
 
-    def _tokenise(self, prompts: Sequence[str]) -> Tokens:
+    def _tokenize(self, prompts: Sequence[str]) -> Tokens:
         quick = self._cut_quickly(prompts)
         if quick is not None:
             return quick
@@ -64,7 +64,7 @@ class HuggingFaceClip(Clip):
         batch = self.tokenizer(list(prompts), padding="longest", return_tensors="pt", **limit)
         if batch["input_ids"].shape[1] == self._context:
             whole = self.tokenizer(list(prompts), verbose=False)["input_ids"]
-            self.cut_prompts.add(prompts, [len(ids) for ids in whole], self._context)
+            self.truncated_prompts.add(prompts, [len(ids) for ids in whole], self._context)
         return {key: batch[key] for key in self._keys}
 
     def _cut_quickly(self, prompts: Sequence[str]) -> Tokens | None:
@@ -100,9 +100,9 @@ class HuggingFaceClip(Clip):
         last = (ids != filling) * torch.arange(1, 1 + width, device=ids.device)
         return (last.amax(dim=1) + end).clamp(1, width)
 
-    def lengthen(self, tokens: Tokens) -> Tokens:
+    def pad_tokens(self, tokens: Tokens) -> Tokens:
         there = tokens["input_ids"].shape[1]
-        more = length_for(there, self._context) - there
+        more = padded_length(there, self._context) - there
         filling = {"input_ids": self._filling, "attention_mask": 0}
         return {key: pad(value, (0, more), value=filling[key]) for key, value in tokens.items()}
 
@@ -117,7 +117,7 @@ class HuggingFaceClip(Clip):
         with saving(self.model, folder), _quiet(transformers):
             self._hf.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
-        settings = _processor_settings(self.pixels)
+        settings = _processor_settings(self.preprocess)
         (Path(folder) / PREPROCESSOR).write_text(json.dumps(settings, indent=1))
 
 
@@ -141,7 +141,7 @@ def _as_usual() -> Iterator[None]:
 
 def load_hf(source: str, *, random_weights: bool = False) -> HuggingFaceClip:
     """Load from a folder, or by name from the hub (or its cache). Every tensor must be there."""
-    mend_torchvision()
+    patch_torchvision()
     import transformers
 
     options = {} if Path(source).is_dir() else _hub_options(source)
@@ -228,18 +228,18 @@ def _check_activation(source: str, origin: str, config: Any) -> None:
         )
 
 
-def _read_pixels(source: str, vision: Any, options: dict[str, Any]) -> Pixels:
+def _read_pixels(source: str, vision: Any, options: dict[str, Any]) -> Preprocess:
     """How its pictures are prepared; CLIP's own way, with a warning, if no file says that."""
     from transformers import ImageProcessingMixin
 
     files = [n for n in (PREPROCESSOR, "processor_config.json") if find_file(source, n, options)]
     try:
         settings, _ = ImageProcessingMixin.get_image_processor_dict(source, **options)
-        pixels = Pixels.from_processor(settings, vision.image_size)
+        pixels = Preprocess.from_processor(settings, vision.image_size)
     except Exception as why:  # whatever stands in the file
         if files:
             raise UserError(
-                f"{source}: {files[0]} is broken ({said_of(why)}). Take another copy of it, or "
+                f"{source}: {files[0]} is broken ({message_of(why)}). Take another copy of it, or "
                 "delete it to have pictures prepared as CLIP does"
             ) from why
         log.warning(
@@ -248,7 +248,7 @@ def _read_pixels(source: str, vision: Any, options: dict[str, Any]) -> Pixels:
             PREPROCESSOR,
             vision.image_size,
         )
-        return Pixels.from_processor({}, vision.image_size)
+        return Preprocess.from_processor({}, vision.image_size)
     if vision.model_type.startswith("clip") and set(pixels.size) != {vision.image_size}:
         raise UserError(
             f"{source}: {PREPROCESSOR} gives pictures of {pixels.size[1]}×{pixels.size[0]}, and "
@@ -257,7 +257,7 @@ def _read_pixels(source: str, vision: Any, options: dict[str, Any]) -> Pixels:
     return pixels
 
 
-def _processor_settings(pixels: Pixels) -> dict[str, Any]:
+def _processor_settings(pixels: Preprocess) -> dict[str, Any]:
     height, width = pixels.size
     square = {"height": height, "width": width}
     return {
@@ -286,7 +286,7 @@ def _explained(source: str) -> Iterator[None]:
     except Exception as why:  # a damaged file can fail anywhere in the library
         if isinstance(why, OSError) and why.errno in NO_ROOM:
             raise
-        reason = said_of(why)
+        reason = message_of(why)
         if "trust_remote_code" in str(why):
             reason = NO_CODE
         raise UserError(

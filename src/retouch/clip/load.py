@@ -12,8 +12,8 @@ from retouch.clip.open_clip import (
     load_open_clip,
     load_open_clip_folder,
 )
-from retouch.clip.own import check_code, load_own, names_code
 from retouch.clip.prompt_file import load_prompts
+from retouch.clip.user_model import check_code, load_user_model, names_code
 from retouch.errors import UserError
 
 BUILTIN = files("retouch") / "builtin" / "model"
@@ -26,8 +26,8 @@ def load(
 
     `name` is a folder of either library, a hub id of transformers (`openai/clip-vit-base-patch16`),
     `open_clip:NAME/TAG`, `open_clip:NAME@FILE.safetensors`, or `builtin`, the small model that
-    comes with the package; or `FILE.py:FUNCTION`, which is run (see `clip.own`). Weights that are
-    missing are an error; `random_weights` asks for them. Weights stored in 16 bits are loaded as
+    comes with the package; or `FILE.py:FUNCTION`, which is run (see `clip.user_model`). Missing
+    weights are an error; `random_weights` asks for them. Weights stored in 16 bits are loaded as
     float32, because training moves them by less than 16 bits can tell apart. `light` is for a model
     that is only asked: a plain CLIP in a folder is then loaded without its library, which takes
     seconds to import.
@@ -37,13 +37,13 @@ def load(
             f"a {type(name).__name__} names no model; give a folder, a hub id or 'builtin'"
         )
     name = str(name)
-    target = find_device(device)
+    target = resolve_device(device)
     check_name(name)
     clip: Clip
     if names_code(name):
         if random_weights:
             raise UserError(f"--random-weights says nothing to {name}, which makes its own weights")
-        return load_own(name).to(target)
+        return load_user_model(name).to(target)
     if light and not random_weights and (plain := _light(name)):
         return plain.to(target)
     if name == "builtin":
@@ -61,7 +61,7 @@ def load(
 
 
 def _light(name: str) -> Clip | None:
-    from retouch.clip.light import load_light
+    from retouch.clip.fast.light import load_light
 
     folder = Path(str(BUILTIN)) if name == "builtin" else Path(name)
     if not folder.is_dir() or is_open_clip_folder(folder):
@@ -85,7 +85,7 @@ def _folder(name: str) -> Path:
     return Path(file).parent if file else Path(name)
 
 
-def find_device(name: str) -> torch.device:
+def resolve_device(name: str) -> torch.device:
     """A device by its name; `auto` is the first GPU, if there is one."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -13,19 +13,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from retouch.clip.compiled import (
+from retouch.clip.fast.compile import (
     Backend,
     Stopwatch,
     compiled,
-    fill_up,
-    rows_for,
-    rows_to_judge,
+    pad_rows,
+    padded_batch_size,
+    padded_eval_batch_size,
     timed,
 )
-from retouch.clip.cut_prompts import CutPrompts
-from retouch.clip.lean import compile_with, lean
-from retouch.clip.pixels import Pixels, Scale, scaled
-from retouch.clip.recorded import Pass, Recorder, watched
+from retouch.clip.fast.cuda_graphs import ForwardPass, GraphRecorder, has_hooks
+from retouch.clip.fast.fast_vit import compile_with, fast_vit
+from retouch.clip.preprocess import Preprocess, Scale, scaled
+from retouch.clip.truncation import TruncatedPrompts
 from retouch.sparse.locate import block_names
 
 Tokens = dict[str, Tensor]
@@ -41,7 +41,7 @@ class Clip(ABC):
     name: str
     model: nn.Module
     """The library's own model: what is trained, saved and fingerprinted."""
-    pixels: Pixels
+    preprocess: Preprocess
     image_prefix: str
     """How the names of the visual tower's parameters begin; the rest is the text tower's."""
     projections: Mapping[str, str] = {}
@@ -50,31 +50,31 @@ class Clip(ABC):
     """Whether the towers compute in bfloat16; features are float32 either way."""
     compiled: bool = False
     """Whether the towers are compiled now, see `fast`."""
-    _recorder: Recorder | None = None
+    _recorder: GraphRecorder | None = None
     _scale: Scale = staticmethod(scaled)
     """How 8-bit pixels become the model's, compiled or not."""
 
     @abstractmethod
     def encode_images(self, pixels: Tensor) -> Tensor:
-        """Features of normalised pixels [B, 3, H, W], of any length."""
+        """Features of normalized pixels [B, 3, H, W], of any length."""
 
     @abstractmethod
     def encode_texts(self, tokens: Tokens) -> Tensor:
         """Features of a batch of prompts, of any length."""
 
     @abstractmethod
-    def _tokenise(self, prompts: Sequence[str]) -> Tokens:
-        """What `tokenise` says, while nobody else asks for it."""
+    def _tokenize(self, prompts: Sequence[str]) -> Tokens:
+        """What `tokenize` says, while nobody else asks for it."""
 
-    def tokenise(self, prompts: Sequence[str]) -> Tokens:
+    def tokenize(self, prompts: Sequence[str]) -> Tokens:
         """Prompts as tokens. One that the model cannot read to its end is cut; the log names it."""
         with _ONE_AT_A_TIME:
-            return self._tokenise(prompts)
+            return self._tokenize(prompts)
 
     @cached_property
-    def cut_prompts(self) -> CutPrompts:
+    def truncated_prompts(self) -> TruncatedPrompts:
         """The prompts that were truncated so far."""
-        return CutPrompts()
+        return TruncatedPrompts()
 
     def lengths(self, tokens: Tokens) -> Tensor | None:
         """Up to where each prompt is read; what lies behind may be cut off. None: all is read."""
@@ -91,44 +91,46 @@ class Clip(ABC):
 
     def image_features(self, pixels: Tensor) -> Tensor:
         """Features of 8-bit pixels [B, H, W, 3], of length one."""
-        return self._run([self._see(pixels)])[0][: len(pixels)]
+        return self._run([self._encode_images(pixels)])[0][: len(pixels)]
 
     def text_features(self, tokens: Tokens) -> Tensor:
         """Features of prompts, of length one."""
-        return self._run([self._read(tokens)])[0][: how_many(tokens)]
+        return self._run([self._encode_texts(tokens)])[0][: num_prompts(tokens)]
 
     def pair_features(self, pixels: Tensor, tokens: Tokens) -> tuple[Tensor, Tensor]:
         """Features of images and of prompts; a GPU may find them side by side."""
-        images, texts = self._run([self._see(pixels), self._read(tokens)])
-        return images[: len(pixels)], texts[: how_many(tokens)]
+        images, texts = self._run([self._encode_images(pixels), self._encode_texts(tokens)])
+        return images[: len(pixels)], texts[: num_prompts(tokens)]
 
-    def _see(self, pixels: Tensor) -> Pass:
+    def _encode_images(self, pixels: Tensor) -> ForwardPass:
         if self.compiled:
-            pixels = fill_up(pixels, rows_for(len(pixels)))
+            pixels = pad_rows(pixels, padded_batch_size(len(pixels)))
 
         def run(there: Tensor) -> Tensor:
             with self.precision():
-                normal = self.pixels.normalise(there, self._scale)
+                normal = self.preprocess.normalize(there, self._scale)
                 return normalize(self.encode_images(normal).float(), dim=-1)
 
-        return Pass("images", run, [pixels.to(self.device)])
+        return ForwardPass("images", run, [pixels.to(self.device)])
 
-    def _read(self, tokens: Tokens) -> Pass:
+    def _encode_texts(self, tokens: Tokens) -> ForwardPass:
         if self.compiled:
-            rows = (rows_for if torch.is_grad_enabled() else rows_to_judge)(how_many(tokens))
-            tokens = {key: fill_up(each, rows) for key, each in self.lengthen(tokens).items()}
+            rows = (padded_batch_size if torch.is_grad_enabled() else padded_eval_batch_size)(
+                num_prompts(tokens)
+            )
+            tokens = {key: pad_rows(each, rows) for key, each in self.pad_tokens(tokens).items()}
 
         def run(*there: Tensor) -> Tensor:
             with self.precision():
                 found = self.encode_texts(dict(zip(tokens, there, strict=True)))
                 return normalize(found.float(), dim=-1)
 
-        return Pass("texts", run, [value.to(self.device) for value in tokens.values()])
+        return ForwardPass("texts", run, [value.to(self.device) for value in tokens.values()])
 
-    def _run(self, passes: Sequence[Pass]) -> Sequence[Tensor]:
+    def _run(self, passes: Sequence[ForwardPass]) -> Sequence[Tensor]:
         return [each() for each in passes] if self._recorder is None else self._recorder(passes)
 
-    def lengthen(self, tokens: Tokens) -> Tokens:
+    def pad_tokens(self, tokens: Tokens) -> Tokens:
         """Prompts filled up to a length that others have too, with the same features."""
         return tokens
 
@@ -136,19 +138,19 @@ class Clip(ABC):
     def fast(self, backend: Backend | None = "inductor") -> Iterator[Stopwatch]:
         """While this lasts, the towers are compiled (how long it took can be read at any time).
 
-        On a GPU, what comes often is recorded as well (see `clip.recorded`). Towers into which
-        prompts look while they compute stay as they are, and so do all where `backend` is None.
+        On a GPU, what comes often is recorded as well (see `clip.fast.cuda_graphs`). Towers into
+        which prompts look while they compute stay as they are, and so do all if `backend` is None.
         """
-        if backend is None or watched(self.model):
+        if backend is None or has_hooks(self.model):
             yield Stopwatch()
             return
         names = [name for tower in self.blocks.values() for name in tower]
         compiling = compile_with(backend)
         self.compiled, self._scale = True, compiling(scaled)
-        self._recorder = Recorder(self.model) if self.device.type == "cuda" else None
+        self._recorder = GraphRecorder(self.model) if self.device.type == "cuda" else None
         try:
             blocks = [self.model.get_submodule(name) for name in names]
-            short = lean(self.model, self.image_prefix, compiling)
+            short = fast_vit(self.model, self.image_prefix, compiling)
             with timed() as watch, compiled(blocks, backend), short:
                 yield watch
         finally:
@@ -178,10 +180,10 @@ class Clip(ABC):
         self.model.to(device)
         return self
 
-    def twin(self) -> Self:
+    def frozen_copy(self) -> Self:
         """A frozen copy, to compare with later."""
         tokenizer = getattr(self, "tokenizer", None)
-        shared = {id(each): each for each in (tokenizer, self.cut_prompts)}
+        shared = {id(each): each for each in (tokenizer, self.truncated_prompts)}
         other = copy.deepcopy(self, {**shared, id(self._recorder): None})
         other.model.requires_grad_(False)
         return other
@@ -190,7 +192,7 @@ class Clip(ABC):
 class Pair(Clip):
     """Anyone's own pair of encoders.
 
-    `images` maps normalised pixels to features, `texts` is called with what `tokenise` returns.
+    `images` maps normalized pixels to features, `texts` is called with what `tokenize` returns.
     """
 
     image_prefix = "images."
@@ -199,8 +201,8 @@ class Pair(Clip):
         self,
         images: nn.Module,
         texts: nn.Module,
-        tokenise: Callable[[Sequence[str]], Mapping[str, Tensor]],
-        pixels: Pixels,
+        tokenize: Callable[[Sequence[str]], Mapping[str, Tensor]],
+        pixels: Preprocess,
         *,
         logit_scale: float = 100.0,
         name: str = "own pair of encoders",
@@ -209,8 +211,8 @@ class Pair(Clip):
         self.model = nn.ModuleDict({"images": images, "texts": texts}).eval()
         log_scale = torch.tensor(float(logit_scale)).log()
         self.model.register_parameter("logit_scale", nn.Parameter(log_scale))
-        self.pixels = pixels
-        self._own_tokenise = tokenise
+        self.preprocess = pixels
+        self._own_tokenise = tokenize
 
     def encode_images(self, pixels: Tensor) -> Tensor:
         features: Tensor = self.model.get_submodule("images")(pixels)
@@ -220,7 +222,7 @@ class Pair(Clip):
         features: Tensor = self.model.get_submodule("texts")(**tokens)
         return features
 
-    def _tokenise(self, prompts: Sequence[str]) -> Tokens:
+    def _tokenize(self, prompts: Sequence[str]) -> Tokens:
         return dict(self._own_tokenise(prompts))
 
     @property
@@ -246,6 +248,6 @@ def savable(model: nn.Module) -> dict[str, Tensor]:
     return state
 
 
-def how_many(tokens: Tokens) -> int:
+def num_prompts(tokens: Tokens) -> int:
     """Prompts in a batch of them."""
     return len(next(iter(tokens.values())))

@@ -12,13 +12,13 @@ from torch import Tensor
 from torch.func import functional_call
 from torch.nn.functional import pad
 
-from retouch.clip.compiled import length_for
-from retouch.clip.guard import NO_CODE, no_code
+from retouch.clip.fast.compile import padded_length
 from retouch.clip.model import Clip, Tokens, savable
-from retouch.clip.pixels import Pixels
+from retouch.clip.preprocess import Preprocess
 from retouch.clip.prompt_file import saving
-from retouch.clip.torchvision import mend_torchvision
-from retouch.errors import UserError, said_of
+from retouch.clip.safe_loading import NO_CODE, no_code
+from retouch.clip.torchvision_compat import patch_torchvision
+from retouch.errors import UserError, message_of
 from retouch.files import NO_ROOM
 
 log = logging.getLogger("retouch")
@@ -44,7 +44,7 @@ class OpenClip(Clip):
         self.model = self._own = model.eval()
         self.tokenizer = tokenizer
         self.name = name
-        self.pixels = _read_pixels(model.visual.preprocess_cfg)
+        self.preprocess = _read_pixels(model.visual.preprocess_cfg)
         names = dict(model.named_parameters())
         self.projections = {tower: name for name, tower in _PROJECTIONS.items() if name in names}
         self._prefix = "text." if hasattr(model, "text") else ""
@@ -71,7 +71,7 @@ class OpenClip(Clip):
         features: Tensor = out["text_features"] if isinstance(out, dict) else out[1]
         return features
 
-    def _tokenise(self, prompts: Sequence[str]) -> Tokens:
+    def _tokenize(self, prompts: Sequence[str]) -> Tokens:
         text: Tensor = self.tokenizer(list(prompts))
         inside = getattr(self.tokenizer, "tokenizer", None)  # where it is one of transformers'
         filling = getattr(inside, "pad_token_id", None) or 0
@@ -86,19 +86,19 @@ class OpenClip(Clip):
         if inside is not None:
             clean = getattr(self.tokenizer, "clean_fn", str)
             whole = inside([clean(prompt) for prompt in prompts], verbose=False)["input_ids"]
-            self.cut_prompts.add(prompts, [len(ids) for ids in whole], full)
+            self.truncated_prompts.add(prompts, [len(ids) for ids in whole], full)
         elif hasattr(self.tokenizer, "encode"):
             lengths = [len(self.tokenizer.encode(p)) + 2 for p in prompts]
-            self.cut_prompts.add(prompts, lengths, full)
+            self.truncated_prompts.add(prompts, lengths, full)
 
     def lengths(self, tokens: Tokens) -> Tensor | None:
         return self._end(tokens["text"]) + 1 if self._causal else None
 
-    def lengthen(self, tokens: Tokens) -> Tokens:
+    def pad_tokens(self, tokens: Tokens) -> Tokens:
         text = tokens["text"]
         if not self._causal:
             return tokens
-        longer = length_for(text.shape[1], len(self._text.positional_embedding))
+        longer = padded_length(text.shape[1], len(self._text.positional_embedding))
         return {"text": pad(text, (0, longer - text.shape[1]))}
 
     @property
@@ -190,7 +190,7 @@ def _explained(name: str, source: str, weights: Path | None) -> Iterator[None]:
             raise
         if "trust_remote_code" in str(why):
             raise UserError(f"{source} cannot be loaded: {NO_CODE}") from why
-        reason = said_of(why)
+        reason = message_of(why)
         if not name.startswith("local-dir:"):
             raise UserError(
                 f"the weights in {weights} do not fit open_clip's {name}: {reason}. Nothing was "
@@ -222,7 +222,7 @@ def _wants_quick_gelu(config: Path) -> bool:
         return bool(json.loads(config.read_text("utf-8"))["model_cfg"].get("quick_gelu", False))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as why:
         raise UserError(
-            f"{config}, which lies beside the weights, is broken ({said_of(why)}); "
+            f"{config}, which lies beside the weights, is broken ({message_of(why)}); "
             "take another copy of it, or move the weights to a folder of their own"
         ) from None
 
@@ -270,7 +270,7 @@ def _refuse_pickle(file: Path) -> None:
         )
 
 
-def _read_pixels(settings: dict[str, Any]) -> Pixels:
+def _read_pixels(settings: dict[str, Any]) -> Preprocess:
     size = settings["size"]
     height, width = (size, size) if isinstance(size, int) else size
     mode = settings.get("resize_mode", "shortest")
@@ -280,7 +280,7 @@ def _read_pixels(settings: dict[str, Any]) -> Pixels:
             f"{height}×{width}, which retouch does not do yet; take a model with square pictures"
         )
     bilinear = settings.get("interpolation") == "bilinear"
-    return Pixels(
+    return Preprocess(
         size=(height, width),
         shortest=height if mode == "shortest" else None,
         mean=tuple(settings["mean"]),
@@ -297,7 +297,7 @@ def _similar(name: str, library: Any) -> list[str]:
 
 
 def _library() -> Any:
-    mend_torchvision()
+    patch_torchvision()
     try:
         import open_clip
     except ImportError as why:

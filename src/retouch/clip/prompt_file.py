@@ -13,13 +13,13 @@ import safetensors
 from safetensors.torch import save as to_bytes
 from torch import nn
 
-from retouch import sealed
+from retouch import checksummed
 from retouch.clip.model import Clip
-from retouch.clip.prompting import KINDS, NAME, attach, prompts_of
+from retouch.clip.visual_prompts import KINDS, NAME, attach, prompts_of
 from retouch.errors import UserError
 from retouch.files import write_atomically
 from retouch.sparse import fingerprint
-from retouch.sparse.change import digest
+from retouch.sparse.xor_diff import digest
 
 FILE = "prompts.safetensors"
 FORMAT = "retouch prompts 1"
@@ -47,7 +47,7 @@ def saving(model: nn.Module, folder: str | Path) -> Iterator[None]:
             model._modules[name] = model._modules.pop(name)
     tensors = {name: t.cpu().contiguous() for name, t in prompts.state_dict().items()}
     header = {"format": FORMAT, "kind": prompts.kind, "shape": prompts.shape, "weights": weights}
-    header = sealed.seal({**header, "content": digest(tensors)})
+    header = checksummed.seal({**header, "content": digest(tensors)})
     write_atomically(file, to_bytes(tensors, {"retouch": json.dumps(header)}))
 
 
@@ -58,7 +58,7 @@ def load_prompts(clip: Clip, folder: Path) -> None:
         return
     try:
         with safetensors.safe_open(str(path), framework="pt") as file:
-            header = sealed.unseal(json.loads((file.metadata() or {})["retouch"]))
+            header = checksummed.unseal(json.loads((file.metadata() or {})["retouch"]))
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         if header["content"] != digest(tensors):
             raise ValueError("its content does not match its checksum")

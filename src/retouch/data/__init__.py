@@ -1,19 +1,19 @@
 """From files on disk to the tasks of a stream."""
 
 from retouch.data.cache import cached
+from retouch.data.image_store import ImageStore
 from retouch.data.images import Images, in_memory
 from retouch.data.pairs import Pairs, read_pairs
-from retouch.data.pictures import Pictures
-from retouch.data.read import read_data
-from retouch.data.replay import Buffer
+from retouch.data.registry import read_data
+from retouch.data.replay import ReplayBuffer
 from retouch.data.splits import Splits
 from retouch.data.stream import Stream, Task
 
 __all__ = [
-    "Buffer",
+    "ImageStore",
     "Images",
     "Pairs",
-    "Pictures",
+    "ReplayBuffer",
     "Splits",
     "Stream",
     "Task",

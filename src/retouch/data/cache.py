@@ -22,8 +22,7 @@ import numpy as np
 from filelock import FileLock
 from PIL import Image
 
-from retouch.clip.pixels import Pixels, Uint8
-from retouch.data.ahead import ahead
+from retouch.clip.preprocess import Preprocess, Uint8
 from retouch.data.cache_file import (
     PIXELS,
     block_checksums,
@@ -32,8 +31,15 @@ from retouch.data.cache_file import (
     read_index,
     write_index,
 )
+from retouch.data.image_store import (
+    ImageStore,
+    Indices,
+    SubsetStore,
+    UnreadableImage,
+    output_buffer,
+)
 from retouch.data.images import Images
-from retouch.data.pictures import Bad, Indices, Pictures, Some, room
+from retouch.data.prefetch import prefetch
 from retouch.errors import UserError
 from retouch.plural import count
 
@@ -46,7 +52,7 @@ Progress = Callable[[Iterable[Indices], str, int], Iterable[Indices]]
 """Passes on parts of the work, with what it is and how many images it has."""
 
 
-def silent(todo: Iterable[Indices], what: str, total: int) -> Iterable[Indices]:
+def no_progress(todo: Iterable[Indices], what: str, total: int) -> Iterable[Indices]:
     """Show nothing."""
     return todo
 
@@ -58,44 +64,46 @@ def cache_folder() -> Path:
     return Path(own) if own else Path(home) / "retouch"
 
 
-class Cached(Pictures):
+class CachedStore(ImageStore):
     """Pictures whose prepared pixels lie in a file."""
 
-    def __init__(self, source: Pictures, pixels: Pixels, folder: Path) -> None:
+    def __init__(self, source: ImageStore, pixels: Preprocess, folder: Path) -> None:
         self.source = source
         self.folder = folder
         self._transform = pixels.transform
         self._file = folder / PIXELS
         self._start = len(header((len(source), *pixels.size, 3)))
         index = read_index(folder)
-        self.bad = [Bad(b["index"], source.where(b["index"]), b["why"]) for b in index["bad"]]
+        self.bad = [
+            UnreadableImage(b["index"], source.location(b["index"]), b["why"]) for b in index["bad"]
+        ]
 
     def __len__(self) -> int:
         return len(self.source)
 
-    def picture(self, index: int) -> Image.Image:
-        return self.source.picture(index)
+    def image(self, index: int) -> Image.Image:
+        return self.source.image(index)
 
-    def where(self, index: int) -> str:
-        return self.source.where(index)
+    def location(self, index: int) -> str:
+        return self.source.location(index)
 
-    def stamp(self) -> str:
-        return self.source.stamp()
+    def version(self) -> str:
+        return self.source.version()
 
-    def marks(self, indices: Indices) -> Iterator[bytes]:
-        return self.source.marks(indices)
+    def identifiers(self, indices: Indices) -> Iterator[bytes]:
+        return self.source.identifiers(indices)
 
-    def stored(self, index: int, most: int) -> bytes:
-        return self.source.stored(index, most)
+    def leading_bytes(self, index: int, most: int) -> bytes:
+        return self.source.leading_bytes(index, most)
 
-    def fits(self, pixels: Pixels) -> bool:
+    def is_preprocessed(self, pixels: Preprocess) -> bool:
         return pixels.transform == self._transform
 
-    def read(self, indices: Indices, pixels: Pixels, out: Uint8 | None = None) -> Uint8:
+    def read(self, indices: Indices, pixels: Preprocess, out: Uint8 | None = None) -> Uint8:
         """Read, not mapped into memory, which comes a page at a time."""
-        if not self.fits(pixels):
+        if not self.is_preprocessed(pixels):
             return self.source.read(indices, pixels, out)
-        found, size = room(indices, pixels, out), _bytes(pixels)
+        found, size = output_buffer(indices, pixels, out), _bytes(pixels)
         try:
             with self._file.open("rb", buffering=0) as file:
                 for first, end in pairwise(_runs(indices)):
@@ -127,44 +135,44 @@ def _read_at(file: int, start: int, place: Uint8) -> bool:
     return not left
 
 
-def _bytes(pixels: Pixels) -> int:
+def _bytes(pixels: Preprocess) -> int:
     """Of one image."""
     return 3 * pixels.size[0] * pixels.size[1]
 
 
 def cached(
     images: Images,
-    pixels: Pixels,
+    pixels: Preprocess,
     folder: Path | None = None,
     *,
     skip_bad: bool = False,
-    progress: Progress = silent,
+    progress: Progress = no_progress,
 ) -> Images:
     """The same images with their pixels in a cache, which is built if it is not there.
 
     An image that cannot be read is an error that names it; with `skip_bad` it is left out, and the
     images' notes name it.
     """
-    if images.pictures.fits(pixels):
+    if images.store.is_preprocessed(pixels):
         return images
     # Of a part, decode the whole: the rest of it will be wanted too.
-    some = images.pictures if isinstance(images.pictures, Some) else None
-    source = some.whole if some else images.pictures
+    some = images.store if isinstance(images.store, SubsetStore) else None
+    source = some.whole if some else images.store
     positions = some.positions if some else np.arange(len(images))
     kept = _open(images.name, source, pixels, folder, progress)
     bad = [replace(b, index=int(p)) for b in kept.bad for p in np.flatnonzero(positions == b.index)]
-    return _without(replace(images, pictures=Some(kept, positions)), bad, skip_bad)
+    return _without(replace(images, store=SubsetStore(kept, positions)), bad, skip_bad)
 
 
-def checked(images: Images, pixels: Pixels, progress: Progress = silent) -> Images:
+def check_readable(images: Images, pixels: Preprocess, progress: Progress = no_progress) -> Images:
     """The same images without those that cannot be read; every one is decoded once to find out."""
-    bad: list[Bad] = []
-    for part in progress(parts(len(images)), f"Looking at {images.name}", len(images)):
-        bad += images.pictures.try_read(part, pixels)[1]
+    bad: list[UnreadableImage] = []
+    for part in progress(chunks(len(images)), f"Looking at {images.name}", len(images)):
+        bad += images.store.try_read(part, pixels)[1]
     return _without(images, bad, skip_bad=True)
 
 
-def _without(images: Images, bad: list[Bad], skip_bad: bool) -> Images:
+def _without(images: Images, bad: list[UnreadableImage], skip_bad: bool) -> Images:
     if not bad:
         return images
     listed = "; ".join(map(str, bad[:5])) + (f"; and {len(bad) - 5} more" if len(bad) > 5 else "")
@@ -173,15 +181,15 @@ def _without(images: Images, bad: list[Bad], skip_bad: bool) -> Images:
     note = f"{images.name}: {len(bad)} of {count(len(images), 'image')} were skipped: {listed}"
     log.warning("%s", note)
     good = np.setdiff1d(np.arange(len(images)), [b.index for b in bad])
-    return replace(images.some(good), notes=[*images.notes, note])
+    return replace(images.subset(good), notes=[*images.notes, note])
 
 
 def _open(
-    name: str, source: Pictures, pixels: Pixels, folder: Path | None, progress: Progress
-) -> Cached:
+    name: str, source: ImageStore, pixels: Preprocess, folder: Path | None, progress: Progress
+) -> CachedStore:
     folder = folder or cache_folder()
     short = re.sub(r"[^A-Za-z0-9]+", "-", "-".join(Path(name).parts[-2:])).strip("-")
-    place = folder / f"{short}-{pixels.transform}-{source.stamp()[:12]}-v{VERSION}"
+    place = folder / f"{short}-{pixels.transform}-{source.version()[:12]}-v{VERSION}"
     shape = (len(source), *pixels.size, 3)
     if not place.is_dir() or find_damage(place, shape):
         folder.mkdir(parents=True, exist_ok=True)
@@ -191,7 +199,7 @@ def _open(
                 log.warning("the cache %s is damaged (%s); it is built again", place, damage)
             if damage or not place.is_dir():  # nobody else has built it meanwhile
                 _build(name, source, pixels, place, progress)
-    return Cached(source, pixels, place)
+    return CachedStore(source, pixels, place)
 
 
 def check_caches(images: Images, folder: Path | None = None) -> dict[Path, str]:
@@ -199,8 +207,8 @@ def check_caches(images: Images, folder: Path | None = None) -> dict[Path, str]:
 
     A damaged one is removed, and built again by whoever needs it.
     """
-    source = images.pictures.whole if isinstance(images.pictures, Some) else images.pictures
-    places = (folder or cache_folder()).glob(f"*-{source.stamp()[:12]}-v{VERSION}")
+    source = images.store.whole if isinstance(images.store, SubsetStore) else images.store
+    places = (folder or cache_folder()).glob(f"*-{source.version()[:12]}-v{VERSION}")
     found = {place: find_damage(place, everything=True) for place in sorted(places)}
     for place, damage in found.items():
         if damage:
@@ -208,7 +216,9 @@ def check_caches(images: Images, folder: Path | None = None) -> dict[Path, str]:
     return found
 
 
-def _build(name: str, source: Pictures, pixels: Pixels, place: Path, progress: Progress) -> None:
+def _build(
+    name: str, source: ImageStore, pixels: Preprocess, place: Path, progress: Progress
+) -> None:
     shape = (len(source), *pixels.size, 3)
     size = len(source) * _bytes(pixels)
     free = shutil.disk_usage(place.parent).free
@@ -223,12 +233,12 @@ def _build(name: str, source: Pictures, pixels: Pixels, place: Path, progress: P
     shutil.rmtree(part, ignore_errors=True)  # left behind by a process that was killed
     part.mkdir()
     try:
-        bad: list[Bad] = []
+        bad: list[UnreadableImage] = []
         blocks: list[str] = []
         with (part / PIXELS).open("wb") as file:
             file.write(header(shape))
-            todo = progress(parts(len(source)), what, len(source))
-            read = ahead(lambda indices: source.try_read(indices, pixels), todo, depth=1)
+            todo = progress(chunks(len(source)), what, len(source))
+            read = prefetch(lambda indices: source.try_read(indices, pixels), todo, depth=1)
             for _, (found, unreadable) in read:  # the next are decoded while these are written
                 file.write(found.data)  # not through the map: a full disk is then an error
                 blocks += block_checksums(found)
@@ -245,7 +255,7 @@ def _build(name: str, source: Pictures, pixels: Pixels, place: Path, progress: P
         shutil.rmtree(part, ignore_errors=True)
 
 
-def parts(count: int) -> list[Indices]:
+def chunks(count: int) -> list[Indices]:
     return [np.arange(i, min(i + CHUNK, count)) for i in range(0, count, CHUNK)]
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from retouch import sealed
-from retouch.clip.pixels import Uint8
+from retouch import checksummed
+from retouch.clip.preprocess import Uint8
 from retouch.errors import UserError
 
 PIXELS, INDEX = "pixels.npy", "index.json"
@@ -42,11 +42,11 @@ def write_index(
 ) -> None:
     """Beside the pixels: their shape, checksums, and which images could not be read."""
     content = {"shape": list(shape), "bad": list(bad), "blocks": list(blocks)}
-    sealed.write_json(folder / INDEX, content)
+    checksummed.write_json(folder / INDEX, content)
 
 
 def read_index(folder: Path) -> dict[str, Any]:
-    return sealed.read_json(folder / INDEX, f"delete {folder}, and it is built again")
+    return checksummed.read_json(folder / INDEX, f"delete {folder}, and it is built again")
 
 
 def find_damage(folder: Path, shape: Sequence[int] | None = None, everything: bool = False) -> str:
@@ -93,5 +93,5 @@ def _chosen(blocks: int, size: int, everything: bool) -> list[int]:
     count = blocks if everything else min(blocks, max(1, SAMPLE // size))
     if count == blocks:
         return list(range(blocks))
-    dice = np.random.default_rng(int.from_bytes(os.urandom(8), "little"))
-    return sorted(dice.choice(blocks, count, replace=False).tolist())
+    rng = np.random.default_rng(int.from_bytes(os.urandom(8), "little"))
+    return sorted(rng.choice(blocks, count, replace=False).tolist())

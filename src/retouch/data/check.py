@@ -4,10 +4,10 @@ import hashlib
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from retouch.data.cache import Progress, check_caches, parts, silent
-from retouch.data.decode import Unreadable, side_by_side
+from retouch.data.cache import Progress, check_caches, chunks, no_progress
+from retouch.data.decode import Unreadable, parallel_map
+from retouch.data.image_store import UnreadableImage
 from retouch.data.images import Images
-from retouch.data.pictures import Bad
 from retouch.data.sources.benchmark import Facts
 from retouch.data.splits import Splits
 from retouch.data.stream import Stream
@@ -23,7 +23,7 @@ class Findings:
     """How many make it whole; more than one number where there are several versions."""
     classes: int = 0
     expected_classes: int | None = None
-    bad: list[Bad] = field(default_factory=list)
+    bad: list[UnreadableImage] = field(default_factory=list)
     twins: list[tuple[str, str]] = field(default_factory=list)
     """Where the same picture stands in train and in test."""
     mixed: list[tuple[str, str]] = field(default_factory=list)
@@ -43,7 +43,7 @@ class Findings:
 def check(
     splits: Splits,
     facts: Facts | None = None,
-    progress: Progress = silent,
+    progress: Progress = no_progress,
 ) -> Findings:
     """Decode every image once; two are the same if they agree in every pixel."""
     found = Findings()
@@ -63,7 +63,7 @@ def check(
     if splits.train and splits.test:
         for digest in digests["train"].keys() & digests["test"].keys():
             learned, judged = digests["train"][digest], digests["test"][digest]
-            pair = splits.train.pictures.where(learned), splits.test.pictures.where(judged)
+            pair = splits.train.store.location(learned), splits.test.store.location(judged)
             found.twins.append(pair)
             if _called(splits.train, learned) != _called(splits.test, judged):
                 found.mixed.append(pair)
@@ -77,7 +77,7 @@ def _refusal(splits: Splits) -> str | None:
     if splits.train is None:
         return None
     try:
-        Stream.split(*splits.to_learn(), tasks=1)
+        Stream.split(*splits.train_and_test(), tasks=1)
     except UserError as why:
         return str(why)
     return None
@@ -99,24 +99,24 @@ def caches_of(splits: Splits, folder: Path | None = None) -> dict[Path, str]:
 def _digests(images: Images, findings: Findings, progress: Progress) -> dict[bytes, int]:
     """A checksum of each picture's pixels, and where it is first."""
 
-    def one(index: int) -> bytes | Bad:
+    def one(index: int) -> bytes | UnreadableImage:
         try:
-            picture = images.pictures.picture(index)
+            picture = images.store.image(index)
         except Unreadable as why:
-            return Bad(index, images.pictures.where(index), str(why))
+            return UnreadableImage(index, images.store.location(index), str(why))
         digest = hashlib.blake2b(picture.tobytes(), digest_size=16, key=str(picture.size).encode())
         return digest.digest()
 
     found: dict[bytes, int] = {}
-    for part in progress(parts(len(images)), f"Looking at {images.name}", len(images)):
+    for part in progress(chunks(len(images)), f"Looking at {images.name}", len(images)):
         start = int(part[0])
-        for place, result in enumerate(side_by_side(one, len(part), start)):
-            if isinstance(result, Bad):
+        for place, result in enumerate(parallel_map(one, len(part), start)):
+            if isinstance(result, UnreadableImage):
                 findings.bad.append(result)
                 continue
             index = start + place
             first = found.setdefault(result, index)
             if _called(images, first) != _called(images, index):
-                pair = images.pictures.where(first), images.pictures.where(index)
+                pair = images.store.location(first), images.store.location(index)
                 findings.mixed.append(pair)
     return found

@@ -19,14 +19,14 @@ from typing import TypeVar
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError, features
 
-from retouch.data.text import special_kind
+from retouch.data.text_files import special_kind
 from retouch.errors import UserError
 
 T = TypeVar("T")
 
 HEIF = find_spec("pillow_heif") is not None
 AVIF = bool(features.check("avif"))
-ENDINGS = (
+EXTENSIONS = (
     ".jpg", ".jpeg", ".jfif", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm",
     *((".avif",) if AVIF else ()),
     *((".heic", ".heif") if HEIF else ()),
@@ -162,7 +162,7 @@ def workers() -> int:
     return _workers
 
 
-def side_by_side(work: Callable[[int], T], count: int, start: int = 0) -> Sequence[T]:
+def parallel_map(work: Callable[[int], T], count: int, start: int = 0) -> Sequence[T]:
     """`work(start)`, `work(start + 1)` and so on, by all workers; the results in order."""
     workers()
     assert _pool is not None

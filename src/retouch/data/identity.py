@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from retouch.data.image_store import ImageStore
 from retouch.data.images import Images
 from retouch.data.pairs import Pairs
-from retouch.data.pictures import Pictures
 
 SAMPLE = 64
 """So many pictures, spread evenly over the set, are also compared by their bytes."""
@@ -36,7 +36,7 @@ def images_identity(images: Images) -> dict[str, Any]:
     return {
         "images": len(images),
         "classes": len(images.classes),
-        "files": _files(images.pictures),
+        "files": _files(images.store),
         "labels": said.hexdigest(),
     }
 
@@ -44,18 +44,18 @@ def images_identity(images: Images) -> dict[str, Any]:
 def pairs_identity(pairs: Pairs) -> dict[str, Any]:
     """Of images with captions."""
     said = hashlib.sha256(pairs.captions.raw).hexdigest()
-    return {"images": len(pairs), "files": _files(pairs.pictures), "labels": said}
+    return {"images": len(pairs), "files": _files(pairs.store), "labels": said}
 
 
-def _files(pictures: Pictures) -> str:
+def _files(pictures: ImageStore) -> str:
     everything = np.arange(len(pictures))
     digest = hashlib.sha256()
-    for mark in pictures.marks(everything):
+    for mark in pictures.identifiers(everything):
         digest.update(len(mark).to_bytes(4, "little") + mark)
     some = np.linspace(0, len(pictures) - 1, min(SAMPLE, len(pictures))).astype(np.int64)
     for index in np.unique(some):
         with suppress(OSError):  # what cannot be read has a mark, and is told of later
-            digest.update(hashlib.sha256(pictures.stored(int(index), _MOST)).digest())
+            digest.update(hashlib.sha256(pictures.leading_bytes(int(index), _MOST)).digest())
     return digest.hexdigest()
 
 

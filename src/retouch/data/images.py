@@ -7,11 +7,11 @@ from typing import Self
 
 import numpy as np
 
-from retouch.clip.pixels import Pixels, Uint8
-from retouch.clip.prompts import fill
-from retouch.data.names import Names
-from retouch.data.pictures import Arrays, Indices, Joined, Pictures, Some
-from retouch.data.text import is_text
+from retouch.clip.preprocess import Preprocess, Uint8
+from retouch.clip.zero_shot import fill_template
+from retouch.data.image_store import ArrayStore, ConcatStore, ImageStore, Indices, SubsetStore
+from retouch.data.string_array import StringArray
+from retouch.data.text_files import is_text
 from retouch.errors import UserError
 
 TEMPLATE = "a photo of {}"
@@ -24,12 +24,12 @@ class Images:
     name: str
     classes: list[str]
     labels: Indices
-    pictures: Pictures
+    store: ImageStore
     prompt: str = TEMPLATE
     """What a class is called while training."""
     templates: Sequence[str] = (TEMPLATE,)
     """What it is called while judging; the features of all are averaged."""
-    captions: Names | None = None
+    captions: StringArray | None = None
     """What each image is called while training, if not by its class; "" leaves it to the class."""
     notes: list[str] = field(default_factory=list)
     """What a user should know of them: images that were missing, or skipped."""
@@ -41,8 +41,8 @@ class Images:
                 raise UserError(
                     f"{self.name}: the class name {name!r} is no text in UTF-8; rename it"
                 )
-        if len(self.pictures) != len(self.labels):
-            raise UserError(f"{self.name}: {len(self.pictures)} images, {len(self.labels)} labels")
+        if len(self.store) != len(self.labels):
+            raise UserError(f"{self.name}: {len(self.store)} images, {len(self.labels)} labels")
         if len(self.labels) and not 0 <= self.labels.min() <= self.labels.max() < len(self.classes):
             raise UserError(
                 f"{self.name}: labels from {self.labels.min()} to {self.labels.max()} for "
@@ -52,27 +52,27 @@ class Images:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def read(self, indices: Indices, pixels: Pixels, out: Uint8 | None = None) -> Uint8:
+    def read(self, indices: Indices, pixels: Preprocess, out: Uint8 | None = None) -> Uint8:
         """These images as the model takes them, [B, H, W, 3]; in `out`, if there is one."""
-        return self.pictures.read(indices, pixels, out)
+        return self.store.read(indices, pixels, out)
 
     def of_classes(self, classes: Sequence[int]) -> Indices:
         """The positions of all images of these classes, in order."""
         return np.flatnonzero(np.isin(self.labels, list(classes)))
 
-    def some(self, positions: Indices) -> Self:
+    def subset(self, positions: Indices) -> Self:
         """The images at these positions, as if there were no others."""
         return replace(
             self,
             labels=self.labels[positions],
-            pictures=Some(self.pictures, positions),
-            captions=self.captions and self.captions.some(positions),
+            store=SubsetStore(self.store, positions),
+            captions=self.captions and self.captions.subset(positions),
         )
 
     def texts(self, positions: Indices) -> tuple[list[str], Indices]:
         """What these images are called while training: each text once, and which is whose."""
         labels, which = np.unique(self.labels[positions], return_inverse=True)
-        texts = fill(self.prompt, [self.classes[label] for label in labels])
+        texts = fill_template(self.prompt, [self.classes[label] for label in labels])
         if self.captions is None:
             return texts, which
         said = [self.captions[int(i)] or texts[w] for i, w in zip(positions, which, strict=True)]
@@ -80,7 +80,7 @@ class Images:
         return each.tolist(), which
 
 
-def join(first: Images, second: Images) -> Images:
+def concatenate(first: Images, second: Images) -> Images:
     """All images of both, the second's after the first's; a class that both have is one.
 
     Prompt and templates are the first's.
@@ -90,14 +90,14 @@ def join(first: Images, second: Images) -> Images:
     moved = np.array([place[name] for name in second.classes], np.int64)
     captions = None
     if first.captions is not None or second.captions is not None:
-        both = [images.captions or Names([""] * len(images)) for images in (first, second)]
-        captions = Names([*both[0], *both[1]])
+        both = [images.captions or StringArray([""] * len(images)) for images in (first, second)]
+        captions = StringArray([*both[0], *both[1]])
     return replace(
         first,
         name=second.name,
         classes=classes,
         labels=np.concatenate([first.labels, moved[second.labels]]),
-        pictures=Joined(first.pictures, second.pictures),
+        store=ConcatStore(first.store, second.store),
         captions=captions,
         notes=[*first.notes, *second.notes],
     )
@@ -107,7 +107,7 @@ def in_memory(
     name: str, classes: Sequence[str], labels: Sequence[int] | Indices, arrays: Uint8
 ) -> Images:
     """Images from an array [N, H, W, 3]."""
-    return Images(name, list(classes), np.asarray(labels, np.int64), Arrays(arrays, name))
+    return Images(name, list(classes), np.asarray(labels, np.int64), ArrayStore(arrays, name))
 
 
 def refuse_empty(images: Images) -> None:
@@ -119,7 +119,7 @@ def refuse_empty(images: Images) -> None:
         )
 
 
-def refuse_twins(name: str, classes: Sequence[str]) -> None:
+def refuse_duplicate_classes(name: str, classes: Sequence[str]) -> None:
     """Where classes are told apart by their names, no two may have the same."""
     (twice, count), *_ = Counter(classes).most_common(1) or [("", 0)]
     if count > 1:

@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from retouch.clip.pixels import Pixels, Uint8
-from retouch.data.names import Names
-from retouch.data.pictures import Files, Indices, Pictures
+from retouch.clip.preprocess import Preprocess, Uint8
+from retouch.data.image_store import FileStore, ImageStore, Indices
 from retouch.data.sources import coco, table, webdataset
-from retouch.data.text import read_json
+from retouch.data.string_array import StringArray
+from retouch.data.text_files import read_json
 from retouch.errors import UserError
 
 
@@ -16,14 +16,14 @@ class Pairs:
     """Pictures, and what is said of each."""
 
     name: str
-    captions: Names
-    pictures: Pictures
+    captions: StringArray
+    store: ImageStore
 
     def __len__(self) -> int:
         return len(self.captions)
 
-    def read(self, indices: Indices, pixels: Pixels, out: Uint8 | None = None) -> Uint8:
-        return self.pictures.read(indices, pixels, out)
+    def read(self, indices: Indices, pixels: Preprocess, out: Uint8 | None = None) -> Uint8:
+        return self.store.read(indices, pixels, out)
 
     def texts(self, indices: Indices) -> list[str]:
         return [self.captions[int(i)] for i in indices]
@@ -37,7 +37,7 @@ def read_pairs(source: str | Path) -> Pairs:
     shards = [path] if path.suffix == ".tar" and path.is_file() else webdataset.shards_of(path)
     if shards:
         pictures, texts = webdataset.scan(shards, "txt")
-        return Pairs(str(path), Names(text.strip() for text in texts), pictures)
+        return Pairs(str(path), StringArray(text.strip() for text in texts), pictures)
     for name in ("annotations/captions_val2017.json", "captions.json"):
         if (path / name).is_file():
             return _from_coco(path, path / name)
@@ -48,13 +48,13 @@ def read_pairs(source: str | Path) -> Pairs:
 
 
 def _from_table(file: Path) -> Pairs:
-    names, captions = Names(), Names()
+    names, captions = StringArray(), StringArray()
     for path, _, caption, _ in table.rows(file):
         if not caption:
             raise UserError(f"{file}: {path} has no caption; the file needs a column `caption`")
         names.append(path)
         captions.append(caption)
-    return Pairs(str(file), captions, Files(file.parent, names))
+    return Pairs(str(file), captions, FileStore(file.parent, names))
 
 
 def _from_coco(folder: Path, file: Path) -> Pairs:
@@ -62,5 +62,5 @@ def _from_coco(folder: Path, file: Path) -> Pairs:
     with coco.well_formed(file):
         files = {image["id"]: coco.file_name(image) for image in found["images"]}
         said = sorted(found["annotations"], key=lambda a: (a["image_id"], a["id"]))
-        pictures = Files(images, [files[a["image_id"]] for a in said])
-        return Pairs(str(folder), Names(a["caption"].strip() for a in said), pictures)
+        pictures = FileStore(images, [files[a["image_id"]] for a in said])
+        return Pairs(str(folder), StringArray(a["caption"].strip() for a in said), pictures)

@@ -6,8 +6,8 @@ from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 
-from retouch.data.images import Images, refuse_twins
-from retouch.data.text import read_cells, read_json
+from retouch.data.images import Images, refuse_duplicate_classes
+from retouch.data.text_files import read_cells, read_json
 from retouch.errors import UserError
 
 _CODE = re.compile(r"n\d{8}|[\W\d_]+|[0-9a-f]{16,}")
@@ -65,10 +65,10 @@ def rename(images: Images, names: Mapping[str, str]) -> Images:
             )
         )
     classes = [known.get(name, name) for name in images.classes]
-    refuse_twins(images.name, classes)
+    refuse_duplicate_classes(images.name, classes)
     return replace(images, classes=classes)
 
 
-def say_nothing(classes: list[str]) -> list[str]:
+def uninformative_names(classes: list[str]) -> list[str]:
     """Those whose names are codes: a model that reads them cannot know what they mean."""
     return [name for name in classes if _CODE.fullmatch(name)]

@@ -30,7 +30,7 @@ def role_of(name: str) -> Role | None:
 
 
 @dataclass(frozen=True)
-class Parts:
+class SplitParts:
     """Which part is learned from, which judged by, and which is left alone."""
 
     train: str | None
@@ -56,7 +56,7 @@ class Parts:
         return f"{source}: {said}"
 
 
-def choose_parts(source: str, names: Iterable[str]) -> Parts:
+def choose_parts(source: str, names: Iterable[str]) -> SplitParts:
     """The test part judges; without one the validation part does, which is else not used.
 
     No name may stand for the same part as another.
@@ -73,4 +73,4 @@ def choose_parts(source: str, names: Iterable[str]) -> Parts:
             )
         found[role] = name
     test, val = found.get("test"), found.get("val")
-    return Parts(found.get("train"), test or val, val if test else None)
+    return SplitParts(found.get("train"), test or val, val if test else None)

@@ -16,7 +16,7 @@ class Splits:
     train: Images | None = None
     test: Images | None = None
 
-    def to_learn(self, holdout: float = 0.2, seed: int = 0) -> tuple[Images, Images]:
+    def train_and_test(self, holdout: float = 0.2, seed: int = 0) -> tuple[Images, Images]:
         """Images to learn from and images to judge by.
 
         Where the source does not say which are which, the share `holdout` of every class is kept
@@ -27,7 +27,7 @@ class Splits:
             raise UserError(f"{name} has no images to learn from; use it as --control")
         return (self.train, self.test) if self.test else _hold_out(self.train, holdout, seed)
 
-    def to_judge(self) -> Images:
+    def evaluation_images(self) -> Images:
         """The images to judge by; all, where the source does not divide them."""
         found = self.test or self.train
         assert found is not None
@@ -56,4 +56,4 @@ def _hold_out(images: Images, share: float, seed: int) -> tuple[Images, Images]:
     for label, own in enumerate(np.split(by_class, ends[:-1])):
         count = min(max(1, round(share * len(own))), len(own) - 1)
         kept[np.random.default_rng([seed, label]).permutation(own)[:count]] = True
-    return images.some(np.flatnonzero(~kept)), images.some(np.flatnonzero(kept))
+    return images.subset(np.flatnonzero(~kept)), images.subset(np.flatnonzero(kept))

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from retouch.data.images import Images, refuse_empty, refuse_twins
-from retouch.data.pictures import Indices
+from retouch.data.image_store import Indices
+from retouch.data.images import Images, refuse_duplicate_classes, refuse_empty
 from retouch.errors import UserError
 from retouch.plural import count
 
@@ -31,7 +31,7 @@ class Stream:
     train: Images
     test: Images
     tasks: tuple[Task, ...]
-    gone: int = 0
+    missing_images: int = 0
     """Images that tasks of an earlier run were learned from, and that are no longer at hand."""
 
     @classmethod
@@ -50,7 +50,7 @@ class Stream:
         _check_kinds(train, test)
         if train.classes != test.classes:
             raise UserError(f"{train.name} and {test.name} do not have the same classes")
-        refuse_twins(train.name, train.classes)
+        refuse_duplicate_classes(train.name, train.classes)
         for images in (train, test):
             refuse_empty(images)
         sizes = _sizes(len(train.classes), _plain(tasks))
@@ -83,7 +83,7 @@ def _check_kinds(*parts: object) -> None:
             shown = place if isinstance(value, str | Path) else f"a {type(value).__name__}"
             raise UserError(
                 f"{name} cannot be {shown}; read the images first: "
-                f"retouch.Stream.split(*retouch.read_data({place}).to_learn(), tasks=…)"
+                f"retouch.Stream.split(*retouch.read_data({place}).train_and_test(), tasks=…)"
             )
 
 

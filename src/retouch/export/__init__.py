@@ -7,7 +7,7 @@ export(of_run("runs/march"), "hf", "models/march")
 ```
 """
 
-from retouch.export.subject import Subject, of_model, of_run
+from retouch.export.export_model import ExportModel, of_model, of_run
 from retouch.export.write import FORMATS, Exported, Format, export
 
-__all__ = ["FORMATS", "Exported", "Format", "Subject", "export", "of_model", "of_run"]
+__all__ = ["FORMATS", "ExportModel", "Exported", "Format", "export", "of_model", "of_run"]

@@ -10,10 +10,10 @@ from torch import Tensor
 from retouch.clip import Clip
 from retouch.clip.hf import HuggingFaceClip
 from retouch.clip.open_clip import OpenClip
-from retouch.clip.prompts import fill
+from retouch.clip.zero_shot import fill_template
 from retouch.errors import UserError
+from retouch.export.export_model import ExportModel
 from retouch.export.markdown import literal
-from retouch.export.subject import Subject
 
 log = logging.getLogger("retouch")
 
@@ -32,12 +32,12 @@ class Sample:
     prompts: list[str]
 
 
-def sample(subject: Subject) -> Sample:
+def sample(subject: ExportModel) -> Sample:
     """All that was learned, up to some dozens of prompts, and some that were not."""
-    dice = torch.Generator().manual_seed(0)
-    noise = torch.rand(_PICTURES, *subject.clip.pixels.size, 3, generator=dice) - 0.5
+    rng = torch.Generator().manual_seed(0)
+    noise = torch.rand(_PICTURES, *subject.clip.preprocess.size, 3, generator=rng) - 0.5
     contrast = torch.linspace(0.1, 1, _PICTURES).view(-1, 1, 1, 1)
-    learned = fill(subject.templates[0], subject.classes[:_PROMPTS])
+    learned = fill_template(subject.templates[0], subject.classes[:_PROMPTS])
     return Sample(((0.5 + noise * contrast) * 255).to(torch.uint8), [*learned, *_ANY])
 
 
@@ -69,7 +69,7 @@ def readings(prompts: Sequence[str], a: Clip, b: Clip) -> tuple[list[list[int]],
     hf, other = (a, b) if isinstance(a, HuggingFaceClip) else (b, a)
     assert isinstance(hf, HuggingFaceClip)
     assert isinstance(other, OpenClip)
-    ours = [hf.tokenise([prompt])["input_ids"][0].tolist() for prompt in prompts]
+    ours = [hf.tokenize([prompt])["input_ids"][0].tolist() for prompt in prompts]
     full = [other.tokenizer([prompt])[0].tolist() for prompt in prompts]
     pairs = list(zip(ours, full, strict=True))
     return ours, [all_[: len(o)] if len(set(all_[len(o) :])) < 2 else all_ for o, all_ in pairs]
@@ -78,7 +78,7 @@ def readings(prompts: Sequence[str], a: Clip, b: Clip) -> tuple[list[list[int]],
 @torch.no_grad()
 def features(clip: Clip, some: Sample) -> tuple[Tensor, Tensor]:
     """Of the pictures and of the prompts, a prompt's as it is when it stands alone."""
-    return clip.image_features(some.pixels), clip.text_features(clip.tokenise(some.prompts))
+    return clip.image_features(some.pixels), clip.text_features(clip.tokenize(some.prompts))
 
 
 def difference(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> float:

@@ -1,6 +1,6 @@
 """Any text inside Markdown, as it is."""
 
-from retouch.text import printable
+from retouch.printable import printable
 
 _MEANT = str.maketrans({c: f"&#{ord(c)};" for c in "\\`*_[]<>|~&#$!"})
 

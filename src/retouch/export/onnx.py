@@ -11,14 +11,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from retouch.clip import Clip, Pixels
+from retouch.clip import Clip, Preprocess
 from retouch.clip.hf import HuggingFaceClip
 from retouch.clip.open_clip import OpenClip
-from retouch.clip.prompts import classifier
+from retouch.clip.zero_shot import classifier
 from retouch.errors import UserError
 from retouch.export.check import difference, features, read_alike, refuse_other, sample
+from retouch.export.export_model import ExportModel
 from retouch.export.plain import Written, of_ones_own
-from retouch.export.subject import Subject
 from retouch.export.tokenizer import by_file, context_of, full_length, one_file
 from retouch.version import VERSION
 
@@ -50,7 +50,7 @@ class _Texts(nn.Module):
         return normalize(self._encode(tokens), dim=-1)
 
 
-def write_onnx(subject: Subject, folder: Path) -> Written:
+def write_onnx(subject: ExportModel, folder: Path) -> Written:
     """image_encoder.onnx, text_encoder.onnx, and the small files that go with them."""
     _needs()
     clip = subject.clip.to("cpu")
@@ -58,20 +58,20 @@ def write_onnx(subject: Subject, folder: Path) -> Written:
         raise of_ones_own(clip)
     limits = _write_tokenizer(subject, folder / "tokenizer.json")
     tokens = full_length(clip, sample(subject).prompts)
-    pixels = torch.zeros(2, 3, *clip.pixels.size)
+    pixels = torch.zeros(2, 3, *clip.preprocess.size)
     facts = _facts(clip, list(tokens))
     two = {key: value[:2] for key, value in tokens.items()}
     _write_encoder(_Images(clip), {"pixel_values": pixels}, folder / _IMAGE, facts)
     _write_encoder(_Texts(clip), two, folder / _TEXT, facts)
     _write_json(folder / "encoders.json", facts)
-    _write_json(folder / "preprocess.json", preprocessing(clip.pixels))
+    _write_json(folder / "preprocess.json", preprocessing(clip.preprocess))
     if subject.classes:
         found = classifier(clip, subject.classes, subject.templates)
         np.save(folder / "class_features.npy", found.numpy(), allow_pickle=False)
     return Written(_against_torch(subject, folder, tokens), TOLERANCE, limits=limits)
 
 
-def preprocessing(pixels: Pixels) -> dict[str, Any]:
+def preprocessing(pixels: Preprocess) -> dict[str, Any]:
     """What happens to a picture before the image encoder, in its order."""
     return {
         "height": pixels.size[0],
@@ -99,7 +99,7 @@ def _facts(clip: Clip, inputs: list[str]) -> dict[str, Any]:
     }
 
 
-def _write_tokenizer(subject: Subject, file: Path) -> list[str]:
+def _write_tokenizer(subject: ExportModel, file: Path) -> list[str]:
     """The tokenizer as one file; returns what the reader of the card should know of it."""
     clip, some = subject.clip, sample(subject)
     tokenizer, right = one_file(clip), full_length(clip, some.prompts)
@@ -138,10 +138,10 @@ def _write_encoder(
 
 
 @torch.no_grad()
-def _against_torch(subject: Subject, folder: Path, tokens: Mapping[str, Tensor]) -> float:
+def _against_torch(subject: ExportModel, folder: Path, tokens: Mapping[str, Tensor]) -> float:
     """The largest difference between what onnxruntime and torch say of the sample."""
     some = sample(subject)
-    pictures = {"pixel_values": subject.clip.pixels.normalise(some.pixels)}
+    pictures = {"pixel_values": subject.clip.preprocess.normalize(some.pixels)}
     found = run(folder / _IMAGE, pictures), run(folder / _TEXT, tokens)
     largest = difference(features(subject.clip, some), found)
     return refuse_other(largest, TOLERANCE, "onnxruntime")

@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 from retouch.clip import Clip
 from retouch.clip.hf import HuggingFaceClip, load_hf
 from retouch.clip.open_clip import OpenClip, load_open_clip_folder
-from retouch.clip.torchvision import mend_torchvision
+from retouch.clip.torchvision_compat import patch_torchvision
 from retouch.errors import UserError
 from retouch.export import names
 from retouch.export.check import (
@@ -22,7 +22,7 @@ from retouch.export.check import (
     refuse_other,
     sample,
 )
-from retouch.export.subject import Subject
+from retouch.export.export_model import ExportModel
 from retouch.export.to_hf import as_transformers
 from retouch.export.to_open_clip import open_clip_config
 from retouch.export.tokenizer import context_of
@@ -51,7 +51,7 @@ class Written:
     """What the reader of the card should know."""
 
 
-def write_hf(subject: Subject, folder: Path) -> Written:
+def write_hf(subject: ExportModel, folder: Path) -> Written:
     """A folder for `transformers.AutoModel.from_pretrained`."""
     clip = subject.clip
     if isinstance(clip, HuggingFaceClip):
@@ -73,7 +73,7 @@ def _say_how_long(folder: Path, clip: Clip) -> None:
     file.write_text(json.dumps(settings, indent=1, ensure_ascii=False), "utf-8")
 
 
-def write_open_clip(subject: Subject, folder: Path) -> Written:
+def write_open_clip(subject: ExportModel, folder: Path) -> Written:
     """A folder for `open_clip.create_model_and_transforms("local-dir:FOLDER")`."""
     clip, library = subject.clip, _open_clip()
     limits = []
@@ -107,11 +107,11 @@ def _again(folder: Path, library: str) -> Clip:
 
 def _differences(clip: Clip, there: str, here: str) -> list[str]:
     """What two libraries do differently, whatever the weights."""
-    crops = clip.pixels.shortest is not None
+    crops = clip.preprocess.shortest is not None
     return [*([_CROP.format(there, here)] if crops else []), _CLEAN]
 
 
-def _checked(subject: Subject, again: Clip, library: str, limits: list[str]) -> Written:
+def _checked(subject: ExportModel, again: Clip, library: str, limits: list[str]) -> Written:
     some, same = sample(subject), type(again) is type(subject.clip)
     if not same:
         read = readings(some.prompts, subject.clip, again)
@@ -137,7 +137,7 @@ def _known_config(clip: OpenClip, library: Any) -> dict[str, Any]:
 
 
 def _open_clip() -> Any:
-    mend_torchvision()
+    patch_torchvision()
     try:
         import open_clip
     except ImportError as why:

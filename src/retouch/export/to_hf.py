@@ -33,7 +33,7 @@ def as_transformers(clip: OpenClip) -> HuggingFaceClip:
     state = names.to_transformers(dict(model.state_dict()))
     state["logit_scale"] = state["logit_scale"].reshape(())
     plain.load_state_dict(state)
-    return HuggingFaceClip(plain, tokenizer, clip.pixels, clip.name)
+    return HuggingFaceClip(plain, tokenizer, clip.preprocess, clip.name)
 
 
 def _check_vision(visual: Any) -> None:

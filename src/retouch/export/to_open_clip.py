@@ -5,7 +5,7 @@ from typing import Any
 from PIL import Image
 
 from retouch.clip.hf import HuggingFaceClip
-from retouch.clip.pixels import Pixels
+from retouch.clip.preprocess import Preprocess
 from retouch.errors import UserError
 
 _EPS = 1e-5
@@ -41,7 +41,7 @@ def open_clip_config(clip: HuggingFaceClip, tokenizer_name: str) -> dict[str, An
                 **_tower(text),
             },
         },
-        "preprocess_cfg": _preprocessing(clip, clip.pixels),
+        "preprocess_cfg": _preprocessing(clip, clip.preprocess),
     }
 
 
@@ -66,7 +66,7 @@ def _pooling(text: Any) -> dict[str, Any]:
     return {"pool_type": "eos", "eos_id": text.eos_token_id}
 
 
-def _preprocessing(clip: HuggingFaceClip, pixels: Pixels) -> dict[str, Any]:
+def _preprocessing(clip: HuggingFaceClip, pixels: Preprocess) -> dict[str, Any]:
     height, width = pixels.size
     if pixels.resample not in _FILTERS:
         raise _unfit(clip, f"open_clip does not resize by {pixels.resample.name.lower()}")

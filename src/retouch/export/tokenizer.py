@@ -87,7 +87,7 @@ def full_length(clip: Clip, prompts: Sequence[str]) -> dict[str, Tensor]:
         return {"input_ids": own(list(prompts))}
     settings = {"padding": "max_length", "max_length": context_of(clip), "truncation": True}
     batch = own(list(prompts), return_tensors="pt", **settings)
-    return {key: batch[key] for key in clip.tokenise(["x"])}
+    return {key: batch[key] for key in clip.tokenize(["x"])}
 
 
 def by_file(tokenizer: Any, prompts: Sequence[str], inputs: Sequence[str]) -> dict[str, Tensor]:

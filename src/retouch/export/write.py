@@ -7,20 +7,20 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from retouch.clip import Clip
-from retouch.clip.prompting import prompts_of
+from retouch.clip.visual_prompts import prompts_of
 from retouch.errors import UserError
 from retouch.export.card import card
+from retouch.export.export_model import ExportModel
 from retouch.export.onnx import write_onnx
 from retouch.export.plain import Written, write_hf, write_open_clip
-from retouch.export.quiet import quietly
-from retouch.export.subject import Subject
-from retouch.files import refuse_full, whole_folder
+from retouch.export.silence import silence_libraries
+from retouch.files import atomic_folder, refuse_full
 
 Format = Literal["hf", "open_clip", "onnx"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 CLASSES = "classes.json"
 
-_WRITERS: dict[Format, Callable[[Subject, Path], Written]] = {
+_WRITERS: dict[Format, Callable[[ExportModel, Path], Written]] = {
     "hf": write_hf,
     "open_clip": write_open_clip,
     "onnx": write_onnx,
@@ -40,7 +40,7 @@ class Exported:
     tolerance: float
 
 
-def export(subject: Subject, to: Format, folder: str | Path) -> Exported:
+def export(subject: ExportModel, to: Format, folder: str | Path) -> Exported:
     """Write the model for another program into a new folder, with a card as its README.md.
 
     What was written is loaded again and compared before the folder appears: it is there whole and
@@ -51,7 +51,7 @@ def export(subject: Subject, to: Format, folder: str | Path) -> Exported:
         raise UserError(f"{to!r} is no format; choose one of {', '.join(FORMATS)}")
     refuse_full(folder)
     _refuse_prompts(subject.clip)
-    with whole_folder(folder) as part, quietly():
+    with atomic_folder(folder) as part, silence_libraries():
         found = _WRITERS[to](subject, part)
         if subject.classes:
             known = {"classes": subject.classes, "templates": subject.templates}
@@ -74,6 +74,6 @@ def _refuse_prompts(clip: Clip) -> None:
         raise UserError(
             f"{prompts.kind} put prompts into the visual tower, and no other library's CLIP has a "
             "place for them: without them it is not what was learned. In Python, "
-            "retouch.learn.reopen(RUN).go_to().save(FOLDER) writes it for retouch alone; to leave "
+            "retouch.open_run(RUN).load_task().save(FOLDER) writes it for retouch alone; to leave "
             "retouch, learn with a method that keeps a plain CLIP, such as spu"
         )

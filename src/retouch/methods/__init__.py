@@ -1,20 +1,28 @@
 """What to train, what to replay, what to keep, how to settle."""
 
-from retouch.methods.lesson import Lesson
-from retouch.methods.method import Balanced, Keeps, Method, Replays, Settles, Trains, Update
+from retouch.methods.method import (
+    AfterTask,
+    BalancedReplay,
+    Method,
+    Regularizer,
+    Replay,
+    TaskUpdate,
+    Update,
+)
 from retouch.methods.recipes import RECIPES, recipe
 from retouch.methods.settings import Settings
+from retouch.methods.task_context import TaskContext
 
 __all__ = [
     "RECIPES",
-    "Balanced",
-    "Keeps",
-    "Lesson",
+    "AfterTask",
+    "BalancedReplay",
     "Method",
-    "Replays",
+    "Regularizer",
+    "Replay",
     "Settings",
-    "Settles",
-    "Trains",
+    "TaskContext",
+    "TaskUpdate",
     "Update",
     "recipe",
 ]

@@ -9,13 +9,13 @@ from torch import Tensor
 from torch.nn.functional import kl_div
 
 from retouch.clip import Clip, Features
-from retouch.clip.contrast import answers
-from retouch.methods.lesson import Lesson
-from retouch.methods.method import Keeps
+from retouch.clip.losses import encode_batch
+from retouch.methods.method import Regularizer
 from retouch.methods.settings import Settings
+from retouch.methods.task_context import TaskContext
 
 
-class Distils(Keeps):
+class Distillation(Regularizer):
     """What holds the old knowledge? The answers that the model gave before the task.
 
     The teacher is a copy of the model as it begins the task. That includes the first task: a
@@ -29,19 +29,19 @@ class Distils(Keeps):
     _teacher: Clip | None = PrivateAttr(None)
     _at_once: int | None = PrivateAttr(None)
 
-    def begin(self, lesson: Lesson) -> None:
-        self._teacher = lesson.clip.twin()
-        self._at_once = lesson.settings.micro_batch
+    def begin(self, context: TaskContext) -> None:
+        self._teacher = context.clip.frozen_copy()
+        self._at_once = context.settings.micro_batch
 
-    def end(self, lesson: Lesson) -> None:
+    def end(self, context: TaskContext) -> None:
         self._teacher = None
 
     def loss(self, features: Features) -> Tensor | None:
         assert self._teacher is not None
-        old = answers(self._teacher, features.batch, self._at_once)
+        old = encode_batch(self._teacher, features.batch, self._at_once)
         return self.weight * divergence(self.scores(old), self.scores(features), self.temperature)
 
-    def passes(self, settings: Settings) -> float:
+    def extra_passes(self, settings: Settings) -> float:
         return 1.0
 
     @abstractmethod
@@ -49,7 +49,7 @@ class Distils(Keeps):
         """What is compared: the softmax of each row."""
 
 
-class LwF(Distils):
+class LwF(Distillation):
     """Learning without Forgetting (Li and Hoiem, 2016): each image's distribution over prompts.
 
     Adapted to CLIP: the classes are the distinct prompts of the batch, new and replayed, and the
@@ -63,7 +63,7 @@ class LwF(Distils):
         return features.scale * features.images @ features.texts.T  # [B, P]
 
 
-class PRD(Distils):
+class PRD(Distillation):
     """Prototype–sample relation distillation (Asadi et al., 2023): each prompt's view of the batch.
 
     For every prototype its softmax over the *images* says which of them it is near to, compared

@@ -14,22 +14,22 @@ from pydantic import Field, PrivateAttr
 from torch import Tensor, nn
 
 from retouch.clip import Batch, Clip, Features
-from retouch.clip.contrast import go_back, losses, pair_loss
-from retouch.data.ahead import ahead, read_to
+from retouch.clip.losses import backward_terms, losses, pair_loss
+from retouch.data.image_store import Indices
 from retouch.data.pairs import Pairs
-from retouch.data.pictures import Indices
-from retouch.devices import ranks
+from retouch.data.prefetch import prefetch, read_to_device
+from retouch.distributed import collectives
 from retouch.errors import UserError
-from retouch.methods.lesson import Lesson, even_batches
 from retouch.methods.lora import QUERY_AND_VALUE
-from retouch.methods.method import Keeps
+from retouch.methods.method import Regularizer
 from retouch.methods.settings import Settings
-from retouch.sparse import locate, only
+from retouch.methods.task_context import TaskContext, even_batches
+from retouch.sparse import locate, trainable_only
 
 _CHOICE = 33  # the purpose of the dice that the reference pairs are chosen with
 
 
-class EWC(Keeps):
+class EWC(Regularizer):
     """What holds the old knowledge? A cost of λ/2 · Σ F · (θ − θ of the pre-trained model)²."""
 
     copies: ClassVar[int] = 2  # F and the pre-trained weights, as far as `where` goes
@@ -42,12 +42,12 @@ class EWC(Keeps):
     """Which weights are held; what moves besides is free."""
     pairs: Annotated[int, Field(ge=2)] = 20_000
     """Reference pairs to estimate F by; all, if there are fewer."""
-    normalise: bool = True
+    normalize: bool = True
     """Measure F in units of its mean, so that λ/2 is the stiffness of an average weight whatever
     the model and its loss. Without, `weight=1` is what Xiang et al. had for language models."""
 
     _springs: dict[str, tuple[Tensor, Tensor]] = PrivateAttr(default_factory=dict)
-    _lesson: Lesson | None = PrivateAttr(None)
+    _context: TaskContext | None = PrivateAttr(None)
 
     def start(self, clip: Clip, settings: Settings, reference: Pairs | None) -> None:
         assert reference is not None
@@ -57,25 +57,25 @@ class EWC(Keeps):
                 "needs two or more, as an image is told apart from others"
             )
         held = locate(clip.model, self.where)
-        dice = np.random.default_rng([settings.seed, _CHOICE])
-        chosen = dice.permutation(len(reference))[: self.pairs]
+        rng = np.random.default_rng([settings.seed, _CHOICE])
+        chosen = rng.permutation(len(reference))[: self.pairs]
         stiffness = fisher(clip, held, reference, chosen, settings)
-        unit = _mean(stiffness) if self.normalise else 1.0
+        unit = _mean(stiffness) if self.normalize else 1.0
         for name, weight in held.items():
             self._springs[name] = stiffness[name] / unit, weight.detach().clone()
 
-    def begin(self, lesson: Lesson) -> None:
-        self._lesson = lesson
-        moving = lesson.weights()
+    def begin(self, context: TaskContext) -> None:
+        self._context = context
+        moving = context.weights()
         if moving and not moving.keys() & self._springs.keys():
             raise UserError(
-                f"keeps.where={self.where!r} holds {next(iter(self._springs))} and so on, none of "
-                f"which moves; name what moves, such as {next(iter(moving))}"
+                f"regularizer.where={self.where!r} holds {next(iter(self._springs))} and so on, "
+                f"none of which moves; name what moves, such as {next(iter(moving))}"
             )
 
     def loss(self, features: Features) -> Tensor | None:
-        assert self._lesson is not None
-        moving = self._lesson.weights()
+        assert self._context is not None
+        moving = self._context.weights()
         terms = [
             (stiff * (moving[name] - before).square()).sum()
             for name, (stiff, before) in self._springs.items()
@@ -100,10 +100,10 @@ def fisher(
     of pairs, has the Fisher diagonal as its expectation.
     """
     found = {name: torch.zeros_like(weight) for name, weight in held.items()}
-    with only(clip.model, held):
+    with trainable_only(clip.model, held):
         for batch in _batches(clip, reference, chosen, settings.batch):
-            go_back(losses(clip, batch, _loss, settings.micro_batch))
-            ranks.add((w.grad for w in held.values() if w.grad is not None), "scores")
+            backward_terms(losses(clip, batch, _loss, settings.micro_batch))
+            collectives.all_reduce((w.grad for w in held.values() if w.grad is not None), "scores")
             for name, weight in held.items():
                 if weight.grad is not None:
                     found[name] += (len(batch.prompt) * weight.grad).square()
@@ -125,9 +125,9 @@ def _batches(clip: Clip, reference: Pairs, chosen: Indices, size: int) -> Iterat
     """Pairs in batches, none of which has a single pair."""
 
     def load(group: Indices) -> Tensor:
-        own = group[ranks.own(len(group))]
-        return read_to(reference, own, clip.pixels, clip.device)
+        own = group[collectives.rank_slice(len(group))]
+        return read_to_device(reference, own, clip.preprocess, clip.device)
 
-    for group, pixels in ahead(load, even_batches(chosen, size)):
+    for group, pixels in prefetch(load, even_batches(chosen, size)):
         own = torch.arange(len(group), device=clip.device)
-        yield Batch(pixels, clip.tokenise(reference.texts(group)), own, len(group))
+        yield Batch(pixels, clip.tokenize(reference.texts(group)), own, len(group))

@@ -8,7 +8,7 @@ code of Xiang et al. 2023, whose method that is. Three things differ from their 
   T·rank; theirs is one pair of factors for one task.
 - There is no dropout on the way into the factors (theirs: 0.1): the towers run as they are judged.
 - The learning rate is the run's own, 7.5e-6, which the paper names for all that it trains. Their
-  language model took 8e-4, about a hundred times that: `trains.lr_factor=100`.
+  language model took 8e-4, about a hundred times that: `update.lr_factor=100`.
 """
 
 import re
@@ -21,12 +21,12 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from retouch.clip import Clip
-from retouch.clip.torchvision import mend_torchvision
+from retouch.clip.torchvision_compat import patch_torchvision
 from retouch.data.pairs import Pairs
 from retouch.errors import UserError
-from retouch.methods.lesson import Lesson
-from retouch.methods.method import Trains, Update
+from retouch.methods.method import TaskUpdate, Update
 from retouch.methods.settings import Settings
+from retouch.methods.task_context import TaskContext
 from retouch.sparse import Selection, locate
 
 QUERY_AND_VALUE = tuple(
@@ -38,7 +38,7 @@ _FACTORS = 31  # the purpose of the dice that the first factors are drawn with
 _ADAPTER = "retouch"
 
 
-class LoRA(Trains):
+class LoRA(Update):
     """Which parameters move? Factors of low rank beside the weights, merged when a task ends."""
 
     rank: Annotated[int, Field(gt=0)] = 8
@@ -53,22 +53,22 @@ class LoRA(Trains):
         _library()
         targets(clip, self.where)
 
-    def begin(self, lesson: Lesson) -> Update:
-        model, adamw = lesson.clip.model, lesson.settings.adamw
-        weights = targets(lesson.clip, self.where)
-        selection = Selection.whole(weights, lesson.clip.size)
+    def begin(self, context: TaskContext) -> TaskUpdate:
+        model, adamw = context.clip.model, context.settings.adamw
+        weights = targets(context.clip, self.where)
+        selection = Selection.whole(weights, context.clip.size)
         adapters = Adapters(model, weights, self.rank, self.alpha)
 
-        def optimiser(end: ExitStack) -> torch.optim.Optimizer:
+        def optimizer(end: ExitStack) -> torch.optim.Optimizer:
             end.callback(adapters.remove)  # unmerged, if the task is left before its end
-            adapters.insert(lesson)
+            adapters.insert(context)
             factors = adapters.factors.values()
             adamw["lr"] *= self.lr_factor
             return torch.optim.AdamW(factors, fused=True, **adamw)
 
-        update = Update(model, selection, optimiser, moving=(), end=adapters.merge)
+        update = TaskUpdate(model, selection, optimizer, trainable=(), end=adapters.merge)
         update.extra.update(adapters.factors)
-        lesson.weights = adapters.weights
+        context.weights = adapters.weights
         return update
 
 
@@ -85,7 +85,7 @@ class Adapters:
         self._layers: dict[str, Any] = {}  # peft's, by the name of the layer inside
         self.factors: dict[str, nn.Parameter] = {}
 
-    def insert(self, lesson: Lesson) -> None:
+    def insert(self, context: TaskContext) -> None:
         """Wrap the layers. The first factor is random, the second zero: nothing changes yet."""
         peft = _library()
         names = [name.removesuffix(".weight") for name in self._weights]
@@ -98,13 +98,13 @@ class Adapters:
         )
         with torch.random.fork_rng(devices=[]):  # peft draws numbers of its own; they are not used
             peft.inject_adapter_in_model(config, self._model, _ADAPTER)
-        dice = lesson.dice(_FACTORS)
+        rng = context.rng(_FACTORS)
         for name in names:
             layer: Any = self._model.get_submodule(name).eval()
             self._layers[name] = layer
             first, second = layer.lora_A[_ADAPTER].weight, layer.lora_B[_ADAPTER].weight
             bound = first.shape[1] ** -0.5  # as every linear layer in torch begins
-            drawn = dice.uniform(-bound, bound, tuple(first.shape))
+            drawn = rng.uniform(-bound, bound, tuple(first.shape))
             first.data.copy_(torch.from_numpy(drawn))
             second.data.zero_()
             self.factors |= {f"{name}.A": first, f"{name}.B": second}
@@ -148,13 +148,13 @@ def targets(clip: Clip, where: str | tuple[str, ...]) -> dict[str, nn.Parameter]
         if last != "weight" or not isinstance(clip.model.get_submodule(owner), nn.Linear):
             raise UserError(
                 f"where={where!r} names {name}, which is not the weight of a linear layer; factors "
-                "of low rank are for those alone, so name others in trains.where"
+                "of low rank are for those alone, so name others in update.where"
             )
     towers = {name.startswith(clip.image_prefix) for name in found}
     if where == QUERY_AND_VALUE and len(towers) < 2:
         raise UserError(
             f"query and value were found in one tower of {clip.name} only ({next(iter(found))} and "
-            "so on); name the layers of both in trains.where"
+            "so on); name the layers of both in update.where"
         )
     return found
 
@@ -167,12 +167,12 @@ def _fused(clip: Clip) -> str:
         f"{clip.name} keeps query, key and value in one matrix (in_proj of nn.MultiheadAttention, "
         "as open_clip's models do), and there peft cannot adapt query and value alone. Take the "
         "transformers version of the model, or name linear layers, such as "
-        "trains.where='*.mlp.c_fc.weight' and the same in keeps.where"
+        "update.where='*.mlp.c_fc.weight' and the same in regularizer.where"
     )
 
 
 def _library() -> Any:
-    mend_torchvision()
+    patch_torchvision()
     try:
         import peft
     except ImportError as why:

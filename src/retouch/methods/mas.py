@@ -9,18 +9,18 @@ from torch import Tensor
 
 from retouch.clip import Clip, Features
 from retouch.clip.model import Tokens
-from retouch.data.pictures import Indices
-from retouch.devices import ranks
+from retouch.data.image_store import Indices
+from retouch.distributed import collectives
 from retouch.errors import UserError
-from retouch.methods.lesson import Lesson
-from retouch.methods.method import Keeps
+from retouch.methods.method import Regularizer
 from retouch.methods.settings import Positive
-from retouch.sparse import only
+from retouch.methods.task_context import TaskContext
+from retouch.sparse import trainable_only
 
 _IMAGES = 11  # what the dice are for (see `lesson.py`)
 
 
-class MAS(Keeps):
+class MAS(Regularizer):
     """What holds the old knowledge? A spring on each weight, as stiff as the weight is important.
 
     Important is what the output hangs on: the mean over images of |∂‖F(x)‖²/∂θ|, an image at a
@@ -44,27 +44,27 @@ class MAS(Keeps):
     """So many of a task's images, drawn at random, are looked at; all of them if None."""
     _importance: dict[str, Tensor] = PrivateAttr(default_factory=dict)
     _begun_at: dict[str, Tensor] = PrivateAttr(default_factory=dict)
-    _lesson: Lesson | None = PrivateAttr(None)
+    _context: TaskContext | None = PrivateAttr(None)
 
-    def begin(self, lesson: Lesson) -> None:
-        self._lesson = lesson
-        moving = {n: w.detach() for n, w in lesson.weights().items() if n in self._importance}
+    def begin(self, context: TaskContext) -> None:
+        self._context = context
+        moving = {n: w.detach() for n, w in context.weights().items() if n in self._importance}
         self._begun_at = {name: weight.clone() for name, weight in moving.items()}
         self._importance |= {n: self._importance[n].to(w.device) for n, w in moving.items()}
 
     def loss(self, features: Features) -> Tensor | None:
-        if not self._begun_at or self._lesson is None:
+        if not self._begun_at or self._context is None:
             return None
-        now = self._lesson.weights()
+        now = self._context.weights()
         terms = [
             (self._importance[name] * (now[name] - old).square()).sum()
             for name, old in self._begun_at.items()
         ]
         return self.weight * torch.stack(terms).sum()
 
-    def end(self, lesson: Lesson) -> None:
+    def end(self, context: TaskContext) -> None:
         self._begun_at = {}
-        for name, found in _normalised(self._measure(lesson)).items():
+        for name, found in _normalized(self._measure(context)).items():
             so_far = self._importance.get(name, found).to(found.device)
             self._importance[name] = self.alpha * so_far + (1 - self.alpha) * found
 
@@ -76,8 +76,8 @@ class MAS(Keeps):
         if not self._begun_at:
             self._importance = dict(state)
 
-    def _measure(self, lesson: Lesson) -> dict[str, Tensor]:
-        model, moving = lesson.clip.model, lesson.weights()
+    def _measure(self, context: TaskContext) -> dict[str, Tensor]:
+        model, moving = context.clip.model, context.weights()
         own = {name: p for name, p in model.named_parameters() if name in moving}
         if own.keys() != moving.keys():
             raise UserError(
@@ -85,24 +85,26 @@ class MAS(Keeps):
                 f"{min(moving.keys() - own.keys())} has another one in the model while this method "
                 "trains; keep with mas what trains the model's own weights"
             )
-        with only(model, own):
-            return importance(lesson, own, self._drawn(lesson))
+        with trainable_only(model, own):
+            return importance(context, own, self._drawn(context))
 
-    def _drawn(self, lesson: Lesson) -> Indices:
-        order: Indices = lesson.dice(_IMAGES).permutation(lesson.task.train)
+    def _drawn(self, context: TaskContext) -> Indices:
+        order: Indices = context.rng(_IMAGES).permutation(context.task.train)
         return order[: self.images]
 
 
-def importance(lesson: Lesson, weights: Mapping[str, Tensor], images: Indices) -> dict[str, Tensor]:
+def importance(
+    context: TaskContext, weights: Mapping[str, Tensor], images: Indices
+) -> dict[str, Tensor]:
     """The mean over these images of |∂‖logits‖²/∂θ|: one backward pass an image.
 
     The gradients of a batch would cancel each other before their size is taken. Of several
     processes, each looks at its own images.
     """
-    clip, size = lesson.clip, lesson.settings.batch
+    clip, size = context.clip, context.settings.batch
     total = {name: torch.zeros_like(weight) for name, weight in weights.items()}
     for first in range(0, len(images), size):
-        batch = lesson.load(images[first : first + size])
+        batch = context.load(images[first : first + size])
         for pixels in batch.pixels.split(1):
             norm = _squared_norm(clip, pixels, batch.tokens)
             slopes = torch.autograd.grad(norm, list(weights.values()), allow_unused=True)
@@ -110,7 +112,7 @@ def importance(lesson: Lesson, weights: Mapping[str, Tensor], images: Indices) -
             for mean, slope in zip(total.values(), slopes, strict=True):
                 if slope is not None:
                     mean.add_(slope.abs(), alpha=1 / len(images))
-    ranks.add(total.values(), "scores")
+    collectives.all_reduce(total.values(), "scores")
     return total
 
 
@@ -120,7 +122,7 @@ def _squared_norm(clip: Clip, pixels: Tensor, tokens: Tokens) -> Tensor:
     return (clip.logit_scale * images @ texts.T).square().sum()
 
 
-def _normalised(found: dict[str, Tensor]) -> dict[str, Tensor]:
+def _normalized(found: dict[str, Tensor]) -> dict[str, Tensor]:
     """Divided by the largest value of all."""
     largest = max((float(tensor.max()) for tensor in found.values()), default=0.0)
     return {name: tensor / largest if largest else tensor for name, tensor in found.items()}

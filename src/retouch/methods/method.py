@@ -16,15 +16,15 @@ from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, ValidationErr
 from torch import Tensor, nn
 
 from retouch.clip import Clip
-from retouch.clip.contrast import Features, LossName, Objective
+from retouch.clip.losses import Features, LossName, Objective
+from retouch.data.image_store import Indices
 from retouch.data.pairs import Pairs
-from retouch.data.pictures import Indices
-from retouch.data.replay import Balance, Buffer
-from retouch.devices import ranks
+from retouch.data.replay import Balance, ReplayBuffer
+from retouch.distributed import collectives
 from retouch.errors import UserError
-from retouch.methods.lesson import REPLAY, Lesson
 from retouch.methods.settings import Settings
-from retouch.sparse import Selection, only
+from retouch.methods.task_context import REPLAY, TaskContext
+from retouch.sparse import Selection, trainable_only
 from retouch.sparse.finite import not_finite
 
 
@@ -56,63 +56,65 @@ class Part(BaseModel):
         """Remember that again."""
 
 
-class Update:
+class TaskUpdate:
     """What may move while a task is learned, and what moves it. Leaving it sets all free again."""
 
     def __init__(
         self,
         model: nn.Module,
         selection: Selection,
-        optimiser: Callable[[ExitStack], torch.optim.Optimizer] | None = None,
+        optimizer: Callable[[ExitStack], torch.optim.Optimizer] | None = None,
         *,
-        moving: Collection[str] | None = None,
+        trainable: Collection[str] | None = None,
         end: Callable[[], None] | None = None,
-        divided: ExitStack | None = None,
+        sharding: ExitStack | None = None,
     ) -> None:
-        """`optimiser` makes one when the model is ready, and may ask to be told of the end.
+        """`optimizer` makes one when the model is ready, and may ask to be told of the end.
 
-        `selection` are the entries that may differ when the task is over. Where the optimiser moves
+        `selection` are the entries that may differ when the task is over. Where the optimizer moves
         something else meanwhile, `moving` says which of the model's own parameters need a gradient,
         and `end` puts the result into the selection when the last step is done. Closing `divided`
-        makes the model whole again where processes share its frozen weights (`devices.shards`).
+        makes the model whole again where processes share its frozen weights (`distributed.fsdp`).
         """
         self.selection = selection
         self._model = model
-        self._divided = divided
+        self._divided = sharding
         self.tensors: dict[str, Tensor] = dict(model.state_dict())
         """The model's own tensors by their own names, whatever is wrapped around them meanwhile."""
         self.extra: dict[str, nn.Parameter] = {}
-        """What the optimiser moves besides, to be stored with a checkpoint."""
+        """What the optimizer moves besides, to be stored with a checkpoint."""
         self._finish = end
         with ExitStack() as stack:  # whatever goes wrong here sets all free again
-            stack.enter_context(only(model, selection if moving is None else moving))
-            self.optimiser = optimiser and optimiser(stack)
+            stack.enter_context(
+                trainable_only(model, selection if trainable is None else trainable)
+            )
+            self.optimizer = optimizer and optimizer(stack)
             self._end = stack.pop_all()
-        for group in self.optimiser.param_groups if self.optimiser else ():
+        for group in self.optimizer.param_groups if self.optimizer else ():
             group["initial_lr"] = group["lr"]
 
     @property
-    def trainable(self) -> int:
-        """How many numbers the optimiser moves."""
-        groups = self.optimiser.param_groups if self.optimiser else ()
+    def num_trainable(self) -> int:
+        """How many numbers the optimizer moves."""
+        groups = self.optimizer.param_groups if self.optimizer else ()
         return sum(p.numel() for group in groups for p in group["params"])
 
-    def take(self) -> dict[str, Tensor]:
+    def snapshot(self) -> dict[str, Tensor]:
         """A copy of the selected entries as they are now."""
-        return {name: chosen.take(self.tensors[name]) for name, chosen in self.selection.items()}
+        return {name: chosen.gather(self.tensors[name]) for name, chosen in self.selection.items()}
 
-    def take_floats(self) -> dict[str, Tensor]:
+    def float_snapshot(self) -> dict[str, Tensor]:
         """The same of floating-point tensors alone: whole numbers cannot be averaged."""
         return {
-            name: chosen.take(self.tensors[name])
+            name: chosen.gather(self.tensors[name])
             for name, chosen in self.selection.items()
             if self.tensors[name].is_floating_point()
         }
 
-    def put(self, entries: Mapping[str, Tensor]) -> None:
+    def restore(self, entries: Mapping[str, Tensor]) -> None:
         """Write such entries back, of all selected tensors or of some."""
         for name, each in entries.items():
-            self.selection[name].put(self.tensors[name], each)
+            self.selection[name].scatter(self.tensors[name], each)
 
     def end(self) -> None:
         """The last step is done."""
@@ -127,22 +129,24 @@ class Update:
             self.tensors = dict(self._model.state_dict())
             self._divided = None
 
-    def agree(self) -> None:
+    def broadcast(self) -> None:
         """All processes take over what the first has; it should be the same already."""
-        ranks.copy_first(self.tensors[name] for name in self.selection)
+        collectives.broadcast(self.tensors[name] for name in self.selection)
 
     def step(self, factor: float) -> None:
         """Move by the gradients at hand, with the learning rate times `factor`.
 
-        Of several processes, only the gradients of what the optimiser moves travel, once a step.
+        Of several processes, only the gradients of what the optimizer moves travel, once a step.
         """
-        assert self.optimiser is not None
-        groups = self.optimiser.param_groups
-        ranks.add(p.grad for group in groups for p in group["params"] if p.grad is not None)
+        assert self.optimizer is not None
+        groups = self.optimizer.param_groups
+        collectives.all_reduce(
+            p.grad for group in groups for p in group["params"] if p.grad is not None
+        )
         for group in groups:
             group["lr"] = group["initial_lr"] * factor
-        self.optimiser.step()
-        self.optimiser.zero_grad()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
 
     def __enter__(self) -> Self:
         return self
@@ -153,74 +157,74 @@ class Update:
             self._join()
 
 
-class Trains(Part):
+class Update(Part):
     """Which parameters move? None."""
 
     shards: ClassVar[bool] = False
-    """Whether it learns as well where processes share the frozen weights (`devices.shards`)."""
+    """Whether it learns as well where processes share the frozen weights (`distributed.fsdp`)."""
 
-    def apart(self, clip: Clip) -> dict[str, nn.Parameter]:
+    def shardable_parameters(self, clip: Clip) -> dict[str, nn.Parameter]:
         """The frozen weights that they then share, by name."""
         return {}
 
-    def begin(self, lesson: Lesson) -> Update:
+    def begin(self, context: TaskContext) -> TaskUpdate:
         """Decide, before a task is learned, what may move and how."""
-        return Update(lesson.clip.model, Selection())
+        return TaskUpdate(context.clip.model, Selection())
 
 
-class Replays(Part):
+class Replay(Part):
     """Which images of earlier tasks join a batch? None."""
 
-    def buffer(self, images: int, seed: int) -> Buffer:
+    def buffer(self, images: int, seed: int) -> ReplayBuffer:
         """An empty buffer for a stream of so many training images."""
-        return Buffer(0)
+        return ReplayBuffer(0)
 
-    def joins(self, epoch: int) -> bool:
+    def is_active(self, epoch: int) -> bool:
         """Whether replayed images take part in this epoch of a task."""
         return False
 
-    def draw(self, lesson: Lesson, buffer: Buffer, step: int, new: int) -> Indices:
+    def draw(self, context: TaskContext, buffer: ReplayBuffer, step: int, new: int) -> Indices:
         """The images that are replayed in this step, beside so many new ones."""
         return np.empty(0, np.int64)
 
 
-class Keeps(Part):
+class Regularizer(Part):
     """What holds the old knowledge during a step? Nothing."""
 
-    def begin(self, lesson: Lesson) -> None:
+    def begin(self, context: TaskContext) -> None:
         """Look at the model before a task is learned."""
 
-    def end(self, lesson: Lesson) -> None:
+    def end(self, context: TaskContext) -> None:
         """Look at the model when a task is learned."""
 
     def loss(self, features: Features) -> Tensor | None:
         """What to add to the loss of a batch."""
         return None
 
-    def passes(self, settings: Settings) -> float:
+    def extra_passes(self, settings: Settings) -> float:
         """Forward passes that `loss` adds per image of a batch; a backward pass counts as two."""
         return 0.0
 
 
-class Settles(Part):
+class AfterTask(Part):
     """What happens when a task ends? Nothing."""
 
-    def begin(self, lesson: Lesson, update: Update) -> None:
+    def begin(self, context: TaskContext, update: TaskUpdate) -> None:
         """Change the model before a task is learned, among the entries that may move."""
 
-    def stepped(self, lesson: Lesson, update: Update, step: int) -> None:
+    def after_step(self, context: TaskContext, update: TaskUpdate, step: int) -> None:
         """A step is done."""
 
-    def end(self, lesson: Lesson, update: Update) -> None:
+    def end(self, context: TaskContext, update: TaskUpdate) -> None:
         """Change the model once more, among the entries that the update may move."""
 
     @property
-    def kept(self) -> float:
+    def fraction_kept(self) -> float:
         """How much of the last task's change was kept: 1, unless it was scaled back."""
         return 1.0
 
 
-class Balanced(Replays):
+class BalancedReplay(Replay):
     """A buffer of fixed size, drawn from in equal number to the batch (see `data.replay`)."""
 
     size: Annotated[float, Field(gt=0)] = 0.04
@@ -228,16 +232,16 @@ class Balanced(Replays):
     balance: Balance = "task"
     from_epoch: Annotated[int, Field(ge=0)] = 0
 
-    def buffer(self, images: int, seed: int) -> Buffer:
+    def buffer(self, images: int, seed: int) -> ReplayBuffer:
         size = round(self.size * images) if self.size < 1 else int(self.size)
-        return Buffer(size, self.balance, seed)
+        return ReplayBuffer(size, self.balance, seed)
 
-    def joins(self, epoch: int) -> bool:
+    def is_active(self, epoch: int) -> bool:
         return epoch >= self.from_epoch
 
-    def draw(self, lesson: Lesson, buffer: Buffer, step: int, new: int) -> Indices:
-        count = new if self.joins(step // lesson.per_epoch) else 0
-        return buffer.draw(count, lesson.dice(REPLAY, step))
+    def draw(self, context: TaskContext, buffer: ReplayBuffer, step: int, new: int) -> Indices:
+        count = new if self.is_active(step // context.steps_per_epoch) else 0
+        return buffer.draw(count, context.rng(REPLAY, step))
 
 
 class Schedule(Part):
@@ -271,10 +275,10 @@ class Method(BaseModel):
 
     name: str
     summary: str = ""
-    trains: SerializeAsAny[Trains] = Trains()
-    replays: SerializeAsAny[Replays] = Replays()
-    keeps: SerializeAsAny[Keeps] = Keeps()
-    settles: SerializeAsAny[Settles] = Settles()
+    update: SerializeAsAny[Update] = Update()
+    replay: SerializeAsAny[Replay] = Replay()
+    regularizer: SerializeAsAny[Regularizer] = Regularizer()
+    after_task: SerializeAsAny[AfterTask] = AfterTask()
     schedule: SerializeAsAny[Schedule] = Cosine()
     loss: LossName = "contrastive"
     objective: Objective = "summed"
@@ -283,7 +287,7 @@ class Method(BaseModel):
 
     @property
     def parts(self) -> dict[str, Part]:
-        names = ("trains", "replays", "keeps", "settles")
+        names = ("update", "replay", "regularizer", "after_task")
         return {name: getattr(self, name) for name in names}
 
     @property
@@ -298,7 +302,7 @@ class Method(BaseModel):
     @property
     def shards(self) -> bool:
         """Whether it can learn where each process holds a part of the frozen weights."""
-        return self.trains.shards and not self.copies
+        return self.update.shards and not self.copies
 
     def start(self, clip: Clip, settings: Settings, reference: Pairs | None = None) -> "Method":
         """A copy for one run, that has looked at the model."""
@@ -331,7 +335,7 @@ class Method(BaseModel):
                 f"NaN, the first in {next(iter(found))}; take another copy of its weights"
             )
         short = {n: p.dtype for n, p in weights.items() if p.element_size() < 4}
-        if short and type(self.trains) is not Trains:
+        if short and type(self.update) is not Update:
             name, kind = next(iter(short.items()))
             raise UserError(
                 f"{name} of {clip.name} is {str(kind).removeprefix('torch.')}, in which steps as "
@@ -349,8 +353,8 @@ class Method(BaseModel):
             own = {k.partition(":")[2]: t for k, t in state.items() if k.startswith(f"{name}:")}
             part.restore(own)
 
-    def change(self, changes: dict[str, Any]) -> "Method":
-        """The same recipe with other settings, named as in `{"trains.rate": 0.05}`."""
+    def with_change(self, changes: dict[str, Any]) -> "Method":
+        """The same recipe with other settings, named as in `{"update.rate": 0.05}`."""
         fields = {name: getattr(self, name) for name in type(self).model_fields}
         for path, value in changes.items():
             name, _, setting = path.partition(".")
@@ -374,7 +378,7 @@ def _with(part: Part, setting: str, value: Any) -> Part:
 def _no_such(method: Method, path: str, value: Any, why: Exception) -> str:
     known = [
         f"{name}.{setting}"
-        for name in ("trains", "replays", "keeps", "settles", "schedule")
+        for name in ("update", "replay", "regularizer", "after_task", "schedule")
         for setting in type(getattr(method, name)).model_fields
     ]
     reason = (

@@ -17,36 +17,43 @@ from pydantic import Field, PrivateAttr
 from torch import Tensor, nn
 
 from retouch.clip import Clip, Features
-from retouch.clip.prompting import NAME, Experts, Pool, Prompts, attach, prompts_of
-from retouch.clip.tower import Tower
+from retouch.clip.visual_prompts import (
+    NAME,
+    ExpertPrompts,
+    PoolPrompts,
+    VisualPrompts,
+    attach,
+    prompts_of,
+)
+from retouch.clip.vit_adapter import ViTAdapter
 from retouch.data.pairs import Pairs
 from retouch.errors import UserError
-from retouch.methods.lesson import Lesson
-from retouch.methods.method import Keeps, Trains, Update
+from retouch.methods.method import Regularizer, TaskUpdate, Update
 from retouch.methods.settings import Settings
-from retouch.sparse import Chosen, Selection
+from retouch.methods.task_context import TaskContext
+from retouch.sparse import Selection, SparseIndex
 
 Count = Annotated[int, Field(gt=0)]
 Layers = Annotated[tuple[Count, ...], Field(min_length=1)]
 
 
-class Prompted(Trains):
+class PromptUpdate(Update):
     """Which parameters move? Prompts, their keys, and the projections of both towers."""
 
-    kind: ClassVar[type[Prompts]]
+    kind: ClassVar[type[VisualPrompts]]
 
     lr: Annotated[float, Field(gt=0)]
     """Of prompts and keys, which begin at random and need a larger one than a pre-trained weight.
     They are not decayed. The projections move as the settings say."""
     _done: int = PrivateAttr(0)
 
-    def shape(self, tower: Tower) -> dict[str, Any]:
+    def shape(self, tower: ViTAdapter) -> dict[str, Any]:
         """How many prompts of what size, and where."""
         raise NotImplementedError
 
     def start(self, clip: Clip, settings: Settings, reference: Pairs | None) -> None:
         """Attach fresh prompts, or go on with those that the model has learned already."""
-        tower = Tower(clip)
+        tower = ViTAdapter(clip)
         if "image" not in clip.projections:
             raise UserError(
                 f"{self.kind.kind} trains the visual projection, and {clip.name} has none; choose "
@@ -66,16 +73,20 @@ class Prompted(Trains):
         assert now is not None
         self._done = int(now.learned)
 
-    def begin(self, lesson: Lesson) -> Update:
-        model, settings, prompts = lesson.clip.model, lesson.settings, prompts_of(lesson.clip.model)
+    def begin(self, context: TaskContext) -> TaskUpdate:
+        model, settings, prompts = (
+            context.clip.model,
+            context.settings,
+            prompts_of(context.clip.model),
+        )
         assert prompts is not None
-        task = self._done + lesson.task.number
+        task = self._done + context.task.number
         own = _named(model, [f"{NAME}.{name}" for name in prompts.moving(task)])
-        projections = _named(model, lesson.clip.projections.values())
+        projections = _named(model, context.clip.projections.values())
         # One entry more, that nothing trains: how many tasks are learned.
-        chosen = dict(Selection.whole(own | projections)) | {f"{NAME}.learned": Chosen(())}
+        chosen = dict(Selection.whole(own | projections)) | {f"{NAME}.learned": SparseIndex(())}
 
-        def optimiser(end: ExitStack) -> torch.optim.Optimizer:
+        def optimizer(end: ExitStack) -> torch.optim.Optimizer:
             prompts.study(task)
             end.callback(prompts.rest)
             groups: list[dict[str, Any]] = [
@@ -84,11 +95,11 @@ class Prompted(Trains):
             ]
             return torch.optim.AdamW(groups, fused=True, **settings.adamw)
 
-        selection = Selection(chosen, lesson.clip.size)
-        return Update(model, selection, optimiser, end=prompts.settle)
+        selection = Selection(chosen, context.clip.size)
+        return TaskUpdate(model, selection, optimizer, end=prompts.settle)
 
 
-class PromptPool(Prompted):
+class PromptPool(PromptUpdate):
     """Which parameters move? A pool of prompts with keys, and the projections (L2P).
 
     An image gets the `top` prompts whose keys are nearest to its query, which is what the frozen
@@ -100,7 +111,7 @@ class PromptPool(Prompted):
     prompt is held back for having been chosen often.
     """
 
-    kind: ClassVar[type[Prompts]] = Pool
+    kind: ClassVar[type[VisualPrompts]] = PoolPrompts
 
     lr: Annotated[float, Field(gt=0)] = 0.03
     pool: Count = 10
@@ -109,16 +120,16 @@ class PromptPool(Prompted):
     top: Count = 5
     """Prompts an image gets."""
 
-    def shape(self, tower: Tower) -> dict[str, Any]:
+    def shape(self, tower: ViTAdapter) -> dict[str, Any]:
         if self.top > self.pool:
             raise UserError(
-                f"trains.top={self.top} prompts an image cannot be chosen from a pool of "
-                f"{self.pool}; set trains.pool to {self.top} or more"
+                f"update.top={self.top} prompts an image cannot be chosen from a pool of "
+                f"{self.pool}; set update.pool to {self.top} or more"
             )
         return {"width": tower.width, "pool": self.pool, "length": self.length, "top": self.top}
 
 
-class DualPrompts(Prompted):
+class DualPrompts(PromptUpdate):
     """Which parameters move? General prompts, the task's expert and its key, the projections.
 
     Prompts are prefixes: rows put before the keys and values of a layer's attention, after these
@@ -130,7 +141,7 @@ class DualPrompts(Prompted):
     no say in its key, which is to tell its own task from others.
     """
 
-    kind: ClassVar[type[Prompts]] = Experts
+    kind: ClassVar[type[VisualPrompts]] = ExpertPrompts
 
     lr: Annotated[float, Field(gt=0)] = 0.005
     tasks: Count = 10
@@ -142,11 +153,11 @@ class DualPrompts(Prompted):
     expert: Layers = (3, 4, 5)
     expert_length: Count = 20
 
-    def shape(self, tower: Tower) -> dict[str, Any]:
+    def shape(self, tower: ViTAdapter) -> dict[str, Any]:
         layers, depth = (*self.general, *self.expert), len(tower.attentions)
         if max(layers) > depth or len(set(layers)) < len(layers):
             raise UserError(
-                f"trains.general={self.general} and trains.expert={self.expert} must be different "
+                f"update.general={self.general} and update.expert={self.expert} must be different "
                 f"layers of the visual tower, which has {depth}, numbered from 1"
             )
         return {
@@ -159,7 +170,7 @@ class DualPrompts(Prompted):
         }
 
 
-class KeyLoss(Keeps):
+class KeyLoss(Regularizer):
     """What holds the old knowledge during a step? Keys, pulled to the images that chose them.
 
     λ · Σ (1 − cosine of the query and a chosen key), the mean over the images: the second term of
@@ -167,18 +178,18 @@ class KeyLoss(Keeps):
     """
 
     weight: Annotated[float, Field(ge=0)] = 0.5
-    _prompts: Prompts | None = PrivateAttr(None)
+    _prompts: VisualPrompts | None = PrivateAttr(None)
 
-    def begin(self, lesson: Lesson) -> None:
-        self._prompts = prompts_of(lesson.clip.model)
+    def begin(self, context: TaskContext) -> None:
+        self._prompts = prompts_of(context.clip.model)
         if self._prompts is None or self._prompts.task is None:
             raise UserError(
                 "KeyLoss pulls the keys of prompts, and none are being learned; use it with "
-                "trains=PromptPool() or trains=DualPrompts()"
+                "update=PromptPool() or update=DualPrompts()"
             )
         self._prompts.listen()
 
-    def passes(self, settings: Settings) -> float:
+    def extra_passes(self, settings: Settings) -> float:
         """The query: the frozen tower's forward pass without prompts."""
         return 1.0
 

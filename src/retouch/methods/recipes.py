@@ -3,164 +3,167 @@
 from typing import Any
 
 from retouch.errors import UserError
-from retouch.methods.authors import AuthorsReplay, AuthorsSchedule, AuthorsSelected
 from retouch.methods.distil import PRD, LwF
-from retouch.methods.everything import Everything
 from retouch.methods.ewc import EWC
+from retouch.methods.full_finetune import FullFinetune
 from retouch.methods.lora import LoRA
 from retouch.methods.mas import MAS
-from retouch.methods.method import Balanced, Method, Schedule, Trains
+from retouch.methods.merging import BoundedDrop, Interpolate, MagMax
+from retouch.methods.method import BalancedReplay, Method, Schedule, Update
 from retouch.methods.prompts import DualPrompts, KeyLoss, PromptPool
-from retouch.methods.selected import Selected
-from retouch.methods.settling import Bounded, Interpolate, MagMax
-from retouch.methods.slca import Alignment, SlowBackbone
-from retouch.methods.sparsecl import Dynamic
-from retouch.methods.spg import Softly
-from retouch.methods.zscl import Ensemble, ReferenceDistillation
+from retouch.methods.selective import SelectiveUpdate
+from retouch.methods.slca import ClassifierAlignment, SlowBackbone
+from retouch.methods.sparsecl import DynamicMaskUpdate
+from retouch.methods.spg import SoftMaskUpdate
+from retouch.methods.spu_released import ReleasedReplay, ReleasedSchedule, ReleasedUpdate
+from retouch.methods.zscl import ReferenceDistillation, WeightEnsemble
 
 _ALL = (
-    Method(name="frozen", summary="no training: the model as it is", trains=Trains()),
-    Method(name="flyp", summary="full fine-tuning", trains=Everything()),
+    Method(name="frozen", summary="no training: the model as it is", update=Update()),
+    Method(name="flyp", summary="full fine-tuning", update=FullFinetune()),
     Method(
-        name="er", summary="full fine-tuning with replay", trains=Everything(), replays=Balanced()
+        name="er",
+        summary="full fine-tuning with replay",
+        update=FullFinetune(),
+        replay=BalancedReplay(),
     ),
     Method(
         name="mas",
         summary="full fine-tuning that holds what old outputs hang on",
-        trains=Everything(),
-        keeps=MAS(),
+        update=FullFinetune(),
+        regularizer=MAS(),
     ),
     Method(
         name="er+lwf",
         summary="er that keeps the old answers of images",
-        trains=Everything(),
-        replays=Balanced(),
-        keeps=LwF(),
+        update=FullFinetune(),
+        replay=BalancedReplay(),
+        regularizer=LwF(),
     ),
     Method(
         name="er+prd",
         summary="er that keeps the old relations of prompts to images",
-        trains=Everything(),
-        replays=Balanced(),
-        keeps=PRD(),
+        update=FullFinetune(),
+        replay=BalancedReplay(),
+        regularizer=PRD(),
     ),
     Method(
         name="lora-ewc",
         summary="low-rank changes of query and value, held by reference pairs",
-        trains=LoRA(),
-        keeps=EWC(),
+        update=LoRA(),
+        regularizer=EWC(),
     ),
     Method(
         name="lora-ewc+er",
         summary="the same with replay",
-        trains=LoRA(),
-        replays=Balanced(),
-        keeps=EWC(),
+        update=LoRA(),
+        replay=BalancedReplay(),
+        regularizer=EWC(),
     ),
     Method(
         name="l2p",
         summary="a pool of learned prompts in the visual tower, which stay with the model",
-        trains=PromptPool(),
-        replays=Balanced(balance="class"),
-        keeps=KeyLoss(),
+        update=PromptPool(),
+        replay=BalancedReplay(balance="class"),
+        regularizer=KeyLoss(),
         schedule=Schedule(),
     ),
     Method(
         name="dualprompt",
         summary="general prompts and an expert a task, which stay with the model",
-        trains=DualPrompts(),
-        replays=Balanced(balance="class"),
-        keeps=KeyLoss(weight=1.0),
+        update=DualPrompts(),
+        replay=BalancedReplay(balance="class"),
+        regularizer=KeyLoss(weight=1.0),
         schedule=Schedule(),
     ),
     Method(
         name="slca",
         summary="slow full fine-tuning, then projections aligned over all classes",
-        trains=SlowBackbone(),
-        settles=Alignment(),
+        update=SlowBackbone(),
+        after_task=ClassifierAlignment(),
     ),
     Method(
         name="zscl",
         summary="full fine-tuning that keeps what the model said of reference pairs",
-        trains=Everything(),
-        keeps=ReferenceDistillation(),
-        settles=Ensemble(),
+        update=FullFinetune(),
+        regularizer=ReferenceDistillation(),
+        after_task=WeightEnsemble(),
     ),
     Method(
         name="sparsecl",
         summary="weights chosen by size and gradient, anew while a task is learned",
-        trains=Dynamic(),
+        update=DynamicMaskUpdate(),
     ),
     Method(
         name="spg",
         summary="each weight moves as far as earlier tasks can spare it",
-        trains=Softly(),
+        update=SoftMaskUpdate(),
     ),
     Method(
         name="spu",
         summary="selective parameter update, as in the paper",
-        trains=Selected(),
-        replays=Balanced(),
+        update=SelectiveUpdate(),
+        replay=BalancedReplay(),
     ),
     Method(
         name="spu-code",
         summary="selective parameter update, as in the authors' code",
-        trains=AuthorsSelected(),
-        replays=AuthorsReplay(),
-        schedule=AuthorsSchedule(),
+        update=ReleasedUpdate(),
+        replay=ReleasedReplay(),
+        schedule=ReleasedSchedule(),
         objective="joined",
         drop_last=True,
     ),
     Method(
         name="spu-bounded",
         summary="spu, scaled back where the control set falls too far",
-        trains=Selected(),
-        replays=Balanced(),
-        settles=Bounded(),
+        update=SelectiveUpdate(),
+        replay=BalancedReplay(),
+        after_task=BoundedDrop(),
     ),
     Method(
         name="random",
         summary="spu with randomly selected weights",
-        trains=Selected(score="random"),
-        replays=Balanced(),
+        update=SelectiveUpdate(score="random"),
+        replay=BalancedReplay(),
     ),
     Method(
         name="magnitude",
         summary="spu with the largest weights selected",
-        trains=Selected(score="magnitude"),
-        replays=Balanced(),
+        update=SelectiveUpdate(score="magnitude"),
+        replay=BalancedReplay(),
     ),
     Method(
         name="piggyback",
         summary="spu with a selection learned as a binary mask",
-        trains=Selected(score="piggyback", share=1.0),
-        replays=Balanced(),
+        update=SelectiveUpdate(score="piggyback", share=1.0),
+        replay=BalancedReplay(),
     ),
     Method(
         name="mask",
         summary="spu with a selection learned from the gradient on",
-        trains=Selected(score="mask", share=1.0),
-        replays=Balanced(),
+        update=SelectiveUpdate(score="mask", share=1.0),
+        replay=BalancedReplay(),
     ),
     Method(
         name="wise-ft",
         summary="er, halfway back to the pre-trained weights",
-        trains=Everything(),
-        replays=Balanced(),
-        settles=Interpolate(),
+        update=FullFinetune(),
+        replay=BalancedReplay(),
+        after_task=Interpolate(),
     ),
     Method(
         name="magmax",
         summary="full fine-tuning; of each weight's changes the largest counts",
-        trains=Everything(),
-        settles=MagMax(),
+        update=FullFinetune(),
+        after_task=MagMax(),
     ),
 )
 RECIPES = {method.name: method for method in _ALL}
 
 
 def recipe(name: str, changes: dict[str, Any] | None = None) -> Method:
-    """A method by name, with changes such as `{"trains.rate": 0.05}`."""
+    """A method by name, with changes such as `{"update.rate": 0.05}`."""
     if name not in RECIPES:
         raise UserError(f"there is no method {name!r}; there are {', '.join(RECIPES)}")
-    return RECIPES[name].change(changes or {})
+    return RECIPES[name].with_change(changes or {})

@@ -18,22 +18,22 @@ from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity, cross_entropy, linear, normalize
 
 from retouch.clip import Clip
-from retouch.clip.prompts import fill
-from retouch.data.ahead import ahead, read_to
+from retouch.clip.zero_shot import fill_template
+from retouch.data.image_store import Indices
 from retouch.data.pairs import Pairs
-from retouch.data.pictures import Indices
+from retouch.data.prefetch import prefetch, read_to_device
 from retouch.data.stream import Task
-from retouch.devices import ranks
+from retouch.distributed import collectives
 from retouch.errors import UserError
-from retouch.methods.lesson import Lesson
-from retouch.methods.method import Cosine, Settles, Trains, Update
+from retouch.methods.method import AfterTask, Cosine, TaskUpdate, Update
 from retouch.methods.settings import Settings
+from retouch.methods.task_context import TaskContext
 from retouch.sparse import Selection
 
 _SAMPLES, _SHUFFLE = 34, 35  # purposes of the dice
 
 
-class SlowBackbone(Trains):
+class SlowBackbone(Update):
     """Which parameters move? All: the projections at the full learning rate, the rest slowly."""
 
     slow: Annotated[float, Field(ge=0)] = 0.2
@@ -42,21 +42,21 @@ class SlowBackbone(Trains):
     def start(self, clip: Clip, settings: Settings, reference: Pairs | None) -> None:
         _need_projections(clip)
 
-    def begin(self, lesson: Lesson) -> Update:
-        model, adamw = lesson.clip.model, lesson.settings.adamw
-        fast = set(lesson.clip.projections.values())
+    def begin(self, context: TaskContext) -> TaskUpdate:
+        model, adamw = context.clip.model, context.settings.adamw
+        fast = set(context.clip.projections.values())
         parameters = dict(model.named_parameters())
 
-        def optimiser(end: ExitStack) -> torch.optim.Optimizer:
+        def optimizer(end: ExitStack) -> torch.optim.Optimizer:
             head = [p for name, p in parameters.items() if name in fast]
             rest = [p for name, p in parameters.items() if name not in fast]
             groups = [{"params": head}, {"params": rest, "lr": adamw["lr"] * self.slow}]
             return torch.optim.AdamW(groups, fused=True, **adamw)
 
-        return Update(model, Selection.whole(parameters, lesson.clip.size), optimiser)
+        return TaskUpdate(model, Selection.whole(parameters, context.clip.size), optimizer)
 
 
-class Alignment(Settles):
+class ClassifierAlignment(AfterTask):
     """What happens when a task ends? The projections learn to tell all classes seen so far apart.
 
     No image is kept. Of every class the mean and the covariance of its visual features are, as they
@@ -88,36 +88,38 @@ class Alignment(Settles):
         labels = [int(key.removeprefix("mean:")) for key in state if key.startswith("mean:")]
         self._gaussians = {c: (state[f"mean:{c}"], state[f"root:{c}"]) for c in labels}
 
-    def end(self, lesson: Lesson, update: Update) -> None:
-        for name in lesson.clip.projections.values():
+    def end(self, context: TaskContext, update: TaskUpdate) -> None:
+        for name in context.clip.projections.values():
             if name not in update.selection or update.selection[name].index is not None:
                 raise UserError(
                     f"the alignment moves {name}, but what trains may not; take SlowBackbone or "
                     "Everything beside it"
                 )
-        labels = lesson.stream.train.labels[lesson.task.train]
-        for label in lesson.task.classes:
-            features = _before(lesson, lesson.task.train[labels == label])
+        labels = context.stream.train.labels[context.task.train]
+        for label in context.task.classes:
+            features = _before(context, context.task.train[labels == label])
             self._gaussians[label] = gaussian(features)
-        self._align(lesson)
+        self._align(context)
 
-    def _align(self, lesson: Lesson) -> None:
+    def _align(self, context: TaskContext) -> None:
         """Train the projections alone, at the task's learning rate and with a cosine."""
-        clip, tasks = lesson.clip, lesson.stream.tasks[: lesson.task.number + 1]
+        clip, tasks = context.clip, context.stream.tasks[: context.task.number + 1]
         seen, sizes = _first_seen(tasks)
         images, texts = Projection(clip, "image"), Projection(clip, "text")
-        prompts = _texts(clip, fill(lesson.stream.train.prompt, lesson.stream.names(seen)))
+        prompts = _texts(
+            clip, fill_template(context.stream.train.prompt, context.stream.names(seen))
+        )
         moving = [p.weight for p in (images, texts) if p.weight is not None]
-        optimiser = torch.optim.AdamW(moving, **lesson.settings.adamw)
+        optimizer = torch.optim.AdamW(moving, **context.settings.adamw)
         scale = clip.logit_scale.detach()
-        for factor, features, targets in self._batches(lesson, seen):
+        for factor, features, targets in self._batches(context, seen):
             drawn = normalize(images(features.to(clip.device)), dim=-1)
             logits = scale * drawn @ normalize(texts(prompts), dim=-1).T
             cross_entropy(self._scaled(logits, sizes), targets.to(clip.device)).backward()
-            for group in optimiser.param_groups:
-                group["lr"] = lesson.settings.lr * factor
-            optimiser.step()
-            optimiser.zero_grad()
+            for group in optimizer.param_groups:
+                group["lr"] = context.settings.lr * factor
+            optimizer.step()
+            optimizer.zero_grad()
 
     def _scaled(self, logits: Tensor, sizes: Sequence[int]) -> Tensor:
         """Logits of one length: the mean over the tasks, whose classes are so many, is 1/τ."""
@@ -127,22 +129,22 @@ class Alignment(Settles):
         return logits / (torch.stack(lengths).mean(dim=0)[:, None] + 1e-7) / self.temperature
 
     def _batches(
-        self, lesson: Lesson, seen: Sequence[int]
+        self, context: TaskContext, seen: Sequence[int]
     ) -> Iterator[tuple[float, Tensor, Tensor]]:
         """The learning rate's factor, samples, and the place of each one's class in `seen`."""
         steps, cosine = self.epochs * len(seen), Cosine(warmup=0.0)
         for epoch in range(self.epochs):
-            drawn = torch.cat([self._draw(lesson, label, epoch) for label in seen])
-            order = torch.from_numpy(lesson.dice(_SHUFFLE, epoch).permutation(len(drawn)))
+            drawn = torch.cat([self._draw(context, label, epoch) for label in seen])
+            order = torch.from_numpy(context.rng(_SHUFFLE, epoch).permutation(len(drawn)))
             for number, batch in enumerate(order.split(self.samples)):
                 factor = cosine.factor(epoch * len(seen) + number, steps, self.epochs)
                 yield factor, drawn[batch], batch // self.samples
 
-    def _draw(self, lesson: Lesson, label: int, epoch: int) -> Tensor:
+    def _draw(self, context: TaskContext, label: int, epoch: int) -> Tensor:
         mean, root = self._gaussians[label]
-        dice = lesson.dice(_SAMPLES, epoch, label)
-        along = dice.standard_normal((self.samples, len(root)), np.float32)
-        around = dice.standard_normal((self.samples, len(mean)), np.float32) * self.ridge**0.5
+        rng = context.rng(_SAMPLES, epoch, label)
+        along = rng.standard_normal((self.samples, len(root)), np.float32)
+        around = rng.standard_normal((self.samples, len(mean)), np.float32) * self.ridge**0.5
         return mean + torch.from_numpy(along) @ root + torch.from_numpy(around)
 
 
@@ -204,32 +206,32 @@ def gaussian(features: Tensor) -> tuple[Tensor, Tensor]:
     return mean.float(), torch.linalg.qr(centred, mode="r").R.float().contiguous()
 
 
-def _before(lesson: Lesson, positions: Indices) -> Tensor:
+def _before(context: TaskContext, positions: Indices) -> Tensor:
     """Visual features before the projection, on the CPU; each process looks at its own part."""
-    clip, train = lesson.clip, lesson.stream.train
-    own = positions[ranks.own(len(positions))]
+    clip, train = context.clip, context.stream.train
+    own = positions[collectives.rank_slice(len(positions))]
 
     def load(group: Indices) -> Tensor:
-        return read_to(train, group, clip.pixels, clip.device)
+        return read_to_device(train, group, clip.preprocess, clip.device)
 
-    size = lesson.settings.micro_batch or lesson.settings.batch
+    size = context.settings.micro_batch or context.settings.batch
     groups = np.array_split(own, ceil(max(1, len(own)) / size))
-    found = torch.cat([_images(clip, pixels) for _, pixels in ahead(load, groups)])
-    return ranks.gather(found, len(positions)).cpu()
+    found = torch.cat([_images(clip, pixels) for _, pixels in prefetch(load, groups)])
+    return collectives.gather(found, len(positions)).cpu()
 
 
 @torch.no_grad()
 def _images(clip: Clip, pixels: Tensor) -> Tensor:
     if not len(pixels):
         return _images(clip, pixels.new_zeros((1, *pixels.shape[1:])))[:0]
-    ready = clip.pixels.normalise(pixels.to(clip.device))
+    ready = clip.preprocess.normalize(pixels.to(clip.device))
     with Projection(clip, "image").aside(), clip.precision():
         return clip.encode_images(ready).float()
 
 
 @torch.no_grad()
 def _texts(clip: Clip, prompts: Sequence[str]) -> Tensor:
-    tokens = {key: value.to(clip.device) for key, value in clip.tokenise(prompts).items()}
+    tokens = {key: value.to(clip.device) for key, value in clip.tokenize(prompts).items()}
     with Projection(clip, "text").aside(), clip.precision():
         return clip.encode_texts(tokens).float()
 
@@ -245,12 +247,12 @@ def _need_projections(clip: Clip) -> None:
 @torch.no_grad()
 def _check(clip: Clip) -> None:
     """Refuse a model whose projection is not the last that a tower does."""
-    blank = torch.zeros((1, *clip.pixels.size, 3), dtype=torch.uint8)
+    blank = torch.zeros((1, *clip.preprocess.size, 3), dtype=torch.uint8)
     prompts = ["a photo of a cat"]
     images = Projection(clip, "image")(_images(clip, blank)), clip.image_features(blank)
     texts = (
         Projection(clip, "text")(_texts(clip, prompts)),
-        clip.text_features(clip.tokenise(prompts)),
+        clip.text_features(clip.tokenize(prompts)),
     )
     for tower, (apart, whole) in {"image": images, "text": texts}.items():
         if apart.shape != whole.shape or cosine_similarity(apart, whole).item() < 0.99:

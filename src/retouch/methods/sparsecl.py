@@ -32,15 +32,15 @@ import torch
 from pydantic import Field, PrivateAttr, model_validator
 from torch import Tensor, nn
 
-from retouch.methods.lesson import Lesson
-from retouch.methods.method import Trains, Update
-from retouch.sparse import SCORERS, Selection, locate, only
+from retouch.methods.method import TaskUpdate, Update
+from retouch.methods.task_context import TaskContext
+from retouch.sparse import SCORERS, Selection, locate, trainable_only
 from retouch.sparse.select import top
 
 _GROW = 41  # what the dice are for
 
 
-class Dynamic(Trains):
+class DynamicMaskUpdate(Update):
     """Which parameters move? In each step a share of them, that changes every few epochs."""
 
     copies: ClassVar[int] = 1
@@ -64,57 +64,59 @@ class Dynamic(Trains):
             raise ValueError(f"swap={self.swap} must be less than rate={self.rate}")
         return self
 
-    def begin(self, lesson: Lesson) -> Update:
-        model, device = lesson.clip.model, lesson.clip.device
+    def begin(self, context: TaskContext) -> TaskUpdate:
+        model, device = context.clip.model, context.clip.device
         kinds = (self.where,) if isinstance(self.where, str) else self.where
         parameters = {n: p for kind in kinds for n, p in locate(model, kind).items()}
         if self._masks:
             self._masks = {name: self._masks[name].to(device) for name in parameters}
-            dice = lesson.dice(_GROW, 0)
+            rng = context.rng(_GROW, 0)
             for mask in self._masks.values():
-                _grow(mask, _count(self.swap, mask), dice)
+                _grow(mask, _count(self.swap, mask), rng)
         else:
-            self._masks = self._first(lesson, parameters)
+            self._masks = self._first(context, parameters)
 
-        def optimiser(end: ExitStack) -> torch.optim.Optimizer:
-            adjust = partial(self._adjust, lesson, parameters)
-            return MaskedAdamW(parameters, self._masks, adjust, **lesson.settings.adamw)
+        def optimizer(end: ExitStack) -> torch.optim.Optimizer:
+            adjust = partial(self._adjust, context, parameters)
+            return MaskedAdamW(parameters, self._masks, adjust, **context.settings.adamw)
 
-        return Update(model, Selection.whole(parameters, lesson.clip.size), optimiser)
+        return TaskUpdate(model, Selection.whole(parameters, context.clip.size), optimizer)
 
     def state(self) -> dict[str, Tensor]:
         return dict(self._masks)
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Between tasks into nothing; within one into the masks that its optimiser looks at."""
+        """Between tasks into nothing; within one into the masks that its optimizer looks at."""
         for name, mask in state.items():
             if name in self._masks:
                 self._masks[name].copy_(mask)
             else:
                 self._masks[name] = mask.clone()
 
-    def _first(self, lesson: Lesson, parameters: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
-        groups = lesson.evidence(self.share)
-        with only(lesson.clip.model, parameters):
-            slopes = SCORERS["gradient"](parameters, lambda: lesson.mean_losses(groups), 0)
+    def _first(
+        self, context: TaskContext, parameters: Mapping[str, nn.Parameter]
+    ) -> dict[str, Tensor]:
+        groups = context.scoring_batches(self.share)
+        with trainable_only(context.clip.model, parameters):
+            slopes = SCORERS["gradient"](parameters, lambda: context.mean_losses(groups), 0)
         return {
             name: _mask(top(self._important(weight, slopes[name]), self.rate), weight)
             for name, weight in parameters.items()
         }
 
     def _adjust(
-        self, lesson: Lesson, parameters: Mapping[str, nn.Parameter], optimiser: "MaskedAdamW"
+        self, context: TaskContext, parameters: Mapping[str, nn.Parameter], optimizer: "MaskedAdamW"
     ) -> None:
         """Every few epochs: the least important leave each mask, and others come in."""
-        if lesson.step == 0 or lesson.step % (self.every * lesson.per_epoch):
+        if context.step == 0 or context.step % (self.every * context.steps_per_epoch):
             return
-        dice = lesson.dice(_GROW, lesson.step)
+        rng = context.rng(_GROW, context.step)
         for name, weight in parameters.items():
             mask = self._masks[name]
-            score = self._important(weight, optimiser.slope(weight))
+            score = self._important(weight, optimizer.slope(weight))
             best = top(score.masked_fill(~mask, -1.0), self.rate - self.swap)
             mask.copy_(_mask(best, weight))
-            _grow(mask, _count(self.rate, mask) - len(best), dice)
+            _grow(mask, _count(self.rate, mask) - len(best), rng)
 
     def _important(self, weight: Tensor, slope: Tensor) -> Tensor:
         """Equation 1 of SparCL, without its third term: there is no buffer."""
@@ -159,10 +161,10 @@ def _mask(index: Tensor, like: Tensor) -> Tensor:
     return mask.view(like.shape)
 
 
-def _grow(mask: Tensor, count: int, dice: np.random.Generator) -> None:
+def _grow(mask: Tensor, count: int, rng: np.random.Generator) -> None:
     """Let in so many more, drawn from those outside."""
     outside = (~mask).flatten().nonzero().squeeze(1)
-    drawn = dice.choice(len(outside), min(count, len(outside)), replace=False)
+    drawn = rng.choice(len(outside), min(count, len(outside)), replace=False)
     mask.view(-1)[outside[torch.from_numpy(drawn).to(mask.device)]] = True
 
 

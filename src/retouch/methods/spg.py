@@ -28,16 +28,16 @@ from pydantic import Field, PrivateAttr
 from torch import Tensor, nn
 
 from retouch.clip import Features
-from retouch.clip.contrast import times
-from retouch.clip.prompts import fill
-from retouch.data.pictures import Indices
-from retouch.methods.lesson import Lesson
-from retouch.methods.method import Trains, Update
+from retouch.clip.losses import scale_terms
+from retouch.clip.zero_shot import fill_template
+from retouch.data.image_store import Indices
+from retouch.methods.method import TaskUpdate, Update
+from retouch.methods.task_context import TaskContext
 from retouch.sparse import Selection, locate
-from retouch.sparse.losses import mean_gradient
+from retouch.sparse.gradients import mean_gradient
 
 
-class Softly(Trains):
+class SoftMaskUpdate(Update):
     """Which parameters move? All, each as far as the earlier tasks can spare it."""
 
     copies: ClassVar[int] = 2
@@ -50,18 +50,18 @@ class Softly(Trains):
     """Whether what matters to the earlier tasks' prompts counts as well."""
     _importance: dict[str, Tensor] = PrivateAttr(default_factory=dict)
 
-    def begin(self, lesson: Lesson) -> Update:
-        parameters = locate(lesson.clip.model, self.where)
-        self._importance = {n: t.to(lesson.clip.device) for n, t in self._importance.items()}
+    def begin(self, context: TaskContext) -> TaskUpdate:
+        parameters = locate(context.clip.model, self.where)
+        self._importance = {n: t.to(context.clip.device) for n, t in self._importance.items()}
 
-        def optimiser(end: ExitStack) -> torch.optim.Optimizer:
-            return SoftAdamW(parameters, self._importance, **lesson.settings.adamw)
+        def optimizer(end: ExitStack) -> torch.optim.Optimizer:
+            return SoftAdamW(parameters, self._importance, **context.settings.adamw)
 
-        return Update(
-            lesson.clip.model,
-            Selection.whole(parameters, lesson.clip.size),
-            optimiser,
-            end=lambda: self._remember(lesson, parameters),
+        return TaskUpdate(
+            context.clip.model,
+            Selection.whole(parameters, context.clip.size),
+            optimizer,
+            end=lambda: self._remember(context, parameters),
         )
 
     def state(self) -> dict[str, Tensor]:
@@ -70,14 +70,14 @@ class Softly(Trains):
     def restore(self, state: Mapping[str, Tensor]) -> None:
         self._importance = dict(state)
 
-    def _remember(self, lesson: Lesson, parameters: Mapping[str, nn.Parameter]) -> None:
+    def _remember(self, context: TaskContext, parameters: Mapping[str, nn.Parameter]) -> None:
         """Add what was important to the task that has just been learned."""
-        groups = lesson.evidence(self.share)
-        losses: list[Callable[[], Any]] = [partial(lesson.mean_losses, groups)]
-        for task in lesson.stream.tasks[: lesson.task.number] if self.heads else ():
-            names = lesson.stream.names(task.classes)
-            prompts = fill(lesson.stream.train.prompt, names)
-            losses.append(partial(_mean_logits, lesson, groups, prompts))
+        groups = context.scoring_batches(self.share)
+        losses: list[Callable[[], Any]] = [partial(context.mean_losses, groups)]
+        for task in context.stream.tasks[: context.task.number] if self.heads else ():
+            names = context.stream.names(task.classes)
+            prompts = fill_template(context.stream.train.prompt, names)
+            losses.append(partial(_mean_logits, context, groups, prompts))
         for each in losses:
             for name, slope in mean_gradient(parameters, each).items():
                 known = self._importance.get(name)
@@ -110,20 +110,20 @@ class SoftAdamW(torch.optim.AdamW):
 
 
 def importance(slope: Tensor) -> Tensor:
-    """|tanh| of the gradient, normalised within its tensor: between 0 and 1."""
+    """|tanh| of the gradient, normalized within its tensor: between 0 and 1."""
     if slope.numel() < 2 or not (deviation := slope.std()) > 0:
         return torch.zeros_like(slope)
     return ((slope - slope.mean()) / deviation).tanh().abs()
 
 
 def _mean_logits(
-    lesson: Lesson, groups: Sequence[Indices], prompts: Sequence[str]
+    context: TaskContext, groups: Sequence[Indices], prompts: Sequence[str]
 ) -> Iterator[Tensor]:
     """Losses that add up to an image's logits at another task's prompts, summed, in the mean."""
-    total, tokens = sum(len(group) for group in groups), lesson.clip.tokenise(prompts)
+    total, tokens = sum(len(group) for group in groups), context.clip.tokenize(prompts)
     for group in groups:
-        batch = replace(lesson.load(group), tokens=tokens)
-        yield from times(len(group) / total, lesson.losses(batch, _logits))
+        batch = replace(context.load(group), tokens=tokens)
+        yield from scale_terms(len(group) / total, context.losses(batch, _logits))
 
 
 def _logits(features: Features) -> Tensor:

@@ -10,24 +10,29 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from retouch.clip import Batch, Clip, Features
-from retouch.clip.contrast import answers
-from retouch.clip.encode import own_images, own_pairs, own_texts, own_tokens
+from retouch.clip.encode import (
+    encode_rank_images,
+    encode_rank_pairs,
+    encode_rank_texts,
+    rank_tokens,
+)
+from retouch.clip.losses import encode_batch
 from retouch.clip.model import Tokens
-from retouch.data.ahead import ahead, read_to
+from retouch.data.image_store import Indices
 from retouch.data.pairs import Pairs
-from retouch.data.pictures import Indices
-from retouch.devices import ranks
+from retouch.data.prefetch import prefetch, read_to_device
+from retouch.distributed import collectives
 from retouch.errors import UserError
 from retouch.methods.distil import divergence
-from retouch.methods.lesson import Lesson
-from retouch.methods.method import Keeps, Settles, Update
+from retouch.methods.method import AfterTask, Regularizer, TaskUpdate
 from retouch.methods.settings import Positive, Settings
+from retouch.methods.task_context import TaskContext
 
 _REFERENCE = 12  # what the dice are for (see `lesson.py`)
 T = TypeVar("T")
 
 
-class ReferenceDistillation(Keeps):
+class ReferenceDistillation(Regularizer):
     """What holds the old knowledge? What the pre-trained model says of reference images.
 
     Every step draws a batch of reference pairs. Each image's distribution over the captions and
@@ -49,7 +54,7 @@ class ReferenceDistillation(Keeps):
     """Reference pairs a step. They take as much memory as so many images of the task."""
     _teacher: Clip | None = PrivateAttr(None)
     _reference: Pairs | None = PrivateAttr(None)
-    _lesson: Lesson | None = PrivateAttr(None)
+    _context: TaskContext | None = PrivateAttr(None)
     _next: int = PrivateAttr(-1)
     _pixels: Iterator[tuple[int, Tensor]] = PrivateAttr(default_factory=lambda: iter(()))
 
@@ -60,58 +65,58 @@ class ReferenceDistillation(Keeps):
                 f"{reference.name} holds {len(reference)} image with a caption; to compare images "
                 "with captions there must be 2 at least, and better thousands"
             )
-        self._teacher, self._reference = clip.twin(), reference
+        self._teacher, self._reference = clip.frozen_copy(), reference
 
-    def begin(self, lesson: Lesson) -> None:
-        self._lesson, self._next = lesson, -1
+    def begin(self, context: TaskContext) -> None:
+        self._context, self._next = context, -1
 
-    def end(self, lesson: Lesson) -> None:
+    def end(self, context: TaskContext) -> None:
         self._pixels = iter(())  # which ends its thread
 
     def loss(self, features: Features) -> Tensor | None:
         assert self._teacher is not None
-        assert self._lesson is not None
-        clip, at_once = self._lesson.clip, self._lesson.settings.micro_batch
-        drawn = self._draw(self._lesson)
-        old = answers(self._teacher, drawn, at_once)
+        assert self._context is not None
+        clip, at_once = self._context.clip, self._context.settings.micro_batch
+        drawn = self._draw(self._context)
+        old = encode_batch(self._teacher, drawn, at_once)
         images, texts = _encoded(clip, drawn, at_once)
         before, now = old.scale * old.images @ old.texts.T, features.scale * images @ texts.T
         both = divergence(before, now, self.temperature)
         both = both + divergence(before.T, now.T, self.temperature)
         return self.weight * self.temperature**2 * both
 
-    def passes(self, settings: Settings) -> float:
+    def extra_passes(self, settings: Settings) -> float:
         """The teacher's forward pass, and both passes of the model, over the reference batch."""
         return 4 * self.batch / settings.batch
 
-    def _draw(self, lesson: Lesson) -> Batch:
+    def _draw(self, context: TaskContext) -> Batch:
         """This step's reference pairs; the next ones are read while this one is learned from."""
         assert self._reference is not None
-        pairs, step = self._reference, lesson.step
+        pairs, step = self._reference, context.step
 
         def read(step: int) -> Tensor:
-            positions = self._positions(lesson, step)
-            own = positions[ranks.own(len(positions))]
-            return read_to(pairs, own, lesson.clip.pixels, lesson.clip.device)
+            positions = self._positions(context, step)
+            own = positions[collectives.rank_slice(len(positions))]
+            return read_to_device(pairs, own, context.clip.preprocess, context.clip.device)
 
         if step != self._next:
-            self._pixels = ahead(read, range(step, max(lesson.steps, step + 1)))
+            self._pixels = prefetch(read, range(step, max(context.steps, step + 1)))
         at, pixels = next(self._pixels)
         assert at == step
         self._next = step + 1
-        captions = pairs.texts(self._positions(lesson, step))
+        captions = pairs.texts(self._positions(context, step))
         own = torch.arange(len(captions), device=pixels.device)
-        return Batch(pixels, lesson.clip.tokenise(captions), own, len(captions))
+        return Batch(pixels, context.clip.tokenize(captions), own, len(captions))
 
-    def _positions(self, lesson: Lesson, step: int) -> Indices:
+    def _positions(self, context: TaskContext, step: int) -> Indices:
         assert self._reference is not None
         count = min(self.batch, len(self._reference))
-        dice = lesson.dice(_REFERENCE, step)
-        found: Indices = dice.choice(len(self._reference), count, replace=False, shuffle=False)
+        rng = context.rng(_REFERENCE, step)
+        found: Indices = rng.choice(len(self._reference), count, replace=False, shuffle=False)
         return found
 
 
-class Ensemble(Settles):
+class WeightEnsemble(AfterTask):
     """What happens when a task ends? The model becomes the mean of what it was on the way.
 
     The mean is over the weights at the beginning of the task, after every so many steps, and at the
@@ -126,26 +131,26 @@ class Ensemble(Settles):
     _mean: dict[str, Tensor] = PrivateAttr(default_factory=dict)
     _count: int = PrivateAttr(0)
 
-    def begin(self, lesson: Lesson, update: Update) -> None:
-        taken = update.take_floats()
+    def begin(self, context: TaskContext, update: TaskUpdate) -> None:
+        taken = update.float_snapshot()
         kinds = {name: torch.promote_types(t.dtype, torch.float32) for name, t in taken.items()}
         self._mean = {name: tensor.to(kinds[name]) for name, tensor in taken.items()}
         self._count = 1
 
-    def stepped(self, lesson: Lesson, update: Update, step: int) -> None:
+    def after_step(self, context: TaskContext, update: TaskUpdate, step: int) -> None:
         if (step + 1) % self.every == 0:
-            now = lesson.weights()
+            now = context.weights()
             self._add(
                 {
-                    name: update.selection[name].take(now.get(name, update.tensors[name]))
+                    name: update.selection[name].gather(now.get(name, update.tensors[name]))
                     for name in self._mean
                 }
             )
 
-    def end(self, lesson: Lesson, update: Update) -> None:
-        if lesson.steps % self.every:
-            self._add(update.take_floats())
-        update.put({n: mean.to(update.tensors[n].dtype) for n, mean in self._mean.items()})
+    def end(self, context: TaskContext, update: TaskUpdate) -> None:
+        if context.steps % self.every:
+            self._add(update.float_snapshot())
+        update.restore({n: mean.to(update.tensors[n].dtype) for n, mean in self._mean.items()})
         self._mean, self._count = {}, 0
 
     def state(self) -> dict[str, Tensor]:
@@ -171,14 +176,14 @@ class Ensemble(Settles):
 def _encoded(clip: Clip, batch: Batch, at_once: int | None) -> tuple[Tensor, Tensor]:
     """Features with their graph; of several chunks only one holds its activations at a time."""
     count = len(batch.prompt)
-    if at_once is None or ranks.most(count) <= at_once:
-        images, texts = own_pairs(clip, batch.pixels, batch.tokens)
+    if at_once is None or collectives.largest_rank_slice(count) <= at_once:
+        images, texts = encode_rank_pairs(clip, batch.pixels, batch.tokens)
     else:
-        images = _one_by_one(partial(own_images, clip), batch.pixels.split(at_once))
-        tokens = _split_tokens(own_tokens(batch.tokens), at_once)
+        images = _one_by_one(partial(encode_rank_images, clip), batch.pixels.split(at_once))
+        tokens = _split_tokens(rank_tokens(batch.tokens), at_once)
         one = clip.text_features
-        texts = _one_by_one(one, tokens) if tokens else own_texts(clip, batch.tokens)
-    return ranks.gather(images, count), ranks.gather(texts, count)
+        texts = _one_by_one(one, tokens) if tokens else encode_rank_texts(clip, batch.tokens)
+    return collectives.gather(images, count), collectives.gather(texts, count)
 
 
 def _split_tokens(tokens: Tokens, at_once: int) -> list[Tokens]:

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from retouch.analysis.cam import Cam, Heat
-from retouch.clip.pixels import Uint8
-from retouch.report.inside import write_analysis
-from retouch.report.look import INK, MUTED, SIZE, styled
+from retouch.clip.preprocess import Uint8
+from retouch.report.analysis_page import write_analysis
+from retouch.report.theme import INK, MUTED, SIZE, styled
 
 NAME = "cam"
 TITLE = "What the neurons look at"

@@ -5,27 +5,27 @@ from datetime import datetime
 from typing import NamedTuple
 
 from retouch import plural
-from retouch.learn.by_class import ByClass
-from retouch.learn.results import DataInfo, Results
-from retouch.report.changes import summary
+from retouch.evaluate.per_class import PerClass
+from retouch.evaluate.results import DataInfo, Results
+from retouch.report.class_changes import summary
 from retouch.report.intervals import SMALL, caution, spread_of, wilson
-from retouch.report.naming import Named, labels
-from retouch.report.steps import continues, this_step
-from retouch.report.words import (
-    before,
+from retouch.report.phrasing import (
     classes,
-    drifted,
+    control_sentence,
+    drift_sentence,
     duration,
-    joint,
-    kept,
-    learned,
-    learned_earlier,
+    joint_sentence,
+    learned_earlier_sentence,
+    learned_sentence,
     numbers,
     percent,
     share,
-    total,
-    trains,
+    starting_sentence,
+    total_sentence,
+    update_summary,
 )
+from retouch.report.run_names import Named, labels
+from retouch.report.steps import continues, this_step
 
 
 class Bar(NamedTuple):
@@ -101,20 +101,20 @@ def _date(started: str) -> str:
     return f"{when.day} {when:%B %Y, %H:%M} UTC"
 
 
-def answers(run: Results, by_class: ByClass | None = None) -> list[Answer]:
+def answers(run: Results, by_class: PerClass | None = None) -> list[Answer]:
     """What one run learned, what it did to the control set, and how it does on both at once."""
     everything = summary(by_class, learned=True)
     if everything and continues(run):
         everything = f"Since before the first task: {everything[0].lower()}{everything[1:]}"
     new, old = _new_bars(run), _control_bars(run)
-    sentence = " ".join(filter(None, [learned(run), learned_earlier(run)]))
-    asides = [_caution(new, "test"), total(run), everything]
-    control = [_caution(old, "control"), summary(by_class, learned=False), drifted(run)]
+    sentence = " ".join(filter(None, [learned_sentence(run), learned_earlier_sentence(run)]))
+    asides = [_caution(new, "test"), total_sentence(run), everything]
+    control = [_caution(old, "control"), summary(by_class, learned=False), drift_sentence(run)]
     found = [
         Answer("What it learned", sentence, new, list(filter(None, asides))),
-        Answer("What it could do before", kept(run), old, list(filter(None, control))),
+        Answer("What it could do before", control_sentence(run), old, list(filter(None, control))),
     ]
-    if together := joint(run):
+    if together := joint_sentence(run):
         found.append(Answer("New and control classes at once", together, _joint_bars(run), []))
     return found
 
@@ -131,7 +131,7 @@ def _new_bars(run: Results) -> list[Bar]:
         start, now = step.before, step.now
         images = sum(task.test for task in own)
     else:
-        start, now = before(run), numbers(run).get("accuracy")
+        start, now = starting_sentence(run), numbers(run).get("accuracy")
         images = sum(task.test for task in run.tasks[: run.done])
     found = []
     if start is not None and (run.finished or now is None):
@@ -217,11 +217,13 @@ def _facts(run: Results) -> dict[str, str]:
     }
     if run.done:
         most = max(run.trained, default=0)
-        moved = f"{most:,} ({share(most, run.parameters)})" if trains(run) else "none"
+        moved = f"{most:,} ({share(most, run.parameters)})" if update_summary(run) else "none"
         found["weights free in a task, at most"] = moved
         found["time for each task"] = ", ".join(duration(seconds) for seconds in run.seconds)
-    if min(run.kept, default=1.0) < 1:
-        found["kept of each task's change"] = ", ".join(percent(100 * part) for part in run.kept)
+    if min(run.fraction_kept, default=1.0) < 1:
+        found["kept of each task's change"] = ", ".join(
+            percent(100 * part) for part in run.fraction_kept
+        )
     if "drift_neighbours" in (now := numbers(run)):
         found["everyday words nearest to the same word"] = percent(now["drift_neighbours"])
     names = {key: key.replace("_", " ") for key in run.settings} | {"lr": "learning rate"}

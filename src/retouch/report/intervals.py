@@ -2,7 +2,7 @@
 
 import math
 
-from retouch.report.words import number
+from retouch.report.phrasing import number
 
 SMALL = 1000
 """With so many images an accuracy is known to within three points, and no interval is shown."""

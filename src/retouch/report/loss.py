@@ -11,9 +11,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from retouch.learn.checkpoint_file import METRICS, read_metrics
-from retouch.report.frame import frame
-from retouch.report.look import LINE, MUTED, STILL, WIDTH, run_colour, styled
+from retouch.report.axes import framed_axes
+from retouch.report.theme import LINE, MUTED, STILL, WIDTH, run_colour, styled
+from retouch.train.checkpoint_file import METRICS, read_metrics
 
 MOST_POINTS = 1200
 """Of longer runs, neighbouring steps are averaged: the page stays small."""
@@ -89,7 +89,7 @@ def loss_curve(steps: Sequence[Logged]) -> Figure:
     """The loss of every step: light as it was, strong as a moving average within each task."""
     with styled():
         figure = Figure(figsize=(WIDTH, 2.9))
-        axes = frame(figure, "Training loss")
+        axes = framed_axes(figure, "Training loss")
         for own in by_task(steps):
             thin = _thinned(own, len(steps))
             axes.plot(
@@ -121,7 +121,7 @@ def rate_curve(steps: Sequence[Logged]) -> Figure:
     power = math.floor(math.log10(highest)) if highest > 0 else 0
     with styled():
         figure = Figure(figsize=(WIDTH, 2.9))
-        axes = frame(figure, f"Learning rate, 1e{power}")
+        axes = framed_axes(figure, f"Learning rate, 1e{power}")
         for own in by_task(steps):
             line = _thinned(own, len(steps))
             at, rates = [step.step for step in line], [step.lr / 10.0**power for step in line]

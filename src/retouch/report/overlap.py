@@ -15,10 +15,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
-from retouch.analysis.overlap import Layer, Overlap
-from retouch.analysis.places import Tower
+from retouch.analysis.layer_names import Tower
+from retouch.analysis.overlap import LayerOverlap, Overlap
 from retouch.analysis.sharing import Sharing
-from retouch.report.look import (
+from retouch.report.theme import (
     HEAT,
     INK,
     LINE,
@@ -27,7 +27,7 @@ from retouch.report.look import (
     SIZE,
     STILL,
     WIDTH,
-    Look,
+    LineStyle,
     run_colour,
     styled,
 )
@@ -39,14 +39,14 @@ BELOW = 0.55  # for its axis
 LARGEST, SMALLEST = 0.56, 0.26  # a cell's side
 MANY = 24
 """With more tasks, cells are too small for numbers, and the map is a picture."""
-LOOKS: dict[Tower, Look] = {
-    "image": Look(run_colour(0), "o", "-"),
-    "text": Look(run_colour(1), "s", (0, (5, 2))),
+LOOKS: dict[Tower, LineStyle] = {
+    "image": LineStyle(run_colour(0), "o", "-"),
+    "text": LineStyle(run_colour(1), "s", (0, (5, 2))),
 }
 WEIGHTS, NEURONS = "Weights that two tasks share, %", "Leading neurons that two tasks share, %"
 
 
-def figure(overlap: Overlap, shown: Sequence[Layer]) -> Figure:
+def figure(overlap: Overlap, shown: Sequence[LayerOverlap]) -> Figure:
     """The whole: heat maps of some layers, two in a row, and below them the summary."""
     side = _side(overlap.tasks)
     wide = max(WIDTH, LEFT + side * overlap.tasks + 0.2)
@@ -65,7 +65,7 @@ def figure(overlap: Overlap, shown: Sequence[Layer]) -> Figure:
     return made
 
 
-def heat_map(layer: Layer, top: float) -> Figure:
+def heat_map(layer: LayerOverlap, top: float) -> Figure:
     """One layer alone. `top` is the share that the deepest colour stands for."""
     tasks = layer.weights.tasks
     side = _side(tasks)
@@ -87,17 +87,17 @@ def neurons_by_depth(overlap: Overlap) -> Figure:
     return _alone(overlap, NEURONS, _neurons)
 
 
-def ceiling(shown: Iterable[Layer]) -> float:
+def ceiling(shown: Iterable[LayerOverlap]) -> float:
     """A round share that no cell exceeds: that of the deepest colour."""
     most = max((value for layer in shown for value in layer.weights.overlaps), default=0.0)
     return next(top for top in (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0) if most <= top)
 
 
-def _weights(layer: Layer) -> Sharing | None:
+def _weights(layer: LayerOverlap) -> Sharing | None:
     return layer.weights
 
 
-def _neurons(layer: Layer) -> Sharing | None:
+def _neurons(layer: LayerOverlap) -> Sharing | None:
     return layer.neurons.leading if layer.neurons else None
 
 
@@ -123,7 +123,9 @@ def _title(axes: Axes, wide: float, high: float, title: str, more: str = "") -> 
     axes.text(-LEFT / wide, 1 + (TOP - 0.51) / high, more, color=MUTED, **place)
 
 
-def _map(figure: Figure, layer: Layer, at: tuple[float, float], side: float, top: float) -> None:
+def _map(
+    figure: Figure, layer: LayerOverlap, at: tuple[float, float], side: float, top: float
+) -> None:
     """Row: the task whose entries are meant. Column: the task that they are shared with."""
     shared = layer.weights
     tasks, length = shared.tasks, side * shared.tasks
@@ -176,7 +178,7 @@ def _box(x: float, y: float, **look: Any) -> Rectangle:
 
 
 def _colour_bar(
-    figure: Figure, at: tuple[float, float], wide: float, top: float, shown: Sequence[Layer]
+    figure: Figure, at: tuple[float, float], wide: float, top: float, shown: Sequence[LayerOverlap]
 ) -> None:
     """From nothing to the deepest colour, with what chance would give marked in it."""
     length, high, steps = min(3.2, wide - LEFT - 0.4), 0.16, 20
@@ -203,7 +205,7 @@ def _mark_chance(axes: Axes, chances: Sequence[float], top: float) -> None:
         axes.text(sum(within) / len(within) + 0.025 * top, 1.3, "by chance", va="bottom", color=INK)
 
 
-def _alone(overlap: Overlap, title: str, of: Callable[[Layer], Sharing | None]) -> Figure:
+def _alone(overlap: Overlap, title: str, of: Callable[[LayerOverlap], Sharing | None]) -> Figure:
     with styled():
         made = Figure(figsize=(WIDTH, TOP + LOW + BELOW))
         _lines(made, overlap, title, of, (0.0, 0.0), WIDTH)
@@ -214,7 +216,7 @@ def _lines(
     figure: Figure,
     overlap: Overlap,
     title: str,
-    of: Callable[[Layer], Sharing | None],
+    of: Callable[[LayerOverlap], Sharing | None],
     at: tuple[float, float],
     wide: float,
 ) -> None:
@@ -292,7 +294,7 @@ def _legend(axes: Axes, overlap: Overlap) -> None:
     )
 
 
-def name_of(layer: Layer) -> str:
+def name_of(layer: LayerOverlap) -> str:
     """Such as "Image tower, layer 5"."""
     ends = {"in": "before the blocks", "out": "behind the blocks"}
     where = f"layer {layer.name}" if layer.name.isdigit() else ends.get(layer.name, layer.name)

@@ -9,15 +9,15 @@ from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from retouch.evaluate.results import Results
 from retouch.files import write_atomically
-from retouch.learn.results import Results
-from retouch.report import words
-from retouch.report.changes import class_by_class
-from retouch.report.drawings import Gallery, drawings, inside, losses, moved
+from retouch.report import phrasing
+from retouch.report.class_changes import class_by_class
 from retouch.report.facts import about, answers, made_of, notes, shared, title
-from retouch.report.look import THEME
-from retouch.report.story import Run, Story, named_results, stories
+from retouch.report.figures import Gallery, drawings, inside, losses, moved
+from retouch.report.summary import Run, RunSummary, named_results, run_summaries
 from retouch.report.table import columns, rows
+from retouch.report.theme import THEME
 
 FILE = "report.html"
 
@@ -29,7 +29,7 @@ def write_report(folder: str | Path, runs: Sequence[Run]) -> Path:
     compared. The same runs always give the same bytes.
     """
     folder = Path(folder)
-    told = stories(folder, runs)
+    told = run_summaries(folder, runs)
     results = named_results(told)
     content = _content(results) | _story(told)  # before anything is written: it may be refused
     gallery = Gallery(folder / "plots")
@@ -42,17 +42,17 @@ def write_report(folder: str | Path, runs: Sequence[Run]) -> Path:
         undefined=StrictUndefined,
         keep_trailing_newline=True,
     )
-    environment.filters |= {"unbroken": _unbroken, "number": words.number}
+    environment.filters |= {"unbroken": _unbroken, "number": phrasing.number}
     write_atomically(folder / FILE, environment.get_template("page.html.j2").render(content))
     return folder / FILE
 
 
-def _links(folder: Path, told: Sequence[Story]) -> list[str]:
+def _links(folder: Path, told: Sequence[RunSummary]) -> list[str]:
     """Where each run's own page lies, seen from this one; "" where it has none."""
     return [_link(folder, story) if len(told) > 1 else "" for story in told]
 
 
-def _link(folder: Path, story: Story) -> str:
+def _link(folder: Path, story: RunSummary) -> str:
     if story.folder is None or not (story.folder / FILE).is_file():
         return ""
     try:
@@ -71,21 +71,21 @@ def _content(runs: Sequence[Results]) -> dict[str, Any]:
     """All that the template says in words of results."""
     return {
         "about": about(runs),
-        "reading": words.reading(runs),
-        "cautions": words.cautions(runs),
+        "reading": phrasing.comparison_sentences(runs),
+        "cautions": phrasing.cautions(runs),
         "columns": columns(runs),
         "rows": rows(runs),
         "notes": notes(runs),
         "shared": shared(runs),
         "same_tasks": all(run.tasks == runs[0].tasks for run in runs),
         "tasks": max(len(run.tasks) for run in runs),
-        "class_count": words.classes(runs[0]),
+        "class_count": phrasing.classes(runs[0]),
         "many_tasks": max(run.done for run in runs) > 1,
         "theme": THEME,
     }
 
 
-def _story(told: Sequence[Story]) -> dict[str, Any]:
+def _story(told: Sequence[RunSummary]) -> dict[str, Any]:
     """What is told of one run alone, and how each is undone."""
     only = told[0] if len(told) == 1 else None
     by_class, folder = (only.classes, only.folder) if only else (None, None)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from retouch.learn.results import Results
+from retouch.evaluate.results import Results
 
 
 class Step(NamedTuple):

@@ -7,10 +7,10 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from retouch.learn.results import Results
+from retouch.evaluate.results import Results
 from retouch.plural import count
-from retouch.report.naming import heading, labels
-from retouch.report.words import NONE, duration, number, numbers, share, trains
+from retouch.report.phrasing import NONE, duration, number, numbers, share, update_summary
+from retouch.report.run_names import heading, labels
 
 
 class Column(NamedTuple):
@@ -66,7 +66,7 @@ def _row(run: Results) -> dict[str, str]:
     def cell(metric: str) -> str:
         return number(found[metric]) if metric in found else NONE
 
-    moved = share(max(run.trained), run.parameters) if trains(run) else "0 %"
+    moved = share(max(run.trained), run.parameters) if update_summary(run) else "0 %"
     return {
         "new classes": cell("accuracy"),
         # With a single task there was no chance to forget one: 0 would say too much.

@@ -9,10 +9,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from retouch.analysis.effects import TowerEffects, Traced
-from retouch.analysis.sites import KINDS, Kind, TowerName
-from retouch.report.frame import mark
-from retouch.report.inside import write_analysis
-from retouch.report.look import MUTED, WIDTH, Look, run_colour, styled
+from retouch.analysis.hooks import KINDS, Kind, TowerName
+from retouch.report.analysis_page import write_analysis
+from retouch.report.axes import mark
+from retouch.report.theme import MUTED, WIDTH, LineStyle, run_colour, styled
 
 NAME = "trace"
 TITLE = "Where the knowledge is: causal tracing"
@@ -23,10 +23,10 @@ SITES: dict[Kind, str] = {
     "mlp": "after the MLP",
 }
 # Blue, orange and green, as in the paper; marks and dashes tell them apart in grey.
-LOOKS: dict[Kind, Look] = {
-    "layer": Look(run_colour(0), "o", "-"),
-    "attention": Look(run_colour(1), "s", (0, (5, 2))),
-    "mlp": Look(run_colour(2), "^", (0, (7, 2, 1.5, 2))),
+LOOKS: dict[Kind, LineStyle] = {
+    "layer": LineStyle(run_colour(0), "o", "-"),
+    "attention": LineStyle(run_colour(1), "s", (0, (5, 2))),
+    "mlp": LineStyle(run_colour(2), "^", (0, (7, 2, 1.5, 2))),
 }
 ROUNDED = "In bfloat16, rounding alone looks like a small effect: about 0.1 % in a ViT-B/16."
 HIGH, TOP, BOTTOM, LEFT, RIGHT, NOTE = 2.3, 0.52, 0.52, 0.5, 0.15, 0.62  # inches

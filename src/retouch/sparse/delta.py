@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from retouch.errors import UserError
 from retouch.sparse import delta_file
-from retouch.sparse.change import Change, between, bits, digest, flip, ties
-from retouch.sparse.movement import Movement, moved_by, root_mean_square
+from retouch.sparse.change_stats import ChangeStats, change_stats, root_mean_square
 from retouch.sparse.select import Selection
+from retouch.sparse.xor_diff import XorDiff, as_integers, digest, flip, tied_names, xor_diff
 
 
 def fingerprint(model: nn.Module) -> str:
@@ -31,10 +31,10 @@ class Delta:
 
     before: str
     after: str
-    changes: Mapping[str, Change]
-    about: dict[str, Any] = field(default_factory=dict)
+    changes: Mapping[str, XorDiff]
+    metadata: dict[str, Any] = field(default_factory=dict)
     """Whatever the reader should know: method, rate, classes, prompts …"""
-    movements: Sequence[Movement] = ()
+    change_stats: Sequence[ChangeStats] = ()
     """How far each tensor moved, as far as it is known."""
     model_size: int | None = None
     """Entries of the whole model."""
@@ -49,7 +49,7 @@ class Delta:
         """Lead the model back."""
         self._lead(model, self.after, self.before, "was applied to other weights: it leads to")
 
-    def then(self, later: "Delta") -> "Delta":
+    def compose(self, later: "Delta") -> "Delta":
         """This change and the next one as a single change.
 
         How far the two moved a tensor together cannot be told without the weights. It is known for
@@ -62,23 +62,23 @@ class Delta:
             )
         both = self.changes.keys() & later.changes.keys()
         changes = {**self.changes, **later.changes}
-        changes |= {name: self.changes[name].then(later.changes[name]) for name in both}
-        known = [m for m in (*self.movements, *later.movements) if m.tensor not in both]
-        about = combined([self.about, later.about], "then")
+        changes |= {name: self.changes[name].compose(later.changes[name]) for name in both}
+        known = [m for m in (*self.change_stats, *later.change_stats) if m.tensor not in both]
+        about = combine_metadata([self.metadata, later.metadata], "then")
         size = self.model_size or later.model_size
         return Delta(self.before, later.after, changes, about, known, size)
 
     def save(self, path: str | Path) -> None:
         """Write one safetensors file, whole or not at all."""
         facts = {"before": self.before, "after": self.after, "model_size": self.model_size}
-        more = {"movements": list(self.movements), "about": self.about}
+        more = {"change_stats": list(self.change_stats), "metadata": self.metadata}
         delta_file.write(path, self.changes, {**facts, **more})
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
         """Read what `save` wrote. A file that was cut off or edited is refused."""
         head, changes = delta_file.read(path)
-        rest = (head.about, head.movements, head.model_size, head.name)
+        rest = (head.metadata, head.change_stats, head.model_size, head.name)
         return cls(head.before, head.after, changes, *rest)
 
     def check(self, tensors: Mapping[str, Tensor]) -> None:
@@ -125,7 +125,7 @@ class Snapshot:
         self._selection = selection
         now = model.state_dict() if tensors is None else tensors
         self._size = sum(tensor.numel() for tensor in now.values())
-        self._old = {name: chosen.take(now[name]) for name, chosen in selection.items()}
+        self._old = {name: chosen.gather(now[name]) for name, chosen in selection.items()}
         self._weights = {name: root_mean_square(now[name]) for name in selection}
 
     def delta(
@@ -138,35 +138,37 @@ class Snapshot:
         now = self._model.state_dict() if tensors is None else tensors
         changes, known = {}, []
         for name, chosen in self._selection.items():
-            old, new = self._old[name], chosen.take(now[name])
-            change = changes[name] = Change(chosen, new.dtype, bits(old) ^ bits(new))
-            known.append(moved_by(name, change, old, self._weights[name]))
+            old, new = self._old[name], chosen.gather(now[name])
+            change = changes[name] = XorDiff(chosen, new.dtype, as_integers(old) ^ as_integers(new))
+            known.append(change_stats(name, change, old, self._weights[name]))
         return Delta(self.before, at or digest(now), changes, about or {}, known, self._size)
 
 
 def difference(a: nn.Module, b: nn.Module, about: dict[str, Any] | None = None) -> Delta:
     """What leads from the weights of one model to those of another of the same architecture."""
-    return from_states(a.state_dict(), b.state_dict(), about)
+    return diff_states(a.state_dict(), b.state_dict(), about)
 
 
 @torch.no_grad()
-def from_states(
+def diff_states(
     old: Mapping[str, Tensor], new: Mapping[str, Tensor], about: dict[str, Any] | None = None
 ) -> Delta:
     """What leads from one state of a model to another: the entries whose bits differ."""
     _check_alike(old, new)
     _check_tied(old, new)
-    found = {name: between(tensor, new[name]) for name, tensor in old.items()}
+    found = {name: xor_diff(tensor, new[name]) for name, tensor in old.items()}
     changes = {name: change for name, change in found.items() if change is not None}
     known = []
     for name, change in changes.items():
         whole = old[name].cpu()
-        known.append(moved_by(name, change, change.chosen.take(whole), root_mean_square(whole)))
+        known.append(
+            change_stats(name, change, change.index.gather(whole), root_mean_square(whole))
+        )
     size = sum(tensor.numel() for tensor in old.values())
     return Delta(digest(old), digest(new), changes, about or {}, known, size)
 
 
-def combined(abouts: Sequence[dict[str, Any]], how: str) -> dict[str, Any]:
+def combine_metadata(abouts: Sequence[dict[str, Any]], how: str) -> dict[str, Any]:
     """What to tell of a change that was made of several: how, of what, and all they agree on."""
     parts: list[dict[str, Any]] = []
     for about in abouts:  # what was put together in the same way before is told as one list
@@ -193,9 +195,9 @@ def _check_alike(old: Mapping[str, Tensor], new: Mapping[str, Tensor]) -> None:
 
 def _check_tied(old: Mapping[str, Tensor], new: Mapping[str, Tensor]) -> None:
     """Weights that are tied in the first model must become the same, or nothing can lead there."""
-    for first, *others in ties(old):
+    for first, *others in tied_names(old):
         for name in others:
-            if between(new[first], new[name]) is not None:
+            if xor_diff(new[first], new[name]) is not None:
                 raise UserError(
                     f"{first} and {name} are one and the same in the first model, and differ in "
                     "the second; untie them in the first, or tie them in the second"

@@ -22,10 +22,10 @@ from torch import Tensor
 
 from retouch.errors import UserError, first_problem
 from retouch.files import write_atomically
-from retouch.sparse.change import WORDS, Change, digest
+from retouch.sparse.change_stats import ChangeStats, by_tensor
 from retouch.sparse.codec import Coding, decode, encode
-from retouch.sparse.movement import Movement, by_tensor
-from retouch.sparse.select import Chosen, Selection
+from retouch.sparse.select import Selection, SparseIndex
+from retouch.sparse.xor_diff import WORDS, XorDiff, digest
 
 FORMAT = "retouch delta 2"
 
@@ -55,9 +55,9 @@ class Header(BaseModel):
     model_size: int | None = None
     """Entries of the whole model."""
     tensors: dict[str, Layout]
-    movements: list[Movement] = []
+    change_stats: list[ChangeStats] = []
     """One a tensor, but for those of which it is not known (see `Delta.then`)."""
-    about: dict[str, Any] = {}
+    metadata: dict[str, Any] = {}
     payload: str
     """Checksum of what the file holds beside this header."""
     name: str = Field("this delta", exclude=True)
@@ -75,23 +75,25 @@ def read_header(path: str | Path) -> Header:
         return _header(file, path)
 
 
-def movements(paths: Iterable[str | Path]) -> list[Movement]:
+def read_change_stats(paths: Iterable[str | Path]) -> list[ChangeStats]:
     """Where several deltas moved weights, by tensor, from their headers alone.
 
     Give them in the order they were learned. What is counted are moves: see `movement.total`. A
     tensor of which one of the files does not know how far it moved is left out.
     """
     headers = [read_header(path) for path in paths]
-    unknown = {name for h in headers for name in h.tensors.keys() - {m.tensor for m in h.movements}}
-    return by_tensor(m for h in headers for m in h.movements if m.tensor not in unknown)
+    unknown = {
+        name for h in headers for name in h.tensors.keys() - {m.tensor for m in h.change_stats}
+    }
+    return by_tensor(m for h in headers for m in h.change_stats if m.tensor not in unknown)
 
 
-def write(path: str | Path, changes: Mapping[str, Change], facts: dict[str, Any]) -> None:
+def write(path: str | Path, changes: Mapping[str, XorDiff], facts: dict[str, Any]) -> None:
     """Write one safetensors file, whole or not at all. `facts` go into the header."""
     tensors: dict[str, Tensor] = {}
     layout = {}
     for name, change in changes.items():
-        chosen = change.chosen
+        chosen = change.index
         index = None if chosen.index is None else chosen.index.cpu().numpy()
         coding, data = encode(index, chosen.size)
         dtype = str(change.dtype).removeprefix("torch.")
@@ -104,7 +106,7 @@ def write(path: str | Path, changes: Mapping[str, Change], facts: dict[str, Any]
     write_atomically(path, to_bytes(tensors, metadata))
 
 
-def read(path: str | Path) -> tuple[Header, dict[str, Change]]:
+def read(path: str | Path) -> tuple[Header, dict[str, XorDiff]]:
     """What `write` wrote. Anything else is refused."""
     with _opened(path) as file:
         header = _header(file, path)
@@ -182,7 +184,7 @@ def _header(file: Any, path: str | Path) -> Header:
     header = Header.model_validate(raw)
     header.name = str(path)
     sizes = {name: prod(layout.shape) for name, layout in header.tensors.items()}
-    for movement in header.movements:
+    for movement in header.change_stats:
         if sizes.get(movement.tensor) != movement.size:
             raise _Damaged(f"it says how far {movement.tensor} moved, which is not in it")
     return header
@@ -194,7 +196,7 @@ def _check(header: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 
 
-def _change(name: str, layout: Layout, where: Tensor, xor: Tensor) -> Change:
+def _change(name: str, layout: Layout, where: Tensor, xor: Tensor) -> XorDiff:
     """One tensor's change, if what is stored can be one."""
     dtype = getattr(torch, layout.dtype, None)
     if not isinstance(dtype, torch.dtype) or xor.dtype != WORDS.get(dtype.itemsize):
@@ -202,10 +204,10 @@ def _change(name: str, layout: Layout, where: Tensor, xor: Tensor) -> Change:
     chosen = _chosen(name, layout, where)
     if xor.shape != (chosen.count,):
         raise _Damaged(f"{name} should have {chosen.count:,} entries")
-    return Change(chosen, dtype, xor)
+    return XorDiff(chosen, dtype, xor)
 
 
-def _chosen(name: str, layout: Layout, where: Tensor) -> Chosen:
+def _chosen(name: str, layout: Layout, where: Tensor) -> SparseIndex:
     """The entries of one tensor that could move, if what is stored can be that."""
     size = prod(layout.shape)
     long = {"all": 0, "bits": (size + 7) // 8}.get(layout.coding, where.numel())
@@ -216,4 +218,4 @@ def _chosen(name: str, layout: Layout, where: Tensor) -> Chosen:
         raise _Damaged(f"{name} should have {layout.entries:,} entries")
     if index is not None and len(index) and index[-1] >= size:
         raise _Damaged(f"a position of {name} lies outside of it")
-    return Chosen(layout.shape, None if index is None else torch.from_numpy(index))
+    return SparseIndex(layout.shape, None if index is None else torch.from_numpy(index))

@@ -7,7 +7,7 @@ from torch import nn
 
 
 @contextmanager
-def only(model: nn.Module, names: Collection[str]) -> Iterator[None]:
+def trainable_only(model: nn.Module, names: Collection[str]) -> Iterator[None]:
     """While this lasts, just these parameters require a gradient; afterwards all is as before."""
     before = [(p, p.requires_grad, name in names) for name, p in model.named_parameters()]
     changed = [(p, flag) for p, flag, moves in before if flag != moves]

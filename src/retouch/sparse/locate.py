@@ -16,7 +16,7 @@ from retouch.errors import UserError
 
 # Inside a block, by kind: HF CLIP and timm's ViT (fc1), open_clip and GPT-2 (c_fc), BERT and ViT of
 # transformers (intermediate.dense), Llama (gate_proj, up_proj), EVA (fc1_g, fc1_x), DistilBERT.
-PLACES = {
+LAYER_PATTERNS = {
     "first-mlp": (
         r"mlp\.(fc1|c_fc|gate_proj|up_proj|fc1_g|fc1_x)\.weight",
         r"intermediate\.dense\.weight",
@@ -35,8 +35,8 @@ PLACES = {
         r"attention\.(output\.dense|(q|k|v|o|out)_(proj|lin))\.weight",
     ),
 }
-PLACES["both-mlp"] = PLACES["first-mlp"] + PLACES["second-mlp"]
-KINDS = (*PLACES, "everything")
+LAYER_PATTERNS["both-mlp"] = LAYER_PATTERNS["first-mlp"] + LAYER_PATTERNS["second-mlp"]
+KINDS = (*LAYER_PATTERNS, "everything")
 
 
 def locate(model: nn.Module, where: str | Sequence[str] = "first-mlp") -> dict[str, nn.Parameter]:
@@ -48,7 +48,7 @@ def locate(model: nn.Module, where: str | Sequence[str] = "first-mlp") -> dict[s
     parameters = dict(model.named_parameters())
     if where == "everything":
         found = parameters
-    elif isinstance(where, str) and where in PLACES:
+    elif isinstance(where, str) and where in LAYER_PATTERNS:
         pattern = _in_block(where)
         found = {name: p for name, p in parameters.items() if pattern.fullmatch(name)}
     else:
@@ -72,7 +72,7 @@ def neuron_axis(model: nn.Module, name: str) -> int:
 
 
 def _in_block(kind: str) -> re.Pattern[str]:
-    return re.compile(rf"(?P<block>(?:.+\.)?\d+)\.(?:{'|'.join(PLACES[kind])})")
+    return re.compile(rf"(?P<block>(?:.+\.)?\d+)\.(?:{'|'.join(LAYER_PATTERNS[kind])})")
 
 
 def _matching(

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from retouch.errors import UserError
-from retouch.sparse.change import Change, ties
-from retouch.sparse.delta import Delta, combined, fingerprint, from_states
-from retouch.sparse.select import Chosen
+from retouch.sparse.delta import Delta, combine_metadata, diff_states, fingerprint
+from retouch.sparse.select import SparseIndex
+from retouch.sparse.xor_diff import XorDiff, tied_names
 
 How = Literal["sum", "mean", "magmax"]
 
@@ -52,7 +52,7 @@ def in_order(steps: Sequence[AnyStep]) -> list[AnyStep]:
 
 def join(deltas: Sequence[Delta]) -> Delta:
     """Deltas that follow each other, in any order, as one; exact, and without the model."""
-    return reduce(Delta.then, in_order(deltas))
+    return reduce(Delta.compose, in_order(deltas))
 
 
 def side_by_side(steps: Sequence[Step]) -> bool:
@@ -87,7 +87,9 @@ def merge(
     for part in parts:
         part.check(base)
     merged = _copied(state)
-    for names in reversed(ties(state)):  # the first of those that share memory last: as in `flip`
+    for names in reversed(
+        tied_names(state)
+    ):  # the first of those that share memory last: as in `flip`
         changes = [found for part in parts if (found := _change_of(part, names))]
         if not changes:
             continue
@@ -97,10 +99,12 @@ def merge(
         result = mixed.result(len(parts))
         _check_finite(names[0], result, base[names[0]], how)
         merged[names[0]].copy_(result)
-    return from_states(base, merged, about or combined([part.about for part in parts], how))
+    return diff_states(
+        base, merged, about or combine_metadata([part.metadata for part in parts], how)
+    )
 
 
-def _change_of(part: Delta, names: Sequence[str]) -> Change | None:
+def _change_of(part: Delta, names: Sequence[str]) -> XorDiff | None:
     """What a delta does to a tensor of several names."""
     return next((part.changes[name] for name in names if name in part.changes), None)
 
@@ -131,21 +135,21 @@ class _Mixed:
         self._far = torch.zeros(base.numel(), dtype=torch.float64)
         self._moves = torch.zeros(base.numel(), dtype=torch.int32)
 
-    def add(self, change: Change) -> None:
-        index = change.chosen.index
-        chosen = Chosen(change.chosen.shape, None if index is None else index.cpu())
-        old = chosen.take(self._now if self._chained else self._base)
+    def add(self, change: XorDiff) -> None:
+        index = change.index.index
+        chosen = SparseIndex(change.index.shape, None if index is None else index.cpu())
+        old = chosen.gather(self._now if self._chained else self._base)
         new, moved = change.other(old), change.xor.cpu() != 0
-        chosen.put(self._moves, chosen.take(self._moves) + moved.int())
-        far, before = new.double() - old.double(), chosen.take(self._far)
+        chosen.scatter(self._moves, chosen.gather(self._moves) + moved.int())
+        far, before = new.double() - old.double(), chosen.gather(self._far)
         if self._how == "magmax":
-            larger = (far.abs() > before.abs()) | (chosen.take(self._moves) == 1)
+            larger = (far.abs() > before.abs()) | (chosen.gather(self._moves) == 1)
             far = torch.where(larger, far, before)
             moved = moved if self._chained else moved & larger
         else:
             far = before + far
-        chosen.put(self._far, far)
-        chosen.put(self._now, torch.where(moved, new, chosen.take(self._now)))
+        chosen.scatter(self._far, far)
+        chosen.scatter(self._now, torch.where(moved, new, chosen.gather(self._now)))
 
     def result(self, parts: int) -> Tensor:
         """The base and what is added to it. Where that is a value that a delta gave, it is it."""

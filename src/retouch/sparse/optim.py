@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from retouch.errors import UserError
-from retouch.sparse.rows import only_rows, rows_of
-from retouch.sparse.select import Chosen, Selection
+from retouch.sparse.neuron_linear import train_rows_only, whole_rows
+from retouch.sparse.select import Selection, SparseIndex
 
 
 class SparseAdamW(torch.optim.AdamW):
@@ -40,7 +40,7 @@ class SparseAdamW(torch.optim.AdamW):
         foreach: bool | None = None,
         fused: bool | None = None,
     ) -> None:
-        """`layers` are those of which whole rows may be chosen; see `sparse.rows`."""
+        """`layers` are those of which whole rows may be chosen; see `sparse.neuron_linear`."""
         self._selection = selection
         self._parts = [
             _Part(parameters[name], chosen, (layers or {}).get(name))
@@ -81,7 +81,7 @@ class SparseAdamW(torch.optim.AdamW):
             _same(positions[name], chosen.index) for name, chosen in self._selection.items()
         ):
             raise UserError(
-                "this optimiser state belongs to another selection; resume with its own"
+                "this optimizer state belongs to another selection; resume with its own"
             )
         super().load_state_dict(rest)
 
@@ -95,20 +95,20 @@ class _Part:
     """One parameter and the short tensor that holds its chosen entries."""
 
     def __init__(
-        self, parameter: nn.Parameter, chosen: Chosen, layer: nn.Linear | None = None
+        self, parameter: nn.Parameter, chosen: SparseIndex, layer: nn.Linear | None = None
     ) -> None:
         self.parameter = parameter.requires_grad_()
         self._chosen = chosen
         self.index = chosen.index
         self._end = ExitStack()
         # A whole tensor needs no gathering: AdamW works on the parameter itself.
-        self.entries = parameter if self.index is None else nn.Parameter(chosen.take(parameter))
+        self.entries = parameter if self.index is None else nn.Parameter(chosen.gather(parameter))
         self.rows: Tensor | None = None
         if self.index is None:
             return
-        if layer is not None and (rows := rows_of(chosen)) is not None:
+        if layer is not None and (rows := whole_rows(chosen)) is not None:
             self.rows = rows
-            self._end.enter_context(only_rows(layer, rows, self.entries))
+            self._end.enter_context(train_rows_only(layer, rows, self.entries))
         else:
             hook = parameter.register_post_accumulate_grad_hook(self._take_gradient)
             self._end.callback(hook.remove)
@@ -132,7 +132,7 @@ class _Part:
 
     def scatter(self) -> None:
         if self.index is not None:
-            self._chosen.put(self.parameter, self.entries.data)
+            self._chosen.scatter(self.parameter, self.entries.data)
 
     def _flat(self) -> Tensor:
         return self.parameter.detach().reshape(-1)

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import torch
 
-from retouch.sparse.learned import mask, piggyback
-from retouch.sparse.losses import Losses, Parameters, Scores, mean_gradient
+from retouch.sparse.gradients import Losses, Parameters, Scores, mean_gradient
+from retouch.sparse.learned_masks import mask, piggyback
 
 Scorer = Callable[[Parameters, Losses, int], Scores]
 
@@ -25,10 +25,8 @@ def magnitude(parameters: Parameters, losses: Losses, seed: int = 0) -> Scores:
 
 def random(parameters: Parameters, losses: Losses, seed: int = 0) -> Scores:
     """A fair lottery, drawn on the CPU so that every device draws the same."""
-    dice = torch.Generator().manual_seed(seed)
-    return {
-        name: torch.rand(p.shape, generator=dice).to(p.device) for name, p in parameters.items()
-    }
+    rng = torch.Generator().manual_seed(seed)
+    return {name: torch.rand(p.shape, generator=rng).to(p.device) for name, p in parameters.items()}
 
 
 SCORERS: dict[str, Scorer] = {

@@ -20,7 +20,7 @@ Unit = Literal["weight", "neuron"]
 
 
 @dataclass(frozen=True)
-class Chosen:
+class SparseIndex:
     """The chosen entries of one tensor: flat positions in ascending order, or None for all."""
 
     shape: tuple[int, ...]
@@ -34,14 +34,14 @@ class Chosen:
     def size(self) -> int:
         return prod(self.shape)
 
-    def take(self, tensor: Tensor) -> Tensor:
+    def gather(self, tensor: Tensor) -> Tensor:
         """A copy of the chosen entries of `tensor`, flat."""
         flat = tensor.detach().reshape(-1)
         if self.index is None:
             return flat.clone()
         return flat.index_select(0, self.index.to(flat.device))
 
-    def put(self, tensor: Tensor, entries: Tensor) -> None:
+    def scatter(self, tensor: Tensor, entries: Tensor) -> None:
         """Write entries back to where `take` found them, however the tensor lies in memory."""
         own = tensor.detach()
         flat = own.view(-1) if own.is_contiguous() else own.reshape(-1)
@@ -54,10 +54,10 @@ class Chosen:
 
 
 @dataclass(frozen=True)
-class Selection(Mapping[str, Chosen]):
+class Selection(Mapping[str, SparseIndex]):
     """Which entries of which tensors may move. Printed, it is a table."""
 
-    chosen: dict[str, Chosen] = field(default_factory=dict)
+    entries: dict[str, SparseIndex] = field(default_factory=dict)
     model_size: int | None = None
     """Parameters of the whole model, for the last line of the table."""
 
@@ -66,29 +66,31 @@ class Selection(Mapping[str, Chosen]):
         cls, parameters: Mapping[str, nn.Parameter], model_size: int | None = None
     ) -> "Selection":
         """All entries of these tensors."""
-        return cls({name: Chosen(tuple(p.shape)) for name, p in parameters.items()}, model_size)
+        return cls(
+            {name: SparseIndex(tuple(p.shape)) for name, p in parameters.items()}, model_size
+        )
 
-    def __getitem__(self, name: str) -> Chosen:
-        return self.chosen[name]
+    def __getitem__(self, name: str) -> SparseIndex:
+        return self.entries[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.chosen)
+        return iter(self.entries)
 
     def __len__(self) -> int:
-        return len(self.chosen)
+        return len(self.entries)
 
     @property
     def count(self) -> int:
         """How many entries are chosen in all."""
-        return sum(c.count for c in self.chosen.values())
+        return sum(c.count for c in self.entries.values())
 
     def rows(self) -> list[tuple[str, str, str, str]]:
         """The table: tensor, shape, chosen, share; the last rows are the totals."""
         lines = [
             (name, "×".join(map(str, c.shape)) or "1", f"{c.count:,}", _percent(c.count, c.size))
-            for name, c in self.chosen.items()
+            for name, c in self.entries.items()
         ]
-        size = sum(c.size for c in self.chosen.values())
+        size = sum(c.size for c in self.entries.values())
         lines.append(("these tensors", f"{size:,}", f"{self.count:,}", _percent(self.count, size)))
         if self.model_size:
             share = _percent(self.count, self.model_size)
@@ -127,7 +129,7 @@ def select(
         for name, s in scores.items():
             _refuse_nan([name], s.reshape(1, -1))
         index = {name: _neurons(s, rate, (axes or {}).get(name, 0)) for name, s in scores.items()}
-    chosen = {name: Chosen(tuple(s.shape), index[name]) for name, s in scores.items()}
+    chosen = {name: SparseIndex(tuple(s.shape), index[name]) for name, s in scores.items()}
     return Selection(chosen, model_size)
 
 

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from retouch.data.pictures import Files
+from retouch.data.image_store import FileStore
 from retouch.data.sources.benchmark import Facts, Part
 from retouch.data.splits import Splits
-from retouch.data.text import read_lines
+from retouch.data.text_files import read_lines
 
 MARKS = ("data/images_variant_test.txt", "images_variant_test.txt")
 
@@ -23,4 +23,4 @@ def _part(folder: Path, *lists: str) -> Part:
             name, _, variant = line.partition(" ")
             names.append(f"images/{name}.jpg")
             variants.append(variant.strip())
-    return Files(folder, names), variants
+    return FileStore(folder, names), variants

@@ -12,14 +12,14 @@ import numpy as np
 import yaml
 from pydantic import BaseModel
 
+from retouch.data.image_store import ImageStore, SubsetStore
 from retouch.data.images import Images
-from retouch.data.pictures import Pictures, Some
 from retouch.data.sources import webdataset
 from retouch.data.splits import Splits
-from retouch.data.text import read_lines
+from retouch.data.text_files import read_lines
 from retouch.errors import UserError
 
-Part = tuple[Pictures, Sequence[str]]
+Part = tuple[ImageStore, Sequence[str]]
 """Pictures, and the class of each as it is written on disk."""
 
 
@@ -77,7 +77,7 @@ class Facts(BaseModel, extra="forbid", frozen=True):
                 f"{self.title} {split}",
                 [names[i] for i in common],
                 np.searchsorted(common, found[kept]),
-                part[0] if len(kept) == len(found) else Some(part[0], kept),
+                part[0] if len(kept) == len(found) else SubsetStore(part[0], kept),
                 self.prompt,
                 self.templates,
                 notes=said,

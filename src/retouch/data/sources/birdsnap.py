@@ -5,10 +5,10 @@ The images were links to other people's pages, and many are dead: what is missin
 
 from pathlib import Path
 
-from retouch.data.pictures import Files
+from retouch.data.image_store import FileStore
 from retouch.data.sources.benchmark import Facts, Part
 from retouch.data.splits import Splits
-from retouch.data.text import read_rows
+from retouch.data.text_files import read_rows
 from retouch.errors import UserError
 
 MARKS = ("test_images.txt",)
@@ -30,7 +30,7 @@ def read(folder: Path, facts: Facts) -> Splits:
 
     def part(test: bool) -> Part:
         own = [path for path in there if (path in tests) == test]
-        return Files(images, own), [listed[path] for path in own]
+        return FileStore(images, own), [listed[path] for path in own]
 
     return facts.arrange(part(False), part(True), notes)
 

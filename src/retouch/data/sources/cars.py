@@ -7,7 +7,7 @@ The first has `devkit/cars_train_annos.mat` beside `cars_train/` and `cars_test/
 from pathlib import Path
 from typing import Any
 
-from retouch.data.pictures import Files
+from retouch.data.image_store import FileStore
 from retouch.data.sources.benchmark import Facts, Part
 from retouch.data.sources.matlab import load_mat
 from retouch.data.splits import Splits
@@ -36,7 +36,7 @@ def _read_joined(file: Path, facts: Facts) -> Splits:
 
     def part(test: int) -> Part:
         own = [car for car in cars if car.test == test]
-        return Files(file.parent, [car.relative_im_path for car in own]), _classes(own, names)
+        return FileStore(file.parent, [car.relative_im_path for car in own]), _classes(own, names)
 
     return facts.arrange(part(0), part(1))
 
@@ -52,7 +52,7 @@ def _read_parts(folder: Path, facts: Facts) -> Splits:
         cars = load_mat(file)["annotations"]
         twice = folder / images / images  # as Kaggle unpacks it
         inside = twice if twice.is_dir() else folder / images
-        return Files(inside, [car.fname for car in cars]), _classes(cars, names)
+        return FileStore(inside, [car.fname for car in cars]), _classes(cars, names)
 
     return facts.arrange(
         part("cars_train", "cars_train_annos.mat"),

@@ -6,10 +6,10 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from retouch.data.pictures import Arrays
+from retouch.data.image_store import ArrayStore
 from retouch.data.sources.benchmark import Facts, Part
 from retouch.data.splits import Splits
-from retouch.data.text import open_regular
+from retouch.data.text_files import open_regular
 from retouch.errors import UserError
 
 MARKS = ("meta",)
@@ -21,7 +21,7 @@ def read(folder: Path, facts: Facts) -> Splits:
     def part(file: str) -> Part:
         rows, labels = _load(folder / file, "data", "fine_labels")
         pictures = rows.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
-        arrays = Arrays(np.ascontiguousarray(pictures), f"{folder / file}, picture")
+        arrays = ArrayStore(np.ascontiguousarray(pictures), f"{folder / file}, picture")
         return arrays, [names[label] for label in labels]
 
     return facts.arrange(part("train"), part("test"))

@@ -10,11 +10,11 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from retouch.data.image_store import FileStore, Indices
 from retouch.data.images import Images
-from retouch.data.pictures import Files, Indices
 from retouch.data.sources.benchmark import Facts
 from retouch.data.splits import Splits
-from retouch.data.text import is_text, read_json
+from retouch.data.text_files import is_text, read_json
 from retouch.errors import UserError
 
 MARKS = ("annotations/instances_val2017.json", "instances.json")
@@ -28,8 +28,8 @@ class Objects(Images):
     boxes: NDArray[np.float64] = dataclass_field(default_factory=lambda: np.empty((0, 4)))
     """Left, top, width and height in the picture's own pixels."""
 
-    def some(self, positions: Indices) -> Self:
-        return replace(super().some(positions), boxes=self.boxes[positions])
+    def subset(self, positions: Indices) -> Self:
+        return replace(super().subset(positions), boxes=self.boxes[positions])
 
 
 def read(folder: Path, facts: Facts) -> Splits:
@@ -40,7 +40,7 @@ def read(folder: Path, facts: Facts) -> Splits:
         files = {image["id"]: file_name(image) for image in found["images"]}
         own = [a for a in found["annotations"] if not a.get("iscrowd")]
         own.sort(key=lambda a: (a["image_id"], a["id"]))
-        pictures = Files(images, [files[a["image_id"]] for a in own])
+        pictures = FileStore(images, [files[a["image_id"]] for a in own])
         boxes = np.array([a["bbox"] for a in own], float).reshape(len(own), 4)
         test = facts.arrange(None, (pictures, [str(a["category_id"]) for a in own])).test
     assert test is not None

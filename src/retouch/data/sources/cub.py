@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from retouch.data.pictures import Files
+from retouch.data.image_store import FileStore
 from retouch.data.sources.benchmark import Facts, Part
 from retouch.data.splits import Splits
-from retouch.data.text import read_lines
+from retouch.data.text_files import read_lines
 
 MARKS = ("train_test_split.txt",)
 
@@ -18,7 +18,7 @@ def read(folder: Path, facts: Facts) -> Splits:
 
     def part(flag: str) -> Part:
         own = [number for number in images if trains[number] == flag]
-        files = Files(folder / "images", [images[number] for number in own])
+        files = FileStore(folder / "images", [images[number] for number in own])
         return files, [classes[labels[number]] for number in own]
 
     return facts.arrange(part("1"), part("0"))

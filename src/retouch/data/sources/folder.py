@@ -11,13 +11,13 @@ from pathlib import Path
 
 import numpy as np
 
-from retouch.data.decode import ENDINGS
-from retouch.data.images import Images, refuse_empty, refuse_twins
-from retouch.data.names import Names
-from retouch.data.pictures import Files
+from retouch.data.decode import EXTENSIONS
+from retouch.data.image_store import FileStore
+from retouch.data.images import Images, refuse_duplicate_classes, refuse_empty
 from retouch.data.split_names import choose_parts, role_of
 from retouch.data.splits import Splits
-from retouch.data.text import special_kind
+from retouch.data.string_array import StringArray
+from retouch.data.text_files import special_kind
 from retouch.errors import UserError
 
 _UNREAD = (
@@ -98,15 +98,15 @@ def read_classes(folder: Path) -> Images:
         )
     counts: list[int] = []
     passed = PassedOver()
-    names = Names(_all_names(folder, inside, counts, passed))
+    names = StringArray(_all_names(folder, inside, counts, passed))
     labels = np.repeat(np.arange(len(inside)), counts)
     classes = [name.replace("_", " ") for name in inside]
-    refuse_twins(str(folder), classes)
+    refuse_duplicate_classes(str(folder), classes)
     notes = [*loose_images(folder), *passed.notes(str(folder))]
     for name, count in zip(inside, counts, strict=True):
         if not count and (example := passed.inside(name)):
             raise UserError(f"{folder}: no image of the class {name!r} can be read: {example}")
-    images = Images(str(folder), classes, labels, Files(folder, names), notes=notes)
+    images = Images(str(folder), classes, labels, FileStore(folder, names), notes=notes)
     refuse_empty(images)
     return images
 
@@ -114,7 +114,9 @@ def read_classes(folder: Path) -> Images:
 def loose_images(folder: Path) -> list[str]:
     """A sentence on images that lie beside the class folders, if there are any."""
     with os.scandir(folder) as entries:
-        loose = sorted(e.name for e in entries if e.name.lower().endswith(ENDINGS) and e.is_file())
+        loose = sorted(
+            e.name for e in entries if e.name.lower().endswith(EXTENSIONS) and e.is_file()
+        )
     if not loose:
         return []
     what = "1 image is" if len(loose) == 1 else f"{len(loose):,} images are"
@@ -181,7 +183,7 @@ def image_names(folder: Path, inside: str = "", passed: PassedOver | None = None
                     todo.append((name, above))
                 elif kind := "link to a folder above" if is_folder else _kind(entry):
                     passed.add(kind, name)
-                elif entry.name.lower().endswith(ENDINGS) and not entry.name.startswith("._"):
+                elif entry.name.lower().endswith(EXTENSIONS) and not entry.name.startswith("._"):
                     yield name
 
 
@@ -196,9 +198,9 @@ def _leads_back(entry: os.DirEntry[str], above: tuple[str, ...]) -> bool:
 def _kind(entry: os.DirEntry[str]) -> str | None:
     """What it is that looks like an image and is not read as one."""
     ending = os.path.splitext(entry.name)[1].lower()  # noqa: PTH122
-    if ending in ENDINGS and not entry.is_file():
+    if ending in EXTENSIONS and not entry.is_file():
         return _special(entry)
-    return ending if ending in _UNREAD and ending not in ENDINGS else None
+    return ending if ending in _UNREAD and ending not in EXTENSIONS else None
 
 
 def _special(entry: os.DirEntry[str]) -> str:
@@ -217,4 +219,4 @@ def _folders(folder: Path) -> list[str]:
 
 def _has_images(folder: Path) -> bool:
     with os.scandir(folder) as entries:
-        return any(e.name.lower().endswith(ENDINGS) and e.is_file() for e in entries)
+        return any(e.name.lower().endswith(EXTENSIONS) and e.is_file() for e in entries)

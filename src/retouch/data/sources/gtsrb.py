@@ -6,10 +6,10 @@ which the paper used.
 
 from pathlib import Path
 
-from retouch.data.pictures import Files
+from retouch.data.image_store import FileStore
 from retouch.data.sources.benchmark import Facts, Part
 from retouch.data.splits import Splits
-from retouch.data.text import read_rows
+from retouch.data.text_files import read_rows
 from retouch.errors import UserError
 
 MARKS = ("Training", "Final_Training", "GTSRB/Training", "GTSRB/Final_Training")
@@ -32,7 +32,7 @@ def _train(folder: Path) -> Part:
             classes.append(row["ClassId"])
     if not names:
         raise UserError(f"{images} has no class folders with GT-*.csv; unpack the archive again")
-    return Files(images, names), classes
+    return FileStore(images, names), classes
 
 
 def _test(folder: Path) -> Part:
@@ -45,7 +45,7 @@ def _test(folder: Path) -> Part:
             "of its own, GTSRB_Final_Test_GT.zip"
         )
     rows = list(_rows(table))
-    return Files(images, [row["Filename"] for row in rows]), [row["ClassId"] for row in rows]
+    return FileStore(images, [row["Filename"] for row in rows]), [row["ClassId"] for row in rows]
 
 
 def _rows(table: Path) -> list[dict[str, str]]:

@@ -9,8 +9,8 @@ import numpy as np
 from PIL import Image
 
 from retouch.data.decode import Unreadable, decode
+from retouch.data.image_store import ImageStore
 from retouch.data.images import Images
-from retouch.data.pictures import Pictures
 from retouch.data.split_names import choose_parts, role_of
 from retouch.data.splits import Splits
 from retouch.errors import UserError
@@ -48,7 +48,7 @@ def _explained(what: str, advice: str = "") -> Iterator[None]:
         raise UserError(f"{what}: {kind}{why}{advice}") from None
 
 
-class Rows(Pictures):
+class Rows(ImageStore):
     """The pictures of a table's column, encoded as they came."""
 
     def __init__(self, table: Any, column: str, name: str) -> None:
@@ -57,16 +57,16 @@ class Rows(Pictures):
     def __len__(self) -> int:
         return len(self._table)
 
-    def picture(self, index: int) -> Image.Image:
+    def image(self, index: int) -> Image.Image:
         cell = self._table[index][self._column]
         if cell is None:
             raise Unreadable("the row has no image")
         return decode(cell["bytes"] if cell["bytes"] is not None else Path(cell["path"]))
 
-    def where(self, index: int) -> str:
+    def location(self, index: int) -> str:
         return f"{self._name}, row {index}"
 
-    def stamp(self) -> str:
+    def version(self) -> str:
         return str(self._table._fingerprint)
 
 

@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from retouch.data.pictures import Files
+from retouch.data.image_store import FileStore
 from retouch.data.sources.benchmark import Facts, Part
 from retouch.data.sources.folder import image_names
 from retouch.data.sources.matlab import load_mat
 from retouch.data.splits import Splits
-from retouch.data.text import read_lines
+from retouch.data.text_files import read_lines
 from retouch.errors import UserError
 
 MARKS = (
@@ -28,7 +28,7 @@ def read(folder: Path, facts: Facts) -> Splits:
         raise UserError(f"{images} holds no images; unpack ILSVRC2012_img_val.tar there")
     in_folders = "/" in names[0]
     classes = [name.split("/")[0] for name in names] if in_folders else _flat(images, names)
-    part: Part = Files(images, names), classes
+    part: Part = FileStore(images, names), classes
     return facts.arrange(None, part)
 
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from retouch.data.image_store import FileStore
 from retouch.data.images import Images
-from retouch.data.names import Names
-from retouch.data.pictures import Files
-from retouch.data.split_names import NAMES, Parts, choose_parts, role_of
+from retouch.data.split_names import NAMES, SplitParts, choose_parts, role_of
 from retouch.data.splits import Splits
-from retouch.data.text import is_text, iterate_lines, parse_json, read_rows
+from retouch.data.string_array import StringArray
+from retouch.data.text_files import is_text, iterate_lines, parse_json, read_rows
 from retouch.errors import UserError
 
 ENDINGS = {".csv", ".tsv", ".jsonl"}
@@ -44,16 +44,16 @@ def read(file: Path) -> Splits:
     return _divided(images, splits, parts)
 
 
-def _divided(images: Images, splits: np.ndarray, parts: Parts) -> Splits:
+def _divided(images: Images, splits: np.ndarray, parts: SplitParts) -> Splits:
     train, test = (
-        images.some(np.flatnonzero(splits == part)) if part else None
+        images.subset(np.flatnonzero(splits == part)) if part else None
         for part in (parts.train, parts.test)
     )
     return Splits(train, test)
 
 
 def _images(file: Path) -> Images:
-    names, captions, said = Names(), Names(), Names()
+    names, captions, said = StringArray(), StringArray(), StringArray()
     for path, label, caption, _ in rows(file):
         if not label:
             raise UserError(f"{file}: {path} has no label; give each image a `{LABEL[0]}`")
@@ -64,7 +64,7 @@ def _images(file: Path) -> Images:
     if not len(names):
         raise UserError(f"{file} lists no image")
     some = any(captions)
-    pictures = Files(file.parent, names)
+    pictures = FileStore(file.parent, names)
     return Images(
         str(file), classes.tolist(), labels, pictures, captions=captions if some else None
     )

@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from retouch.clip.prompts import fill
-from retouch.data.decode import ENDINGS
+from retouch.clip.zero_shot import fill_template
+from retouch.data.decode import EXTENSIONS
+from retouch.data.image_store import TarStore
 from retouch.data.images import TEMPLATE, Images
-from retouch.data.names import Names
-from retouch.data.pictures import Members
 from retouch.data.split_names import choose_parts, role_of
 from retouch.data.splits import Splits
-from retouch.data.text import LONGEST_LINE, open_regular, read_lines, read_text
+from retouch.data.string_array import StringArray
+from retouch.data.text_files import LONGEST_LINE, open_regular, read_lines, read_text
 from retouch.errors import UserError
 
 CLASSES, TEMPLATES = "classnames.txt", "zeroshot_classification_templates.txt"
@@ -42,7 +42,7 @@ def _templates(file: Path) -> list[str]:
     if not templates:
         raise UserError(f"{file} is empty; write a template a line, or delete it")
     for template in templates:
-        fill(template, [])
+        fill_template(template, [])
     return templates
 
 
@@ -77,7 +77,7 @@ def _split(folder: Path, classes: list[str], more: dict[str, Any]) -> Images:
     for index, text in enumerate(texts):
         label = _number(text.strip())
         if label is None or label >= len(classes):
-            place = pictures.where(index).rpartition(".")[0]
+            place = pictures.location(index).rpartition(".")[0]
             raise UserError(
                 f"{place}.cls says {text[:20]!r}; it must be the number of a class, 0 to "
                 f"{len(classes) - 1}"
@@ -91,9 +91,9 @@ def _number(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
 
 
-def scan(shards: list[Path], ending: str) -> tuple[Members, Names]:
+def scan(shards: list[Path], ending: str) -> tuple[TarStore, StringArray]:
     """All images of some shards in order, and the text of that `ending` that goes with each."""
-    names, texts, places = Names(), Names(), array("q")
+    names, texts, places = StringArray(), StringArray(), array("q")
     for number, shard in enumerate(shards):
         images: dict[str, tuple[str, int, int]] = {}
         beside: dict[str, str] = {}
@@ -109,7 +109,7 @@ def scan(shards: list[Path], ending: str) -> tuple[Members, Names]:
             names.append(name)
             places.extend((number, start, size))
     shard_of, start_of, size_of = np.array(places, np.int64).reshape(-1, 3).T.copy()
-    return Members(shards, shard_of, start_of, size_of, names), texts
+    return TarStore(shards, shard_of, start_of, size_of, names), texts
 
 
 def _key(name: str) -> str:
@@ -123,7 +123,7 @@ def _members(shard: Path, ending: str) -> Iterator[tuple[str, int, int, str | No
     try:
         with open_regular(shard) as file, mmap(file.fileno(), 0, access=ACCESS_READ) as there:
             for name, start, size in _files(there):
-                if name.lower().endswith(ENDINGS):
+                if name.lower().endswith(EXTENSIONS):
                     yield name, start, size, None
                 elif name.endswith(f".{ending}"):
                     yield name, 0, 0, _said(f"{shard}:{name}", there[start : start + size])

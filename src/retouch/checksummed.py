@@ -1,0 +1,134 @@
+"""Documents that carry a checksum of their own content: JSON, YAML and JSON lines.
+
+Whatever a later command reads back to go on from is written and read here. The last key of a
+document is `checksum`, a SHA-256 over all the rest. The layout of the text does not count, so a
+file stays a plain document for editors and other programs; one whose content was edited, or damaged
+by a disk or a transfer, is refused by name.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from retouch.errors import UserError, message_of
+from retouch.files import write_atomically
+
+KEY = "checksum"
+
+
+class DamagedFile(UserError):
+    """A file that is not as it was written."""
+
+
+def checksum(content: Any) -> str:
+    """SHA-256 of the content as JSON. The order of keys counts, as some of it has a meaning."""
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+
+def seal(content: Mapping[str, Any], digits: int = 64) -> dict[str, Any]:
+    """The content as JSON knows it, with its checksum (or the first digits of it)."""
+    plain: dict[str, Any] = json.loads(json.dumps(content))
+    plain.pop(KEY, None)
+    return {**plain, KEY: checksum(plain)[:digits]}
+
+
+def unseal(content: Any, digits: int = 64) -> dict[str, Any]:
+    """The content without its checksum. Raises ValueError where the two do not match."""
+    if not isinstance(content, dict):
+        raise ValueError("it holds no document")
+    found = content.get(KEY)
+    if found is None:
+        raise ValueError("it has no checksum")
+    plain = {key: value for key, value in content.items() if key != KEY}
+    if found != checksum(plain)[:digits]:
+        raise ValueError("its content does not match its checksum")
+    return plain
+
+
+def write_json(path: str | Path, content: Mapping[str, Any]) -> None:
+    """Write a sealed JSON document, whole or not at all."""
+    text = json.dumps(seal(content), indent=1, ensure_ascii=False) + "\n"
+    write_atomically(path, text.encode(errors="backslashreplace"))  # lone surrogates, as JSON says
+
+
+def write_yaml(path: str | Path, content: Mapping[str, Any]) -> None:
+    """Write a sealed YAML document, whole or not at all."""
+    write_atomically(path, yaml.safe_dump(seal(content), sort_keys=False, allow_unicode=True))
+
+
+def read_json(path: str | Path, remedy: str) -> dict[str, Any]:
+    """What `write_json` wrote. `remedy` says what a user can do where the file is damaged."""
+    return _read(Path(path), json.loads, remedy)
+
+
+def read_yaml(path: str | Path, remedy: str) -> dict[str, Any]:
+    """What `write_yaml` wrote."""
+    return _read(Path(path), _plain_yaml, remedy)
+
+
+def to_line(content: Mapping[str, Any]) -> bytes:
+    """A line of a JSON lines file; 8 digits of a checksum are enough for one."""
+    return json.dumps(seal(content, 8)).encode() + b"\n"
+
+
+def read_lines(path: str | Path, remedy: str) -> list[dict[str, Any]]:
+    """All whole lines of a file of `to_line`'s. Half a line at its end is what a kill leaves."""
+    *lines, rest = Path(path).read_bytes().split(b"\n")
+    found = []
+    for number, line in enumerate(lines, 1):
+        try:
+            found.append(unseal(json.loads(line), 8))
+        except (ValueError, TypeError, RecursionError) as why:
+            raise DamagedFile(_sentence(f"line {number} of {path}", why, remedy)) from None
+    if rest:
+        with suppress(ValueError, TypeError, RecursionError):
+            found.append(unseal(json.loads(rest), 8))
+    return found
+
+
+def parse_yaml(text: str, what: str) -> Any:
+    """Numbers, words, lists and names with values, as a user writes them. `what` is it for?"""
+    try:
+        return _plain_yaml(text)
+    except RecursionError:
+        raise UserError(f"{what} is nested too deeply") from None
+    except TypeError:
+        raise UserError(f"{what} holds a date, a set or bytes; put words in quotes") from None
+    except (ValueError, yaml.YAMLError) as why:
+        raise UserError(
+            f"{what} cannot be read as YAML ({message_of(why)}); write numbers, words, true or "
+            "false, or lists in [ ]"
+        ) from None
+
+
+def _plain_yaml(text: str) -> Any:
+    """As JSON knows it: YAML has dates, and keys that are no strings."""
+    return json.loads(json.dumps(yaml.load(text, _PlainLoader)))
+
+
+class _PlainLoader(yaml.SafeLoader):
+    """Without aliases: what is written here has none, and a few can stand for a billion nodes."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("it holds an alias")
+        return super().compose_node(parent, index)
+
+
+def _read(path: Path, parse: Callable[[str], Any], remedy: str) -> dict[str, Any]:
+    content = path.read_bytes()
+    try:
+        return unseal(parse(content.decode()))
+    except (ValueError, TypeError, RecursionError, yaml.YAMLError) as why:
+        raise DamagedFile(_sentence(str(path), why, remedy)) from None
+
+
+def _sentence(what: str, why: BaseException, remedy: str) -> str:
+    reason = "it is nested too deeply" if isinstance(why, RecursionError) else str(why)
+    reason = reason.partition("\n")[0][:200]
+    return f"{what} is damaged or was changed by hand ({reason}); {remedy}"

@@ -1,0 +1,77 @@
+"""Accuracy over several sets of classes at once, as in use: a model chooses among all it knows."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from retouch.data.image_store import Indices
+from retouch.evaluate.results import Joint
+
+
+class Encoded(NamedTuple):
+    """A labelled set whose images and class prompts were encoded; N images, C classes, D dims."""
+
+    features: Tensor
+    """Image features [N, D]."""
+    texts: Tensor
+    """Text features [C, D]."""
+    names: Sequence[str]
+    """Class names [C]."""
+    labels: Indices
+    """The class of each image [N]."""
+    choices: Sequence[int] | None = None
+    """The classes that may be predicted; all by default."""
+
+
+def joint_accuracy(new: Encoded, control: Encoded) -> Joint | None:
+    """How often each set is right when every image may be called any class of both sets.
+
+    None where a set has no images.
+    """
+    if not len(new.labels) or not len(control.labels):
+        return None
+    ids = class_ids([*_choice_names(new), *_choice_names(control)])
+    hits = [_hits(part, (new, control), ids) for part in (new, control)]
+    return Joint(
+        classes=len(set(ids.values())),
+        new=_percent(hits[0]),
+        control=_percent(hits[1]),
+        overall=_percent(np.concatenate(hits)),
+    )
+
+
+def class_ids(names: Sequence[str]) -> dict[str, int]:
+    """A number for each name; names that differ only in case or spaces are the same class."""
+    known: dict[str, int] = {}
+    return {name: known.setdefault(_key(name), len(known)) for name in names}
+
+
+def _key(name: str) -> str:
+    return " ".join(name.casefold().split())
+
+
+def _choices(part: Encoded) -> list[int]:
+    return list(range(len(part.names)) if part.choices is None else part.choices)
+
+
+def _choice_names(part: Encoded) -> list[str]:
+    return [part.names[choice] for choice in _choices(part)]
+
+
+def _hits(part: Encoded, sets: Sequence[Encoded], ids: dict[str, int]) -> NDArray[np.bool_]:
+    """Which images of a set get the right class out of those of all sets."""
+    texts = torch.cat([each.texts[_choices(each)] for each in sets])
+    best = (part.features @ texts.T).argmax(dim=1).cpu().numpy()
+    predicted = np.array([ids[name] for each in sets for name in _choice_names(each)])[best]
+    # A label that is not among the choices has no number, and is never right.
+    expected = np.array([ids.get(name, -1) for name in part.names])[part.labels]
+    found: NDArray[np.bool_] = predicted == expected
+    return found
+
+
+def _percent(hits: NDArray[np.bool_]) -> float:
+    return 100 * float(hits.mean())

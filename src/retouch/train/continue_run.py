@@ -1,0 +1,65 @@
+"""Continue a finished run with new images, in one call."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from retouch.clip import Clip
+from retouch.data.images import Images
+from retouch.errors import UserError
+from retouch.evaluate.results import Results
+from retouch.methods import Method, Settings
+from retouch.train.api import teach
+from retouch.train.extend_stream import extend_stream, run_or_copy
+from retouch.train.replay_store import has_stored_images, read_stored_images
+from retouch.train.run_folder import method_of, open_run
+
+
+def continue_run(
+    run: str | Path,
+    train: Images,
+    test: Images,
+    *,
+    out: str | Path,
+    tasks: int = 1,
+    order: int | Sequence[str] = 0,
+    model: str | Clip | None = None,
+    device: str = "cpu",
+    method: str | Method | None = None,
+    settings: Settings | None = None,
+    overwrite: bool = False,
+    **more: Any,
+) -> Results:
+    """Teach the model of a finished run more classes, or more images of classes that it knows.
+
+    Args:
+        run: The folder of the finished run. It is not changed, and `out` does not need it later.
+        train, test: The new images, to learn from and to evaluate on.
+        out: The folder of the new run, which begins with the tasks of the earlier one. Interrupted,
+            the same call resumes it.
+        tasks, order: How the new classes are divided, as in `Stream.split`.
+        model: The model that the earlier run began with, where that lies elsewhere now; or that
+            model itself, as it was before the first task, which is then changed in place.
+        device: Where to load the model.
+        method: By default that of the earlier run, with its settings. Name it where the run was
+            made by a method of your own.
+        settings: By default those of the earlier run.
+        overwrite: Replace another run that `out` holds.
+        more: `control`, `reference`, `watch`, `store_images` and whatever else `teach` takes.
+    """
+    before, new = Path(run), Path(out)
+    if before.resolve() == new.resolve():
+        raise UserError(f"{out} is the run to continue; give the new run a folder of its own")
+    opened = open_run(run_or_copy(before, new, overwrite), model=model, device=device)
+    stored = read_stored_images(opened.folder) if has_stored_images(opened.folder) else None
+    stream, earlier = extend_stream(opened, stored, train, test, tasks=tasks, order=order)
+    return teach(
+        opened.clip,
+        stream,
+        method_of(opened.config) if method is None else method,
+        settings=settings or Settings(**opened.config["settings"]),
+        out=out,
+        earlier=earlier,
+        overwrite=overwrite,
+        **more,
+    )

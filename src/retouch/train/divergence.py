@@ -1,0 +1,62 @@
+"""Notice values that are infinite or NaN before anything is built upon them."""
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from retouch.clip import Clip
+from retouch.distributed import collectives
+from retouch.errors import Diverged, NotFinite, UserError
+from retouch.methods import Method, Settings, TaskUpdate
+from retouch.sparse.finite import not_finite
+
+
+def finite_loss(local: Callable[[], float], settings: Settings, task: int, step: int) -> float:
+    """A step's loss, summed over all ranks."""
+    loss = collectives.all_reduce_scalar(local())
+    if not math.isfinite(loss):
+        raise Diverged(
+            f"the loss became {loss} in task {task + 1}, step {step + 1}; {_advice(settings)}"
+        )
+    return loss
+
+
+def check_finite(update: TaskUpdate, method: Method | None = None) -> None:
+    """Refuse trained weights, and a method's state, that are infinite or NaN."""
+    weights = {name: update.tensors[name] for name in update.selection}
+    if counts := not_finite(weights):
+        total = sum(tensor.numel() for tensor in weights.values())
+        raise NotFinite(
+            f"{sum(counts.values()):,} of {total:,} weights infinite or NaN, the first in "
+            f"{next(iter(counts))}"
+        )
+    if method and (counts := not_finite(method.state())):
+        raise NotFinite(
+            f"{sum(counts.values()):,} infinite or NaN values in what {method.name} remembers, the "
+            f"first in {next(iter(counts))}"
+        )
+
+
+@contextmanager
+def refused_if_not_finite(clip: Clip) -> Iterator[None]:
+    """A model whose features are not finite cannot be taught."""
+    try:
+        yield
+    except NotFinite as why:
+        raise UserError(f"{clip.name} gives {why}; take another copy of its weights") from None
+
+
+@contextmanager
+def diverged_if_not_finite(task: int, settings: Settings) -> Iterator[None]:
+    """A task that leaves such values behind is not learned."""
+    try:
+        yield
+    except NotFinite as why:
+        raise Diverged(f"task {task + 1} left {why}; {_advice(settings)}") from None
+
+
+def _advice(settings: Settings) -> str:
+    return (
+        "nothing of this task counts, and a run's folder keeps the tasks before it. Start again in "
+        f"another folder with a learning rate below {settings.lr:g}"
+    )

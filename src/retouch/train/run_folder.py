@@ -1,0 +1,129 @@
+"""Open the folder of a run again: its model before the first task, and after the last."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from retouch import checksummed
+from retouch.clip import Clip, load
+from retouch.clip.user_model import refuse_code
+from retouch.errors import UserError
+from retouch.evaluate.results import Results
+from retouch.methods import Method, Settings, recipe
+from retouch.methods.merging import BoundedDrop
+from retouch.plural import count
+from retouch.sparse import Delta, fingerprint
+
+CONFIG = "config.yaml"
+_KINDS = {"weights": str, "places": dict, "method": dict, "settings": dict, "data": dict}
+
+
+@dataclass
+class OpenRun:
+    """A run, and its model at any moment of it. `clip` is as it was before the first task."""
+
+    folder: Path
+    config: dict[str, Any]
+    results: Results
+    clip: Clip
+    at: int = 0
+    """So many tasks are learned in `clip` now."""
+
+    def load_task(self, tasks: int | None = None) -> Clip:
+        """The model when so many tasks were learned: 0 is the one before, None the last."""
+        goal = self.results.done if tasks is None else tasks
+        if not 0 <= goal <= self.results.done:
+            raise UserError(
+                f"{self.folder} has learned {count(self.results.done, 'task')}, not {goal}"
+            )
+        while self.at < goal:
+            Delta.load(delta_file(self.folder, self.at)).apply(self.clip.model)
+            self.at += 1
+        while self.at > goal:
+            Delta.load(delta_file(self.folder, self.at - 1)).undo(self.clip.model)
+            self.at -= 1
+        return self.clip
+
+    @property
+    def classes(self) -> list[str]:
+        """All that was learned, in order."""
+        learned = self.results.tasks[: self.results.done]
+        return list(dict.fromkeys(name for task in learned for name in task.classes))
+
+
+def is_run(folder: str | Path) -> bool:
+    return (Path(folder) / CONFIG).is_file()
+
+
+def open_run(
+    folder: str | Path, *, model: str | Clip | None = None, device: str = "cpu", light: bool = False
+) -> OpenRun:
+    """The run in a folder, with the model that it began with.
+
+    Where that model lies elsewhere now, `model` says where, or is the model. It is known by its
+    weights: any other is refused. `light` as in `retouch.load`.
+    """
+    folder = Path(folder)
+    config = read_config(folder)
+    name = model.name if isinstance(model, Clip) else model or config["places"]["model"]
+    if not model:
+        refuse_code(name, folder)
+    try:
+        clip = model if isinstance(model, Clip) else load(name, device=device, light=light)
+    except UserError as why:
+        if model:
+            raise
+        raise UserError(
+            f"{folder} began with the model {name}, which cannot be loaded here: {why}. "
+            "Say where it is now with --model, or name the model itself"
+        ) from None
+    known = fingerprint(clip.model) == config["weights"]
+    if light and not known:
+        return open_run(folder, model=model, device=device)
+    if not known:
+        method, settings = method_of(config), Settings(**config["settings"])
+        method.update.start(clip, settings, None)  # prompts are part of the model it began with
+    if not known and (found := fingerprint(clip.model)) != config["weights"]:
+        raise UserError(
+            f"{folder} began with weights {config['weights'][:12]}, but those of {name} are "
+            f"{found[:12]}; give the model that the run began with as --model"
+        )
+    return OpenRun(folder, config, Results.read(folder), clip)
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """What the run was asked to do."""
+    file = folder / CONFIG
+    try:
+        config = checksummed.read_yaml(file, "take another copy of the run")
+    except FileNotFoundError:
+        raise UserError(f"{folder} holds no run: {CONFIG} is missing there") from None
+    wrong = [key for key, kind in _KINDS.items() if not isinstance(config.get(key), kind)]
+    if wrong:
+        raise UserError(f"{file} is of another version of retouch: {wrong[0]!r} is missing there")
+    return config
+
+
+def method_of(config: dict[str, Any]) -> Method:
+    """The method of a run, with its settings; bounded if the run was."""
+    told = dict(config["method"])
+    known = recipe(told["name"])
+    if "after" in told["after_task"]:
+        settles = told.pop("after_task")
+        inside = (
+            known.after_task.after
+            if isinstance(known.after_task, BoundedDrop)
+            else known.after_task
+        )
+        after = type(inside)(**settles["after"])
+        known = known.with_change({"after_task": BoundedDrop(**{**settles, "after": after})})
+    named = [part for part in (*known.parts, "schedule") if part in told]
+    parts = {f"{part}.{key}": value for part in named for key, value in told[part].items()}
+    return known.with_change(
+        {**parts, **{key: told[key] for key in ("loss", "objective", "drop_last")}}
+    )
+
+
+def delta_file(folder: Path, number: int) -> Path:
+    """What the task of this number changed, from 0."""
+    return folder / "deltas" / f"task-{number + 1:02}.safetensors"

@@ -1,0 +1,58 @@
+"""Watch a run in Weights & Biases, an extra: `pip install retouch[wandb]`."""
+
+from pathlib import Path
+from typing import Any
+
+from retouch.errors import UserError
+from retouch.evaluate.results import Results
+from retouch.train.scalar_logger import ScalarLogger
+
+
+def check_installed() -> None:
+    """Refuse at once where the package is missing, before a model is loaded."""
+    try:
+        import wandb  # noqa: F401
+    except ImportError as why:
+        raise UserError(f"no Weights & Biases ({why}): pip install 'retouch[wandb]'") from None
+
+
+class WandB(ScalarLogger):
+    """Logs the loss of every step, the accuracies after every task, and the final metrics.
+
+    `project` is the W&B project. `name` is what the W&B run is called, `config` what is stored with
+    it. Without a network, set WANDB_MODE=offline and run `wandb sync` later; `folder` is where W&B
+    keeps its files, the working directory by default.
+    """
+
+    def __init__(
+        self,
+        project: str,
+        name: str | None = None,
+        config: dict[str, Any] | None = None,
+        folder: str | Path | None = None,
+    ) -> None:
+        super().__init__()
+        check_installed()
+        import wandb
+
+        place = None if folder is None else str(folder)
+        try:
+            self._run: Any = wandb.init(project=project, name=name, config=config, dir=place)
+        except (wandb.Error, OSError) as why:
+            raise UserError(
+                f"--wandb {project}: Weights & Biases cannot log this run ({why}); run `wandb "
+                "login`, or set WANDB_MODE=offline and `wandb sync` it later"
+            ) from None
+        for curve, step in (("loss/*", "step"), ("accuracy/*", "tasks learned")):
+            self._run.define_metric(curve, step_metric=step)
+
+    def __exit__(self, *error: object) -> None:
+        self._run.finish(exit_code=1 if error and error[0] is not None else 0)
+
+    def log(self, name: str, value: float, step: int) -> None:
+        over = "step" if name.startswith("loss/") else "tasks learned"
+        self._run.log({name: value, over: step})
+
+    def on_evaluate(self, results: Results) -> None:
+        super().on_evaluate(results)
+        self._run.summary.update(results.metrics())
