@@ -24,16 +24,16 @@ from retouch.sparse import (
     by_block,
     difference,
     fingerprint,
+    fingerprints,
     in_order,
     join,
     merge,
     read_change_stats,
     read_header,
     select,
-    xor_diff,
 )
-from retouch.sparse.codec import decode, encode
-from retouch.sparse.delta_file import _check
+from retouch.sparse.delta.codec import decode, encode
+from retouch.sparse.delta.delta_file import _header_checksum
 
 
 @settings(max_examples=100, deadline=None)
@@ -101,11 +101,11 @@ def test_a_digest_reads_again_only_what_may_have_changed(monkeypatch: pytest.Mon
         return plain(tensor)
 
     read: list[tuple[int, ...]] = []
-    plain, digests, model = xor_diff._digest_of, xor_diff.Digests(), network()
+    plain, digests, model = fingerprints._digest_one, fingerprints.Digests(), network()
     state = dict(model.state_dict())
     state["tied"] = state["0.weight"][:3]
-    monkeypatch.setattr(xor_diff, "_digest_of", digest_of)
-    assert digests(state, ()) == xor_diff.digest(state)
+    monkeypatch.setattr(fingerprints, "_digest_one", digest_of)
+    assert digests(state, ()) == fingerprints.digest(state)
     assert len(read) == 2 * 7
     for name, also in (("2.bias", []), ("0.weight", [(3, 30)])):
         read.clear()
@@ -121,8 +121,8 @@ def test_a_digest_reads_again_only_what_may_have_changed(monkeypatch: pytest.Mon
 
 def plain_digest(state: dict[str, torch.Tensor], digest_of: Callable[[torch.Tensor], str]) -> str:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(xor_diff, "_digest_of", digest_of)
-        return xor_diff.digest(state)
+        patch.setattr(fingerprints, "_digest_one", digest_of)
+        return fingerprints.digest(state)
 
 
 def test_base_and_deltas_in_order_give_the_model_after_the_last_task(tmp_path: Path):
@@ -181,7 +181,7 @@ def edited(content: bytes, change: Callable[[dict], None], honest: bool = False)
     header = json.loads(outer["__metadata__"]["retouch"])
     change(header)
     if honest:
-        header["check"] = _check({k: v for k, v in header.items() if k != "check"})
+        header["check"] = _header_checksum({k: v for k, v in header.items() if k != "check"})
     outer["__metadata__"]["retouch"] = json.dumps(header)
     return with_header(outer, payload)
 
@@ -280,7 +280,7 @@ def test_a_foreign_safetensors_file_is_no_delta(tmp_path: Path):
     from safetensors.torch import save_file
 
     save_file({"x": torch.zeros(3)}, tmp_path / "x.safetensors")
-    with pytest.raises(UserError, match="no delta"):
+    with pytest.raises(UserError, match="not a delta"):
         Delta.load(tmp_path / "x.safetensors")
 
 
@@ -302,7 +302,7 @@ def test_size_for_vit_b_16(tmp_path: Path, dtype: torch.dtype, limit: float):
     busy = {n: torch.rand(s) * torch.rand(s[0], 1) ** 4 for n, s in shapes.items()}
     selection = select(busy, 0.10)
     assert selection.count == 12 * (235_929 + 104_857)
-    snapshot = Snapshot(model, selection, at="skipped")
+    snapshot = Snapshot(model, selection, weights_digest="skipped")
     shake(model, selection)
     snapshot.delta().save(tmp_path / "d.safetensors")
     assert (tmp_path / "d.safetensors").stat().st_size <= limit
@@ -463,7 +463,7 @@ def test_deltas_find_their_order():
         in_order([deltas[2], deltas[0]])
     with pytest.raises(UserError, match="which the others do not lead to"):
         in_order([deltas[0], replace(frozen, before="x", after="x")])
-    with pytest.raises(UserError, match="begin alike"):
+    with pytest.raises(UserError, match="both begin at"):
         in_order([deltas[0], learn(network(), seed=9)])
     with pytest.raises(UserError, match="are the same change"):
         in_order([deltas[0], deltas[1], deltas[1]])
@@ -563,7 +563,7 @@ def test_what_cannot_be_merged_is_refused():
         merge(network(), [])
     after = network()
     deltas[0].apply(after)
-    with pytest.raises(UserError, match="begin alike"):
+    with pytest.raises(UserError, match="both begin at"):
         merge(network(), [*deltas, learn(after, seed=7)])
 
 

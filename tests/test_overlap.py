@@ -30,12 +30,12 @@ from retouch.sparse import (
     Selection,
     Snapshot,
     SparseIndex,
-    delta_file,
     locate,
     read_selection,
     select,
 )
-from retouch.sparse.xor_diff import XorDiff
+from retouch.sparse.delta import delta_file
+from retouch.sparse.delta.xor_diff import XorDiff
 from retouch.train import teach
 
 NAMES = ["vision_model.encoder.layers.0.mlp.fc1.weight", "text_model.encoder.layers.0.fc1.weight"]

@@ -12,8 +12,15 @@ from rich.text import Text
 
 from retouch.plural import count
 from retouch.report.phrasing import NONE, file_size, share
-from retouch.sparse import ChangeStats, Header, by_block
-from retouch.sparse.change_stats import bin_edges, block_of, by_tensor, total_stats
+from retouch.sparse import (
+    ChangeStats,
+    Header,
+    bin_edges,
+    block_of,
+    by_block,
+    by_tensor,
+    total_stats,
+)
 
 BARS = "▁▂▃▄▅▆▇█"
 NOTE = (

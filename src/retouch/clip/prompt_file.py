@@ -18,8 +18,7 @@ from retouch.clip.model import Clip
 from retouch.clip.visual_prompts import KINDS, NAME, attach, prompts_of
 from retouch.errors import UserError
 from retouch.files import write_atomically
-from retouch.sparse import fingerprint
-from retouch.sparse.xor_diff import digest
+from retouch.sparse import digest, fingerprint
 
 FILE = "prompts.safetensors"
 FORMAT = "retouch prompts 1"

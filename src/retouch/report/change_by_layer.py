@@ -10,7 +10,7 @@ from matplotlib.ticker import MaxNLocator
 
 from retouch.analysis.layer_names import layers
 from retouch.report.theme import MUTED, STILL, WIDTH, run_colour, styled
-from retouch.sparse.change_stats import ChangeStats, total_stats
+from retouch.sparse import ChangeStats, total_stats
 
 HIGH, GAP, TOP, BOTTOM, LEFT, RIGHT = 1.15, 0.62, 0.7, 0.55, 0.55, 0.1  # inches
 FAR, MANY = "how far it moved, % of its weights", "entries that moved, %"

@@ -29,8 +29,7 @@ from retouch.errors import UserError
 from retouch.evaluate.results import Results, Row
 from retouch.files import write_atomically
 from retouch.methods import Method, TaskUpdate
-from retouch.sparse import Delta, Selection, Snapshot
-from retouch.sparse.xor_diff import Digests, digest
+from retouch.sparse import Delta, Digests, Selection, Snapshot, digest
 from retouch.train.callbacks import Callback
 from retouch.train.checkpoint_file import (
     ANEW,

@@ -15,7 +15,7 @@ from torch import Tensor
 from retouch import checksummed
 from retouch.errors import UserError
 from retouch.files import write_atomically
-from retouch.sparse.xor_diff import digest
+from retouch.sparse import digest
 
 METRICS = "metrics.jsonl"
 REMEDY = "delete it to go on without the losses so far, or take another copy of the run"

@@ -9,8 +9,16 @@ from retouch.clip.user_model import refuse_code
 from retouch.errors import UserError
 from retouch.evaluate.results import Results
 from retouch.files import atomic_folder
-from retouch.sparse import Delta, Header, in_order, join, merge, read_header
-from retouch.sparse.merge import How, side_by_side
+from retouch.sparse import (
+    Delta,
+    Header,
+    MergeMode,
+    in_order,
+    join,
+    merge,
+    read_header,
+    side_by_side,
+)
 from retouch.train.run_folder import OpenRun, delta_file, is_run, open_run
 
 
@@ -78,7 +86,9 @@ class Merged:
     """With so many deltas all of them began; those are not part of it."""
 
 
-def merge_files(paths: Sequence[str | Path], how: How = "sum", base: str | None = None) -> Merged:
+def merge_files(
+    paths: Sequence[str | Path], how: MergeMode = "sum", base: str | None = None
+) -> Merged:
     """Make one delta of several, where a run is one among others, or alone the tasks it learned.
 
     Runs that went on from the same one share their first deltas: these are not merged, or they

@@ -1,8 +1,8 @@
-"""Write ascending positions in few bytes.
+"""Encode ascending positions in few bytes.
 
-A tenth of a matrix at random has about ten entries between neighbours, so the gap to the next one
-fits a byte (`gaps`); where more than an eighth is chosen a map of bits is shorter (`bits`); and a
-whole tensor needs nothing (`all`).
+With a random tenth of a matrix selected, neighbors are about ten entries apart, so the gap to the
+next one fits a byte (`gaps`); if more than an eighth is selected a bitmap is shorter (`bits`); and
+a whole tensor needs nothing (`all`).
 """
 
 from typing import Literal
@@ -14,7 +14,7 @@ Coding = Literal["all", "bits", "gaps"]
 Positions = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
 
-_FAR = 255  # a gap byte of 255 means: 255 further, and the gap goes on
+_CONTINUED = 255  # a byte of 255 adds 255 to the gap, which continues in the next byte
 
 
 def encode(index: Positions | None, size: int) -> tuple[Coding, Bytes]:
@@ -22,14 +22,14 @@ def encode(index: Positions | None, size: int) -> tuple[Coding, Bytes]:
     if index is None:
         return "all", np.empty(0, np.uint8)
     if len(index) > size // 8:
-        chosen = np.zeros(size, bool)
-        chosen[index] = True
-        return "bits", np.packbits(chosen)
+        mask = np.zeros(size, bool)
+        mask[index] = True
+        return "bits", np.packbits(mask)
     return "gaps", _to_gaps(index)
 
 
 def decode(coding: Coding, data: Bytes, size: int) -> Positions | None:
-    """What `encode` was given."""
+    """The positions that `encode` was given."""
     if coding == "all":
         return None
     if coding == "bits":
@@ -39,13 +39,13 @@ def decode(coding: Coding, data: Bytes, size: int) -> Positions | None:
 
 def _to_gaps(index: Positions) -> Bytes:
     gaps = np.diff(index, prepend=-1) - 1
-    far, rest = np.divmod(gaps, _FAR)
-    data = np.full(len(index) + far.sum(), _FAR, np.uint8)
-    data[np.cumsum(far + 1) - 1] = rest
+    continued, rest = np.divmod(gaps, _CONTINUED)
+    data = np.full(len(index) + continued.sum(), _CONTINUED, np.uint8)
+    data[np.cumsum(continued + 1) - 1] = rest
     return data
 
 
 def _from_gaps(data: Bytes) -> Positions:
-    ends = data != _FAR
-    reached = np.cumsum(data.astype(np.int64) + ends) - 1
-    return np.asarray(reached[ends])
+    ends = data != _CONTINUED
+    positions = np.cumsum(data.astype(np.int64) + ends) - 1
+    return np.asarray(positions[ends])

@@ -1,0 +1,145 @@
+"""How far a delta moved each tensor, as its header records it."""
+
+import re
+from collections.abc import Callable, Iterable
+from math import isfinite, sqrt
+from typing import Annotated
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor
+
+from retouch.sparse.delta.xor_diff import XorDiff
+
+BINS = 24
+_FIRST_EXPONENT = -20  # the first bin begins at 2^-20 of the weights
+
+
+class ChangeStats(BaseModel):
+    """How one tensor changed."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    tensor: str
+    size: int
+    """Entries of the tensor."""
+    selected: int
+    """Entries that could move."""
+    moved: int
+    """Entries that did."""
+    change: float
+    """Root mean square of the change, over the entries that moved."""
+    weights: float
+    """Root mean square of the whole tensor before."""
+    histogram: Annotated[list[int], Field(min_length=BINS, max_length=BINS)]
+    """How many moved entries changed by 2^(k-20) to 2^(k-19) of `weights`, for k = 0 … 23; smaller
+    changes count in the first bin, larger ones in the last."""
+
+    @property
+    def relative(self) -> float | None:
+        """The change as a fraction of the weights; None if these were all zero."""
+        return self.change / self.weights if self.weights else None
+
+
+def bin_edges() -> list[float]:
+    """The edges of the histogram's bins, relative to the weights."""
+    return [2.0 ** (_FIRST_EXPONENT + k) for k in range(BINS + 1)]
+
+
+def root_mean_square(tensor: Tensor) -> float:
+    """Over the finite entries, rounded to six digits, so that it is the same on every machine."""
+    flat = _to_float(tensor.detach().reshape(-1))
+    norm = torch.linalg.vector_norm(flat, dtype=torch.float64).item()
+    if not isfinite(norm):
+        flat = flat[flat.isfinite()]
+        norm = torch.linalg.vector_norm(flat, dtype=torch.float64).item()
+    return float(f"{norm / sqrt(flat.numel()):.6g}") if flat.numel() else 0.0
+
+
+def change_stats(name: str, diff: XorDiff, old: Tensor, weights: float) -> ChangeStats:
+    """The statistics of one tensor's change.
+
+    Args:
+        name: The tensor's name.
+        diff: The change.
+        old: The entries that could move, before the change.
+        weights: Root mean square of the whole tensor before the change.
+    """
+    differ = diff.xor.cpu() != 0
+    old = old.cpu()
+    distance = (_to_float(diff.flipped(old)) - _to_float(old)).abs()
+    distance = distance if differ.all() else distance[differ]
+    return ChangeStats(
+        tensor=name,
+        size=diff.index.size,
+        selected=diff.index.count,
+        moved=int(differ.sum()),
+        change=root_mean_square(distance),
+        weights=weights,
+        histogram=_histogram(distance, weights),
+    )
+
+
+def total_stats(stats: Iterable[ChangeStats], name: str | None = None) -> ChangeStats:
+    """Several changes as one: of one tensor in several deltas, or of several tensors in one.
+
+    For one tensor in several deltas, headers do not tell whether the same entry moved twice. So
+    moves are counted: `selected`, `moved` and `histogram` are summed, an entry that moved in two
+    deltas counts twice (and `moved` may exceed `size`), and `change` is the root mean square of a
+    single move. `weights` is from before the first.
+    """
+    parts = list(stats)
+    firsts = {part.tensor: part for part in reversed(parts)}.values()
+    size, moved = sum(p.size for p in firsts), sum(p.moved for p in parts)
+    return ChangeStats(
+        tensor=name or parts[0].tensor,
+        size=size,
+        selected=sum(p.selected for p in parts),
+        moved=moved,
+        change=sqrt(sum(p.moved * p.change**2 for p in parts) / moved) if moved else 0.0,
+        weights=sqrt(sum(p.size * p.weights**2 for p in firsts) / size) if size else 0.0,
+        histogram=[sum(column) for column in zip(*(p.histogram for p in parts), strict=True)],
+    )
+
+
+def by_tensor(stats: Iterable[ChangeStats]) -> list[ChangeStats]:
+    """One per tensor, in the order in which they first appear (see `total_stats`)."""
+    return [total_stats(parts) for parts in _grouped(stats, lambda name: name).values()]
+
+
+def by_block(stats: Iterable[ChangeStats]) -> list[ChangeStats]:
+    """One per transformer block; each tensor outside of blocks by itself."""
+    return [total_stats(parts, name) for name, parts in _grouped(stats, block_of).items()]
+
+
+def block_of(name: str) -> str:
+    """The name of the block that a tensor is in, such as `text_model.encoder.layers.3`.
+
+    The tensor's own name if it is in none.
+    """
+    match = re.match(r"(?:.+?\.)?\d+(?=\.)", name)
+    return match[0] if match else name
+
+
+def _grouped(
+    stats: Iterable[ChangeStats], key: Callable[[str], str]
+) -> dict[str, list[ChangeStats]]:
+    groups: dict[str, list[ChangeStats]] = {}
+    for entry in stats:
+        groups.setdefault(key(entry.tensor), []).append(entry)
+    return groups
+
+
+def _to_float(entries: Tensor) -> Tensor:
+    """In a type in which they can be subtracted."""
+    return entries.double() if entries.element_size() == 8 else entries.float()
+
+
+def _histogram(distance: Tensor, weights: float) -> list[int]:
+    low, *_, high, _ = bin_edges()
+    ratio = distance / weights if weights else torch.full_like(distance, high)
+    ratio = ratio.nan_to_num(nan=high, posinf=high).clamp(low, high)
+    # frexp: ratio = m·2^e with ½ ≤ m < 1, so it lies between 2^(e-1) and 2^e.
+    bins = (torch.frexp(ratio).exponent - 1 - _FIRST_EXPONENT).to(torch.uint8)
+    counts: list[int] = torch.bincount(bins, minlength=BINS).tolist()
+    return counts

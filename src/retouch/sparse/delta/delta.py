@@ -1,0 +1,143 @@
+"""The change that a task made, as one small file that can be applied and undone to the bit.
+
+For every entry that moved the file holds old XOR new of its bit pattern (`xor_diff`). The header
+names, by fingerprint, the weights that the change starts from and those it leads to; any others are
+refused (`delta_file`).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from torch import Tensor, nn
+
+from retouch.errors import UserError
+from retouch.sparse.delta import delta_file
+from retouch.sparse.delta.change_stats import ChangeStats
+from retouch.sparse.delta.xor_diff import XorDiff, flip
+from retouch.sparse.fingerprints import fingerprint
+
+SEQUENCE = "then"
+"""The value of `combined` in the metadata of deltas that were composed one after the other."""
+
+
+@dataclass(frozen=True)
+class Delta:
+    """A change between two states of a model's weights."""
+
+    before: str
+    """Fingerprint of the weights that the change starts from."""
+    after: str
+    """Fingerprint of the weights that it leads to."""
+    changes: Mapping[str, XorDiff]
+    metadata: dict[str, Any] = field(default_factory=dict)
+    """Whatever the reader should know: method, rate, classes, prompts …"""
+    change_stats: Sequence[ChangeStats] = ()
+    """How far each tensor moved; tensors for which that is not known are left out."""
+    model_size: int | None = None
+    """Number of entries in the whole model."""
+    name: str = "this delta"
+    """What messages call it: its file, if it was read from one."""
+
+    def apply(self, model: nn.Module) -> None:
+        """Turn the weights before into the weights after, in place."""
+        self._transform(model, self.before, self.after, "belongs to")
+
+    def undo(self, model: nn.Module) -> None:
+        """Turn the weights after back into the weights before, in place."""
+        self._transform(model, self.after, self.before, "was applied to other weights: it leads to")
+
+    def compose(self, later: "Delta") -> "Delta":
+        """This change and the next one as a single change.
+
+        How far the two together moved a tensor cannot be told without the weights; it is known only
+        for tensors that just one of them changes. `merge`, which has the model, knows all.
+        """
+        if self.after != later.before:
+            raise UserError(
+                f"these deltas do not follow each other: the first leads to {self.after[:12]}, the "
+                f"second belongs to {later.before[:12]}; give them in the order they were learned"
+            )
+        both = self.changes.keys() & later.changes.keys()
+        changes = {**self.changes, **later.changes}
+        changes |= {name: self.changes[name].compose(later.changes[name]) for name in both}
+        stats = [s for s in (*self.change_stats, *later.change_stats) if s.tensor not in both]
+        metadata = combine_metadata([self.metadata, later.metadata], SEQUENCE)
+        size = self.model_size or later.model_size
+        return Delta(self.before, later.after, changes, metadata, stats, size)
+
+    def save(self, path: str | Path) -> None:
+        """Write one safetensors file, whole or not at all."""
+        header = {
+            "before": self.before,
+            "after": self.after,
+            "model_size": self.model_size,
+            "change_stats": list(self.change_stats),
+            "metadata": self.metadata,
+        }
+        delta_file.write(path, self.changes, header)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read what `save` wrote. A file that was cut off or edited is refused."""
+        header, changes = delta_file.read(path)
+        return cls(
+            header.before,
+            header.after,
+            changes,
+            header.metadata,
+            header.change_stats,
+            header.model_size,
+            header.name,
+        )
+
+    def check(self, tensors: Mapping[str, Tensor]) -> None:
+        """Refuse tensors that the change could not be applied to, before any is touched."""
+        for name, change in self.changes.items():
+            if not change.fits(tensors.get(name)):
+                raise UserError(
+                    f"the entry for {name} in {self.name} does not fit; take another copy"
+                )
+            if _overlaps_itself(tensors[name]):
+                raise UserError(
+                    f"entries of {name} share memory, so they cannot be written one by one; call "
+                    ".clone() on it first"
+                )
+
+    def _transform(self, model: nn.Module, start: str, goal: str, relation: str) -> None:
+        tensors = model.state_dict()
+        current = fingerprint(model)
+        if current != start:
+            raise UserError(
+                f"{self.name} {relation} weights {start[:12]}, but the model's are {current[:12]}; "
+                "load the model it was made for, with the deltas before it applied in order"
+            )
+        self.check(tensors)
+        flip(self.changes, tensors)
+        if fingerprint(model) != goal:
+            flip(self.changes, tensors)
+            raise UserError(
+                f"the content of {self.name} does not match its header; take another copy"
+            )
+
+
+def combine_metadata(parts: Sequence[dict[str, Any]], how: str) -> dict[str, Any]:
+    """The metadata of a change made of several: how, of what, and everything they agree on."""
+    flat: list[dict[str, Any]] = []
+    for part in parts:  # a sequence of sequences is stored as one list
+        flat += part["of"] if part.get("combined") == how == SEQUENCE else [part]
+    classes = [name for part in flat for name in part.get("classes", [])]
+    common = {
+        key: flat[0][key]
+        for key in ("model", "prompt", "method")
+        if all(key in part and part[key] == flat[0][key] for part in flat)
+    }
+    if classes:
+        common["classes"] = list(dict.fromkeys(classes))
+    return {**common, "combined": how, "of": flat}
+
+
+def _overlaps_itself(tensor: Tensor) -> bool:
+    """Whether several entries share one place in memory, as after `expand`."""
+    return any(n > 1 and step == 0 for n, step in zip(tensor.shape, tensor.stride(), strict=True))

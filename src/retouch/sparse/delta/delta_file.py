@@ -1,0 +1,223 @@
+"""A delta as one safetensors file: its header, its payload, and the checks on both.
+
+The header is one JSON object. It names the weights that the change belongs to, how each tensor
+changed (`ChangeStats`) and whatever else the reader should know, so that all of this can be read
+without the model and without the change itself. It holds a checksum of the payload and one of
+itself: a file that was cut off, edited or damaged on its way is refused when it is read.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from math import prod
+from pathlib import Path
+from typing import Any, Literal
+
+import safetensors
+import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from safetensors.torch import save as to_bytes
+from torch import Tensor
+
+from retouch.errors import UserError, first_problem
+from retouch.files import write_atomically
+from retouch.sparse.delta.change_stats import ChangeStats, by_tensor
+from retouch.sparse.delta.codec import Coding, decode, encode
+from retouch.sparse.delta.xor_diff import INTEGER_DTYPES, XorDiff
+from retouch.sparse.fingerprints import digest
+from retouch.sparse.select import Selection, SparseIndex
+
+FORMAT = "retouch delta 2"
+
+
+class Layout(BaseModel):
+    """How the change of one tensor is stored."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    shape: tuple[int, ...]
+    dtype: str
+    coding: Coding
+    entries: int
+    """How many could move; the file holds that many."""
+
+
+class Header(BaseModel):
+    """The header of a delta's file."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    format: Literal["retouch delta 2"] = "retouch delta 2"
+    before: str
+    """Fingerprint of the weights that the change starts from."""
+    after: str
+    """Fingerprint of the weights that it leads to."""
+    model_size: int | None = None
+    """Number of entries in the whole model."""
+    tensors: dict[str, Layout]
+    change_stats: list[ChangeStats] = []
+    """One per tensor, except those for which it is not known (see `Delta.compose`)."""
+    metadata: dict[str, Any] = {}
+    payload: str
+    """Checksum of the rest of the file."""
+    name: str = Field("this delta", exclude=True)
+    """The file it was read from."""
+
+    @property
+    def entries(self) -> int:
+        """How many entries could move."""
+        return sum(layout.entries for layout in self.tensors.values())
+
+
+def read_header(path: str | Path) -> Header:
+    """A delta's header; fast, as the change itself is not read."""
+    with _opened(path) as file:
+        return _header(file, path)
+
+
+def read_change_stats(paths: Iterable[str | Path]) -> list[ChangeStats]:
+    """How far several deltas moved each tensor, from their headers alone.
+
+    Give them in the order they were learned. Moves are counted, see `total_stats`. A tensor for
+    which one of the files does not record how far it moved is left out.
+    """
+    headers = [read_header(path) for path in paths]
+    unknown = {
+        name for h in headers for name in h.tensors.keys() - {s.tensor for s in h.change_stats}
+    }
+    return by_tensor(s for h in headers for s in h.change_stats if s.tensor not in unknown)
+
+
+def write(path: str | Path, changes: Mapping[str, XorDiff], header_fields: dict[str, Any]) -> None:
+    """Write one safetensors file, whole or not at all."""
+    tensors: dict[str, Tensor] = {}
+    layouts = {}
+    for name, change in changes.items():
+        index = change.index
+        positions = None if index.index is None else index.index.cpu().numpy()
+        coding, data = encode(positions, index.size)
+        dtype = str(change.dtype).removeprefix("torch.")
+        layouts[name] = Layout(shape=index.shape, dtype=dtype, coding=coding, entries=index.count)
+        tensors[f"{name}:xor"] = change.xor.cpu()
+        tensors[f"{name}:where"] = torch.from_numpy(data)
+    header = Header(tensors=layouts, payload=digest(tensors), **header_fields).model_dump()
+    # All in one entry: safetensors writes several entries in no fixed order.
+    metadata = {"retouch": json.dumps({**header, "check": _header_checksum(header)})}
+    write_atomically(path, to_bytes(tensors, metadata))
+
+
+def read(path: str | Path) -> tuple[Header, dict[str, XorDiff]]:
+    """Read what `write` wrote. Anything else is refused."""
+    with _opened(path) as file:
+        header = _header(file, path)
+        tensors = _payload(file, header)
+        changes = {
+            name: _change(name, layout, tensors[f"{name}:where"], tensors[f"{name}:xor"])
+            for name, layout in header.tensors.items()
+        }
+    return header, changes
+
+
+def read_selection(path: str | Path) -> Selection:
+    """Which entries a delta could move, without how far it moved them.
+
+    If it could move all of them, the header says so, and nothing else is read: such a file is as
+    large as the model.
+    """
+    with _opened(path) as file:
+        header = _header(file, path)
+        partial = any(layout.coding != "all" for layout in header.tensors.values())
+        tensors = _payload(file, header) if partial else {}
+        no_positions = torch.empty(0, dtype=torch.uint8)
+        entries = {
+            name: _index(name, layout, tensors.get(f"{name}:where", no_positions))
+            for name, layout in header.tensors.items()
+        }
+    return Selection(entries, header.model_size)
+
+
+def _payload(file: Any, header: Header) -> dict[str, Tensor]:
+    """The tensors in the file, checked against its header."""
+    expected = {f"{name}:{part}" for name in header.tensors for part in ("xor", "where")}
+    if unexpected := expected ^ set(file.keys()):
+        raise _DamagedDelta(f"{min(unexpected)} is missing, or does not belong there")
+    tensors = {key: file.get_tensor(key) for key in expected}
+    if digest(tensors) != header.payload:
+        raise _DamagedDelta("its content does not match its checksum")
+    return tensors
+
+
+class _DamagedDelta(Exception):
+    """Why a file cannot be a delta; `_opened` adds the file's name."""
+
+
+@contextmanager
+def _opened(path: str | Path) -> Iterator[Any]:
+    """The open file; whatever is wrong with it becomes a UserError that names it."""
+    if not Path(path).is_file():
+        problem = "is a folder, not a delta" if Path(path).is_dir() else "does not exist"
+        raise UserError(f"{path} {problem}; give the path of a delta's file")
+    try:
+        with safetensors.safe_open(str(path), framework="pt") as file:
+            yield file
+    except ValidationError as why:
+        raise UserError(f"{path} is damaged ({first_problem(why)}); take another copy") from None
+    except (_DamagedDelta, safetensors.SafetensorError, json.JSONDecodeError) as why:
+        raise UserError(f"{path} is damaged or not a delta ({why}); take another copy") from None
+    except OSError as why:
+        raise UserError(f"{path} cannot be read ({why})") from None
+
+
+def _header(file: Any, path: str | Path) -> Header:
+    raw = json.loads((file.metadata() or {}).get("retouch", "{}"))
+    version = str(raw.get("format")) if isinstance(raw, dict) else ""
+    if not version.startswith("retouch delta "):
+        raise UserError(f"{path} is a safetensors file, but not a delta written by retouch")
+    if version != FORMAT:
+        raise UserError(
+            f"{path} is a delta of another version of retouch ({version!r}; this one reads "
+            f"{FORMAT!r}); use that version, or learn it again"
+        )
+    checksum = raw.pop("check", None)
+    if checksum != _header_checksum(raw):
+        raise _DamagedDelta("its header does not match its checksum")
+    header = Header.model_validate(raw)
+    header.name = str(path)
+    sizes = {name: prod(layout.shape) for name, layout in header.tensors.items()}
+    for stats in header.change_stats:
+        if sizes.get(stats.tensor) != stats.size:
+            raise _DamagedDelta(f"it says how far {stats.tensor} moved, which is not in it")
+    return header
+
+
+def _header_checksum(header: dict[str, Any]) -> str:
+    """A checksum that does not depend on the order of keys, or on how the JSON is laid out."""
+    plain = json.loads(json.dumps(header))
+    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
+
+
+def _change(name: str, layout: Layout, where: Tensor, xor: Tensor) -> XorDiff:
+    """One tensor's change, checked against its layout."""
+    dtype = getattr(torch, layout.dtype, None)
+    if not isinstance(dtype, torch.dtype) or xor.dtype != INTEGER_DTYPES.get(dtype.itemsize):
+        raise _DamagedDelta(f"{name} cannot be of type {layout.dtype}")
+    index = _index(name, layout, where)
+    if xor.shape != (index.count,):
+        raise _DamagedDelta(f"{name} should have {index.count:,} entries")
+    return XorDiff(index, dtype, xor)
+
+
+def _index(name: str, layout: Layout, where: Tensor) -> SparseIndex:
+    """The entries of one tensor that could move, checked against its layout."""
+    size = prod(layout.shape)
+    num_bytes = {"all": 0, "bits": (size + 7) // 8}.get(layout.coding, where.numel())
+    negative = min(layout.shape, default=0) < 0
+    if negative or where.dtype != torch.uint8 or where.shape != (num_bytes,):
+        raise _DamagedDelta(f"the positions of {name} do not fit its shape")
+    positions = decode(layout.coding, where.numpy(), size)
+    if (size if positions is None else len(positions)) != layout.entries:
+        raise _DamagedDelta(f"{name} should have {layout.entries:,} entries")
+    if positions is not None and len(positions) and positions[-1] >= size:
+        raise _DamagedDelta(f"a position of {name} lies outside of it")
+    return SparseIndex(layout.shape, None if positions is None else torch.from_numpy(positions))

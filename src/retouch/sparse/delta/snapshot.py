@@ -1,0 +1,48 @@
+"""The delta of a task: what became of a selection's weights since a snapshot of them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from retouch.sparse.delta.change_stats import change_stats, root_mean_square
+from retouch.sparse.delta.delta import Delta
+from retouch.sparse.delta.xor_diff import XorDiff, as_integers
+from retouch.sparse.fingerprints import digest, fingerprint
+from retouch.sparse.select import Selection
+
+
+class Snapshot:
+    """A copy of a selection's current weights, to compute later how they changed."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        selection: Selection,
+        weights_digest: str | None = None,
+        tensors: Mapping[str, Tensor] | None = None,
+    ) -> None:
+        """Pass `weights_digest` (fingerprint) and `tensors` (state) if already computed."""
+        self.before = weights_digest or fingerprint(model)
+        self._model = model
+        self._selection = selection
+        state = model.state_dict() if tensors is None else tensors
+        self._model_size = sum(tensor.numel() for tensor in state.values())
+        self._old = {name: index.gather(state[name]) for name, index in selection.items()}
+        self._rms = {name: root_mean_square(state[name]) for name in selection}
+
+    def delta(
+        self,
+        metadata: dict[str, Any] | None = None,
+        tensors: Mapping[str, Tensor] | None = None,
+        weights_digest: str | None = None,
+    ) -> Delta:
+        """What has changed since. `tensors` and `weights_digest` describe the model now."""
+        state = self._model.state_dict() if tensors is None else tensors
+        changes, stats = {}, []
+        for name, index in self._selection.items():
+            old, new = self._old[name], index.gather(state[name])
+            change = changes[name] = XorDiff(index, new.dtype, as_integers(old) ^ as_integers(new))
+            stats.append(change_stats(name, change, old, self._rms[name]))
+        after = weights_digest or digest(state)
+        return Delta(self.before, after, changes, metadata or {}, stats, self._model_size)

@@ -1,0 +1,71 @@
+"""A fingerprint names exactly these weights: SHA-256 over names, types, shapes and bits."""
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
+
+import torch
+from torch import Tensor, nn
+
+from retouch.distributed.cuda_streams import thread_pool
+from retouch.errors import UserError
+from retouch.sparse.storage import storage_pointer
+
+_PARALLEL_FROM = 2**24  # bytes
+_THREADS = 4  # more would starve the other threads of a busy run
+
+
+def fingerprint(model: nn.Module) -> str:
+    """The digest of all of a model's weights and buffers."""
+    return digest(model.state_dict())
+
+
+def digest(tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 over the names, types, shapes and bits of all tensors.
+
+    It is a hash of per-tensor hashes, so that the tensors of a large model are read in parallel.
+    """
+    for name, tensor in tensors.items():
+        if tensor.is_meta:
+            raise UserError(f"{name} is on the meta device, without values; load its weights first")
+    return _combine(_digest_each(tensors))
+
+
+class Digests:
+    """Digests of a model that changes now and then; unchanged tensors are not read again."""
+
+    def __init__(self) -> None:
+        self._cache: dict[str, str] = {}
+
+    def __call__(self, tensors: Mapping[str, Tensor], changed: Iterable[str]) -> str:
+        """The digest of all tensors, given which of them may have changed since the last call.
+
+        Tensors that share memory with a changed one are read again too.
+        """
+        touched = {storage_pointer(tensors[name]) for name in changed}
+        stale = {
+            name: tensor
+            for name, tensor in tensors.items()
+            if name not in self._cache or storage_pointer(tensor) in touched
+        }
+        self._cache |= _digest_each(stale)
+        return _combine({name: self._cache[name] for name in tensors})
+
+
+def _combine(digests: Mapping[str, str]) -> str:
+    lines = [f"{name} {digest}\n" for name, digest in sorted(digests.items())]
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+def _digest_each(tensors: Mapping[str, Tensor]) -> dict[str, str]:
+    parallel = sum(tensor.nbytes for tensor in tensors.values()) > _PARALLEL_FROM
+    with thread_pool(_THREADS) if parallel else nullcontext() as pool:
+        digests = (pool.map if pool else map)(_digest_one, tensors.values())
+        return dict(zip(tensors, digests, strict=True))
+
+
+def _digest_one(tensor: Tensor) -> str:
+    sha = hashlib.sha256(f"{tensor.dtype} {tuple(tensor.shape)}\n".encode())
+    raw = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+    sha.update(raw.numpy().data)
+    return sha.hexdigest()
