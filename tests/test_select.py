@@ -39,7 +39,7 @@ def test_tensors_of_one_size_are_looked_at_together_with_the_same_choice(
     scores = {n: torch.randint(0, 9, s, generator=rng).float() for n, s in sizes.items()}
     expected = {name: top(score, 0.3).tolist() for name, score in scores.items()}
     there = sys.modules["retouch.sparse.select"]  # the package's `select` is the function
-    monkeypatch.setattr(there, "_by_rows", lambda score: True)
+    monkeypatch.setattr(there, "_use_topk", lambda score: True)
     monkeypatch.setattr(there, "_AT_ONCE", at_once)
     found = select(scores, 0.3)
     assert list(found) == list(scores)
@@ -62,7 +62,7 @@ def test_neurons_are_whole_rows_with_the_largest_sums():
 def test_prints_itself_as_a_table():
     selection = select({"a.weight": torch.rand(10, 20), "b": torch.rand(7)}, 0.1, model_size=1000)
     lines = str(selection).splitlines()
-    assert lines[0].split() == ["tensor", "shape", "chosen", "share"]
+    assert lines[0].split() == ["tensor", "shape", "selected", "share"]
     assert lines[1].split() == ["a.weight", "10×20", "20", "10.00", "%"]
     assert lines[-1].split() == ["the", "whole", "model", "1,000", "20", "2.00", "%"]
 
@@ -81,7 +81,7 @@ def test_an_unknown_unit_is_refused():
 @pytest.mark.parametrize("unit", ["weight", "neuron"])
 @pytest.mark.parametrize("by_rows", [False, True])
 def test_nan_is_refused(unit: str, by_rows: bool, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(sys.modules["retouch.sparse.select"], "_by_rows", lambda _: by_rows)
+    monkeypatch.setattr(sys.modules["retouch.sparse.select"], "_use_topk", lambda _: by_rows)
     scores = {name: torch.rand(2, 3) for name in "abc"}
     scores["b"][1, 2] = torch.nan
     with pytest.raises(UserError, match="the scores of b hold NaN"):

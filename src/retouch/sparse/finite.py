@@ -1,4 +1,4 @@
-"""Find NaN and infinite values before they are stored or built upon."""
+"""Find NaN and infinite values before they are stored or used."""
 
 from collections.abc import Mapping
 
@@ -8,9 +8,9 @@ from torch import Tensor
 
 @torch.no_grad()
 def not_finite(tensors: Mapping[str, Tensor]) -> dict[str, int]:
-    """How many entries are infinite or NaN, by tensor; of tensors that have any.
+    """The number of infinite or NaN entries of each tensor that has any.
 
-    Where all is well, the host waits for each device once.
+    If there are none, this synchronizes with each device once.
     """
     floats = {name: tensor for name, tensor in tensors.items() if tensor.is_floating_point()}
     by_device: dict[torch.device, list[Tensor]] = {}

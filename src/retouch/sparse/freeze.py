@@ -1,4 +1,4 @@
-"""Let some parameters move and hold the rest still, so that no gradient is computed for those."""
+"""Train some parameters and freeze the rest, so that no gradient is computed for those."""
 
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -8,15 +8,17 @@ from torch import nn
 
 @contextmanager
 def trainable_only(model: nn.Module, names: Collection[str]) -> Iterator[None]:
-    """While this lasts, just these parameters require a gradient; afterwards all is as before."""
-    before = [(p, p.requires_grad, name in names) for name, p in model.named_parameters()]
-    changed = [(p, flag) for p, flag, moves in before if flag != moves]
-    for parameter, flag in changed:
-        parameter.requires_grad_(not flag)
+    """Only these parameters require a gradient within the block; then flags are as before."""
+    parameters = dict(model.named_parameters())
+    changed = [
+        (p, p.requires_grad) for name, p in parameters.items() if p.requires_grad != (name in names)
+    ]
+    for parameter, requires_grad in changed:
+        parameter.requires_grad_(not requires_grad)
     try:
         yield
     finally:
-        for parameter, _, _ in before:
+        for parameter in parameters.values():
             parameter.grad = None
-        for parameter, flag in changed:
-            parameter.requires_grad_(flag)
+        for parameter, requires_grad in changed:
+            parameter.requires_grad_(requires_grad)

@@ -1,8 +1,8 @@
-"""The losses of a task, for whoever wants to know how much a weight matters to it.
+"""The losses of a task, as scorers take them, and their mean gradient.
 
-They are handed over as a function that returns losses one by one whose *sum* is the mean loss over
-the samples: so a batch may be split into micro-batches in any way, and batches may be of any size,
-without changing a score. Whoever goes through them more than once calls it again.
+Losses are passed as a function that yields them one by one; their *sum* is the mean loss over the
+samples. So a batch may be split into micro-batches in any way, and batches may be of any size,
+without changing a score. Call it again to go through the samples again.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,11 +19,11 @@ Scores = dict[str, Tensor]
 
 
 class BatchedLosses:
-    """Losses that can be gone through as a whole, as any are, or batch by batch.
+    """Losses that can also be taken batch by batch.
 
-    Called, it returns losses whose sum is the mean loss over all samples. Each of its `batches`,
-    called, returns losses whose sum is the mean loss of that batch, with the parameters as they
-    are then: a score that is learned makes a step after each.
+    Calling it yields losses whose sum is the mean loss over all samples. Calling one of its
+    `batches` yields losses whose sum is the mean loss of that batch, with the parameters as they
+    are at that time: a learned score takes an optimizer step after each.
     """
 
     def __init__(self, whole: Losses, batches: Sequence[Losses]) -> None:
@@ -35,14 +35,14 @@ class BatchedLosses:
 
 
 def split_batches(losses: Losses) -> Sequence[Losses]:
-    """The batches of these losses; where they have none, all samples are one batch."""
+    """The batches of these losses; a single one if they are not `BatchedLosses`."""
     return losses.batches if isinstance(losses, BatchedLosses) else [losses]
 
 
 def mean_gradient(parameters: Parameters, losses: Losses) -> Scores:
     """The gradient of the sum of these losses, with its sign; no `.grad` is touched.
 
-    Of several processes (`ranks`), each has its own losses, and the gradient is that of all.
+    Every rank passes its own losses and gets the gradient of all ranks' losses.
     """
     # At least single precision: many small gradients would be lost in a 16-bit sum.
     totals = {
@@ -51,17 +51,17 @@ def mean_gradient(parameters: Parameters, losses: Losses) -> Scores:
         )
         for name, p in parameters.items()
     }
-    wanted = list(parameters.values())
-    seen = 0
+    inputs = list(parameters.values())
+    num_losses = 0
     for loss in losses():
         if loss.requires_grad:
-            slopes = torch.autograd.grad(loss, wanted, allow_unused=True)
-            for total, slope in zip(totals.values(), slopes, strict=True):
-                if slope is not None:
-                    total += slope
-            seen += 1
-        del loss  # what it hangs on would keep a GPU from recording the next one
-    if not seen:
+            gradients = torch.autograd.grad(loss, inputs, allow_unused=True)
+            for total, gradient in zip(totals.values(), gradients, strict=True):
+                if gradient is not None:
+                    total += gradient
+            num_losses += 1
+        del loss  # its graph would prevent the CUDA-graph capture of the next one
+    if not num_losses:
         raise UserError("no loss to score by: the task gave no batch; give it at least one image")
     collectives.all_reduce(totals.values(), "scores")
     return totals

@@ -1,11 +1,11 @@
-"""Scores that are themselves learned, by imagining an update (the paper's appendix on them).
+"""Learned scores: optimize a score per weight through a hypothetical update (paper, appendix).
 
-Each weight θ has a score S. The loss is looked at not at θ but at an imagined θ′ that depends on S,
-and S is moved to lower it, batch by batch, for a few epochs over the samples to score by. For that
-θ′ stands in the parameters while a batch's gradient is taken; the chain rule from θ′ to S is one
-factor, and AdamW makes the step. When all is done the parameters hold θ again, bit for bit.
+Each weight θ has a score S. The loss is evaluated not at θ but at a hypothetical θ′ that depends on
+S, and S is optimized to lower it, batch by batch, for a few epochs over the scoring samples. The
+parameters hold θ′ while a batch's gradient is taken; the chain rule from θ′ to S is one factor, and
+AdamW takes the step. At the end the parameters hold θ again, bit for bit.
 
-With losses that are not `InBatches`, all samples are one batch: a step is then an epoch.
+With losses that are not `BatchedLosses`, all samples are one batch: a step is then an epoch.
 """
 
 from collections.abc import Callable, Iterator
@@ -27,23 +27,23 @@ def mask(
     epochs: int = 5,
     sparsity: float = 1e-3,
 ) -> Scores:
-    """The paper's Mask: S begins as the mean gradient, θ′ = θ − size·S, and L(θ′) + sparsity·‖S‖₁
-    is lowered. A weight's score is |S|: the paper ranks by S, but its S has the gradient's sign,
+    """The paper's Mask: S starts as the mean gradient, θ′ = θ − size·S, and L(θ′) + sparsity·‖S‖₁
+    is minimized. A weight's score is |S|: the paper ranks by S, but its S has the gradient's sign,
     and an update matters in either direction.
 
-    The paper does not name the optimizer here; AdamW is what it uses everywhere else. (By plain
-    descent the paper's numbers would move S by less than a millionth a step, all alike, and rank
-    the weights as `gradient` does.)
+    The paper does not name the optimizer here; AdamW is what it uses everywhere else. (With plain
+    gradient descent, the paper's settings would move every S by less than a millionth per step and
+    rank the weights as `gradient` does.)
     """
     scores = mean_gradient(parameters, losses)
 
     def change(score: Tensor) -> Tensor:
         return -size * score
 
-    def slope(score: Tensor, found: Tensor) -> Tensor:
-        return sparsity * score.sign() - size * found
+    def score_gradient(score: Tensor, gradient: Tensor) -> Tensor:
+        return sparsity * score.sign() - size * gradient
 
-    _learn(parameters, losses, scores, epochs, lr, change, slope)
+    _optimize(parameters, losses, scores, epochs, lr, change, score_gradient)
     return {name: score.abs() for name, score in scores.items()}
 
 
@@ -59,14 +59,15 @@ def piggyback(
     threshold: float = 5e-4,
 ) -> Scores:
     """Piggyback (Mallya et al. 2018) as the paper adapts it: θ′ = θ + size·m(S), where the binary
-    mask m is 1 where S lies above `threshold`. Its gradient is taken as if m(S) were S. The score
-    is S itself, moved by AdamW: the higher, the surer the weight is to be in the mask.
+    mask m is 1 where S is above `threshold`, with the straight-through gradient (as if m(S) were
+    S). The score is S itself, optimized by AdamW: the higher, the more surely the weight is in the
+    mask.
 
-    S begins uniform between −`spread` and `spread`; the paper does not say how far that is.
-    Piggyback's own 0.01 is a hundred of its steps, more than a small task makes in five epochs: the
-    selection would stay as it was drawn, and did (docs/bench.md).
+    S starts uniform between −`spread` and `spread`; the paper does not give the range. Piggyback's
+    own 0.01 is a hundred of its steps, more than a small task takes in five epochs: the selection
+    would stay as it was drawn, and did (docs/bench.md).
     """
-    rng = torch.Generator().manual_seed(seed)  # on the CPU: every device draws the same
+    rng = torch.Generator().manual_seed(seed)  # on the CPU: the same draw on every device
     scores = {
         name: ((2 * torch.rand(p.shape, generator=rng) - 1) * spread).to(p.device)
         for name, p in parameters.items()
@@ -75,44 +76,44 @@ def piggyback(
     def change(score: Tensor) -> Tensor:
         return size * (score > threshold)
 
-    def slope(score: Tensor, found: Tensor) -> Tensor:
-        return size * found.to(score.dtype)
+    def score_gradient(score: Tensor, gradient: Tensor) -> Tensor:
+        return size * gradient.to(score.dtype)
 
-    _learn(parameters, losses, scores, epochs, lr, change, slope)
+    _optimize(parameters, losses, scores, epochs, lr, change, score_gradient)
     return scores
 
 
-def _learn(
+def _optimize(
     parameters: Parameters,
     losses: Losses,
     scores: Scores,
     epochs: int,
     lr: float,
     change: Callable[[Tensor], Tensor],
-    slope: Callable[[Tensor, Tensor], Tensor],
+    score_gradient: Callable[[Tensor, Tensor], Tensor],
 ) -> None:
-    """Move the scores, in place, batch by batch.
+    """Optimize the scores, in place, batch by batch.
 
-    `change` is θ′ − θ for a score; `slope` leads from the loss's gradient at θ′ to that of S.
+    `change(S)` is θ′ − θ; `score_gradient(S, g)` is the gradient of S, given the gradient at θ′.
     """
     optimizer = torch.optim.AdamW(list(scores.values()), lr)
-    with _put_back(parameters) as original:
+    with _restored(parameters) as original:
         for _ in range(epochs):
             for batch in split_batches(losses):
                 with torch.no_grad():
                     for name, parameter in parameters.items():
                         parameter.copy_(original[name] + change(scores[name]))
-                found = mean_gradient(parameters, batch)
+                gradients = mean_gradient(parameters, batch)
                 for name, score in scores.items():
-                    score.grad = slope(score, found[name])
+                    score.grad = score_gradient(score, gradients[name])
                 optimizer.step()
     for score in scores.values():
         score.grad = None
 
 
 @contextmanager
-def _put_back(parameters: Parameters) -> Iterator[Scores]:
-    """A copy of the parameters, to which they return whatever happens."""
+def _restored(parameters: Parameters) -> Iterator[Scores]:
+    """A copy of the parameters, which get its values back however the block ends."""
     original = {name: p.detach().clone() for name, p in parameters.items()}
     try:
         yield original

@@ -1,8 +1,8 @@
 """Find the weights that a method may move, by the names that transformer libraries give them.
 
-A block's parameter is called `<anything>.<number of the block>.<place inside the block>`; what
-tells a first MLP layer from an attention projection is the place. The table below is all that
-`retouch` knows about architectures.
+A block's parameter is called `<anything>.<number of the block>.<path inside the block>`; the path
+tells a first MLP layer from an attention projection. The table below is all that `retouch` knows
+about architectures.
 """
 
 import re
@@ -40,53 +40,53 @@ KINDS = (*LAYER_PATTERNS, "everything")
 
 
 def locate(model: nn.Module, where: str | Sequence[str] = "first-mlp") -> dict[str, nn.Parameter]:
-    """Name and return the parameters of one kind (see `KINDS`), or those that a pattern names.
+    """The parameters of one kind (see `KINDS`), or those that match a pattern, by name.
 
-    A pattern is compared with the names of parameters and modules: `"*.mlp.fc1"`,
+    A pattern is compared with the names of parameters and of modules: `"*.mlp.fc1"`,
     `["blocks.3.*", "head.weight"]`.
     """
     parameters = dict(model.named_parameters())
     if where == "everything":
-        found = parameters
+        located = parameters
     elif isinstance(where, str) and where in LAYER_PATTERNS:
-        pattern = _in_block(where)
-        found = {name: p for name, p in parameters.items() if pattern.fullmatch(name)}
+        pattern = _block_pattern(where)
+        located = {name: p for name, p in parameters.items() if pattern.fullmatch(name)}
     else:
-        found = _matching(parameters, [where] if isinstance(where, str) else where)
-    if not found:
-        raise UserError(_nothing_found(model, where))
-    return found
+        located = _matching(parameters, [where] if isinstance(where, str) else where)
+    if not located:
+        raise UserError(_no_match_message(model, where))
+    return located
 
 
 def block_names(model: nn.Module) -> list[str]:
     """The transformer blocks, in order: every module that holds a first MLP layer."""
-    pattern = _in_block("first-mlp")
+    pattern = _block_pattern("first-mlp")
     matches = (pattern.fullmatch(name) for name, _ in model.named_parameters())
     return list(dict.fromkeys(match["block"] for match in matches if match))
 
 
 def neuron_axis(model: nn.Module, name: str) -> int:
-    """The axis of a weight along which neurons lie: 0 as in `nn.Linear`, 1 in GPT-2's Conv1D."""
-    owner = model.get_submodule(name.rpartition(".")[0])
-    return 1 if type(owner).__name__ == "Conv1D" else 0
+    """A weight's axis of output neurons: 0 as in `nn.Linear`, 1 in GPT-2's Conv1D."""
+    module = model.get_submodule(name.rpartition(".")[0])
+    return 1 if type(module).__name__ == "Conv1D" else 0
 
 
-def _in_block(kind: str) -> re.Pattern[str]:
+def _block_pattern(kind: str) -> re.Pattern[str]:
     return re.compile(rf"(?P<block>(?:.+\.)?\d+)\.(?:{'|'.join(LAYER_PATTERNS[kind])})")
 
 
 def _matching(
     parameters: dict[str, nn.Parameter], patterns: Sequence[str]
 ) -> dict[str, nn.Parameter]:
-    def wanted(name: str) -> bool:
-        owner = name.rpartition(".")[0]
-        return any(fnmatchcase(name, p) or fnmatchcase(owner, p) for p in patterns)
+    def matches(name: str) -> bool:
+        module = name.rpartition(".")[0]
+        return any(fnmatchcase(name, p) or fnmatchcase(module, p) for p in patterns)
 
-    return {name: p for name, p in parameters.items() if wanted(name)}
+    return {name: p for name, p in parameters.items() if matches(name)}
 
 
-def _nothing_found(model: nn.Module, where: str | Sequence[str]) -> str:
-    """What to say where nothing was found: the linear layers there are, and how to name one."""
+def _no_match_message(model: nn.Module, where: str | Sequence[str]) -> str:
+    """Lists the model's weight matrices, and how to name one."""
     linear = [
         (re.sub(r"\b\d+\b", "*", name), tuple(module.weight.shape))
         for name, module in model.named_modules()

@@ -1,8 +1,8 @@
-"""The gradient of some rows of a linear layer, without that of the others.
+"""The gradient of some rows of a linear layer, without computing that of the others.
 
-Where whole neurons are selected, the product that gives the gradient of all rows is nine tenths
-waste. While `only_rows` lasts, a layer computes as before, and its backward pass multiplies just
-the chosen columns of what comes back.
+If whole neurons are selected, nine tenths of the product that gives the weight's gradient are
+wasted. Within `train_rows_only`, a layer's forward pass is unchanged, and its backward pass
+multiplies only the selected columns of the output gradient.
 """
 
 from collections.abc import Iterable, Iterator
@@ -17,69 +17,72 @@ from torch.nn.functional import linear
 from retouch.sparse.select import SparseIndex
 
 
-def whole_rows(chosen: SparseIndex) -> Tensor | None:
-    """The rows that are chosen, if these are whole rows of a matrix."""
-    if chosen.index is None or len(chosen.shape) != 2:
+def whole_rows(index: SparseIndex) -> Tensor | None:
+    """The selected rows, if the selection consists of whole rows of a matrix."""
+    if index.index is None or len(index.shape) != 2:
         return None
-    wide = chosen.shape[1]
-    if not chosen.count or chosen.count % wide:
+    width = index.shape[1]
+    if not index.count or index.count % width:
         return None
-    starts = chosen.index.view(-1, wide)
-    whole = starts[:, :1] + torch.arange(wide, device=starts.device)
-    first = starts[:, 0]
-    return first // wide if torch.equal(starts, whole) and not (first % wide).any() else None
+    positions = index.index.view(-1, width)
+    first = positions[:, 0]
+    contiguous = first[:, None] + torch.arange(width, device=positions.device)
+    if not torch.equal(positions, contiguous) or (first % width).any():
+        return None
+    return first // width
 
 
 def linear_layers(model: nn.Module, names: Iterable[str]) -> dict[str, nn.Linear]:
-    """The plain linear layers whose weights have these names."""
-    found = {}
+    """The plain `nn.Linear` layers among the owners of these weights, by the weight's name."""
+    layers = {}
     for name in names:
-        owner, _, last = name.rpartition(".")
-        layer = model.get_submodule(owner)
-        if last == "weight" and type(layer) is nn.Linear:
-            found[name] = layer
-    return found
+        module_name, _, attribute = name.rpartition(".")
+        module = model.get_submodule(module_name)
+        if attribute == "weight" and type(module) is nn.Linear:
+            layers[name] = module
+    return layers
 
 
 @contextmanager
 def train_rows_only(layer: nn.Linear, rows: Tensor, entries: nn.Parameter) -> Iterator[None]:
-    """While this lasts, `entries` (the rows, flat) gets the gradient, and the weight none."""
-    flag = layer.weight.requires_grad
+    """Within the block `entries` (the rows, flat) gets a gradient, and the weight gets none."""
+    requires_grad = layer.weight.requires_grad
     layer.weight.requires_grad_(False)
 
     def forward(inputs: Tensor) -> Tensor:
-        found: Tensor = _Rows.apply(  # type: ignore[no-untyped-call]
+        output: Tensor = _RowLinear.apply(  # type: ignore[no-untyped-call]
             inputs, layer.weight, layer.bias, rows, entries
         )
-        return found
+        return output
 
     layer.forward = forward  # type: ignore[method-assign, assignment]
     try:
         yield
     finally:
         del layer.forward
-        layer.weight.requires_grad_(flag)
+        layer.weight.requires_grad_(requires_grad)
 
 
-class _Rows(torch.autograd.Function):
-    """A linear layer whose weight stands still, but for the rows that `entries` stands for."""
+class _RowLinear(torch.autograd.Function):
+    """A linear layer with a frozen weight; the gradient of some of its rows goes to `entries`."""
 
     @staticmethod
     def forward(
         ctx: Any, inputs: Tensor, weight: Tensor, bias: Tensor | None, rows: Tensor, entries: Tensor
     ) -> Tensor:
-        out = linear(inputs, weight, bias)
-        ctx.save_for_backward(inputs.to(out.dtype), weight, rows)
-        ctx.kind = inputs.dtype
-        return out
+        output = linear(inputs, weight, bias)
+        ctx.save_for_backward(inputs.to(output.dtype), weight, rows)
+        ctx.input_dtype = inputs.dtype
+        return output
 
     @staticmethod
-    def backward(ctx: FunctionCtx, *slopes: Any) -> tuple[Tensor | None, ...]:
-        (slope,) = slopes
+    def backward(ctx: FunctionCtx, *grad_outputs: Any) -> tuple[Tensor | None, ...]:
+        (grad,) = grad_outputs
         inputs, weight, rows = ctx.saved_tensors  # type: ignore[attr-defined]
-        back = None
+        grad_inputs = None
         if ctx.needs_input_grad[0]:  # type: ignore[attr-defined]
-            back = (slope @ weight.to(slope.dtype)).to(ctx.kind)  # type: ignore[attr-defined]
-        chosen = slope.flatten(0, -2).index_select(1, rows)
-        own = (chosen.T @ inputs.flatten(0, -2)).to(weight.dtype)
-        return back, None, None, None, own.flatten()
+            dtype = ctx.input_dtype  # type: ignore[attr-defined]
+            grad_inputs = (grad @ weight.to(grad.dtype)).to(dtype)
+        grad_rows = grad.flatten(0, -2).index_select(1, rows)
+        grad_entries = (grad_rows.T @ inputs.flatten(0, -2)).to(weight.dtype)
+        return grad_inputs, None, None, None, grad_entries.flatten()

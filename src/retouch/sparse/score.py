@@ -1,6 +1,6 @@
-"""How much does each weight matter for a task? A scorer answers with one number a weight.
+"""How much does each weight matter for a task? A scorer returns one number per weight.
 
-A scorer is a function of three things: the parameters, the task's losses (see `losses`) and a seed.
+A scorer is a function of the parameters, the task's losses (see `gradients`) and a seed.
 """
 
 from collections.abc import Callable
@@ -15,16 +15,17 @@ Scorer = Callable[[Parameters, Losses, int], Scores]
 
 def gradient(parameters: Parameters, losses: Losses, seed: int = 0) -> Scores:
     """Equation 2 of the paper: the magnitude of the mean gradient, |1/N′ Σ g(x)|."""
-    return {name: slope.abs() for name, slope in mean_gradient(parameters, losses).items()}
+    gradients = mean_gradient(parameters, losses)
+    return {name: gradient.abs() for name, gradient in gradients.items()}
 
 
 def magnitude(parameters: Parameters, losses: Losses, seed: int = 0) -> Scores:
-    """The size of the weight itself, whatever the task."""
+    """The magnitude of the weight itself, whatever the task."""
     return {name: p.detach().abs().float() for name, p in parameters.items()}
 
 
 def random(parameters: Parameters, losses: Losses, seed: int = 0) -> Scores:
-    """A fair lottery, drawn on the CPU so that every device draws the same."""
+    """Uniform random numbers, drawn on the CPU so that every device gets the same."""
     rng = torch.Generator().manual_seed(seed)
     return {name: torch.rand(p.shape, generator=rng).to(p.device) for name, p in parameters.items()}
 
