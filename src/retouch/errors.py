@@ -9,7 +9,21 @@ _LONGEST = 400
 
 
 class UserError(ValueError):
-    """A mistake in what was asked for. The command line prints it without a traceback."""
+    """A mistake in what was asked for. The command line prints it without a traceback.
+
+    Args:
+        message: The value, what is wrong with it and what to do. It names no command-line option.
+        argument: The argument that puts it right, such as `overwrite=True`. It is shown in
+            brackets after the message; the command line shows its own option there instead.
+    """
+
+    def __init__(self, message: str, *, argument: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.argument = argument
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.argument})" if self.argument else self.message
 
 
 class NotFinite(UserError):

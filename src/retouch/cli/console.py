@@ -58,7 +58,7 @@ def user_errors(folder: Path | None = None) -> Iterator[None]:
     try:
         yield
     except UserError as why:
-        _fail(str(why), 1)
+        _fail(_with_option(why), 1)
     except ValidationError as why:
         _fail(first_problem(why), 1)
     except KeyboardInterrupt:
@@ -68,6 +68,12 @@ def user_errors(folder: Path | None = None) -> Iterator[None]:
         _fail(f"stopped.{kept}", 130)
     except OSError as why:
         _fail(_refused(why), 1)
+
+
+def _with_option(why: UserError) -> str:
+    """The message of the library, with the option that puts it right where there is one."""
+    name = why.argument.partition("=")[0].replace("_", "-")
+    return f"{why.message} (--{name})" if name else why.message
 
 
 def _refused(why: OSError) -> str:

@@ -209,16 +209,17 @@ def broadcast_str(make: Callable[[], str]) -> str:
     """What the first process makes, known to all; if it is the user's mistake, to all as well."""
     if _device is None:
         return make()
-    said = ["", ""]
+    said: list[Any] = ["", ""]
     if is_rank0():
         try:
             said = ["", make()]
         except UserError as why:
-            _shout(["error", str(why)])
+            _shout(["error", [why.message, why.argument]])
             raise
     kind, content = _shout(said)
     if kind:
-        raise UserError(content)
+        message, argument = content
+        raise UserError(message, argument=argument)
     return str(content)
 
 
