@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from retouch.clip import Pair
+from retouch.clip import DualEncoder
 from retouch.clip.preprocess import Preprocess
 
 
@@ -25,7 +25,7 @@ def tokenize(prompts: list[str]) -> dict[str, Tensor]:
     return {"letters": letters, "mask": mask}
 
 
-def letters_clip() -> Pair:
+def letters_clip() -> DualEncoder:
     torch.manual_seed(0)
     images = nn.Sequential(nn.Flatten(), nn.Linear(8 * 8 * 3, 16))
-    return Pair(images, Letters(), tokenize, Preprocess(size=(8, 8)))
+    return DualEncoder(images, Letters(), tokenize, Preprocess(size=(8, 8)))

@@ -22,7 +22,7 @@ BOMB = "[&a [1], &b [*a, *a, *a, *a], &c [*b, *b, *b, *b], *c]"
 @pytest.mark.parametrize(
     ("argument", "value", "complaint"),
     [
-        ("clip", tiny_clip().model, "a CLIPModel; .*retouch.Pair"),
+        ("clip", tiny_clip().model, "a CLIPModel; .*retouch.DualEncoder"),
         ("clip", "openai/clip", r"'openai/clip'; load it first: retouch.load\('openai/clip'\)"),
         ("clip", None, "clip cannot be None"),
         ("stream", TRAIN, "stream cannot be a Images; .*Stream.split"),

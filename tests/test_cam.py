@@ -25,7 +25,7 @@ from retouch.analysis.neurons import layer_of, selected_neurons
 from retouch.analysis.pointing import Pointing, pointing_game
 from retouch.builtin.pictures import render, scenes
 from retouch.builtin.pictures.captions import with_article
-from retouch.clip import Clip, Pair, Preprocess
+from retouch.clip import Clip, DualEncoder, Preprocess
 from retouch.clip.open_clip import OpenClip, _library
 from retouch.errors import UserError
 from retouch.report.cam import Shown, figure, overlay, wrapped, write_cam
@@ -86,7 +86,7 @@ def by_hand() -> Clip:
 
     size = (ROWS * PATCH, COLUMNS * PATCH)
     plain = Preprocess(size=size, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
-    return Pair(Eyes(), ColourWords(), tokenize, plain, name="by hand")
+    return DualEncoder(Eyes(), ColourWords(), tokenize, plain, name="by hand")
 
 
 def coloured() -> Tensor:

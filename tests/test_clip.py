@@ -19,7 +19,7 @@ from tiny import images, tiny_clip, tiny_config, tiny_folder, tiny_tokenizer
 from torch import nn
 
 import retouch
-from retouch.clip import Clip, Pair, Preprocess
+from retouch.clip import Clip, DualEncoder, Preprocess
 from retouch.clip.hf import HuggingFaceClip
 from retouch.clip.open_clip import OpenClip, _library
 from retouch.clip.zero_shot import PromptEnsemble, classifier, fill_template
@@ -97,7 +97,7 @@ def own_pair() -> Clip:
 
     torch.manual_seed(0)
     images = nn.Sequential(nn.Flatten(), nn.Linear(16 * 16 * 3, 16))
-    return Pair(images, Words(), tokenize, Preprocess(size=(16, 16)), logit_scale=50)
+    return DualEncoder(images, Words(), tokenize, Preprocess(size=(16, 16)), logit_scale=50)
 
 
 BACKBONES: dict[str, Callable[[], Clip]] = {
@@ -143,7 +143,7 @@ def test_a_prompts_feature_does_not_depend_on_its_neighbours(backbone: Clip):
 def test_blocks_of_each_tower(backbone: Clip):
     blocks = backbone.blocks
     assert blocks.keys() == {"image", "text"}
-    if not isinstance(backbone, Pair):
+    if not isinstance(backbone, DualEncoder):
         assert blocks["image"]
         assert blocks["text"]
         assert all(name.startswith(backbone.image_prefix) for name in blocks["image"])
@@ -304,7 +304,7 @@ def pair_with_tokenizer() -> Clip:
         longest = max(len(ids) for ids in tokenizer(prompts)["input_ids"])
         return tokenizer(prompts, padding="max_length", max_length=longest, return_tensors="pt")
 
-    return Pair(nn.Flatten(), Words(), tokenize, Preprocess(size=(16, 16)))
+    return DualEncoder(nn.Flatten(), Words(), tokenize, Preprocess(size=(16, 16)))
 
 
 @pytest.mark.parametrize("name", [*BACKBONES, "own pair with a tokenizer"])
@@ -461,7 +461,7 @@ def test_another_kind_of_model(tmp_path: Path):
     import transformers
 
     transformers.BertConfig().save_pretrained(tmp_path)
-    with pytest.raises(UserError, match=r"type 'bert'.*retouch\.Pair"):
+    with pytest.raises(UserError, match=r"type 'bert'.*retouch\.DualEncoder"):
         retouch.load(str(tmp_path))
 
 
@@ -549,7 +549,7 @@ def test_the_real_dual_encoder_through_the_wrapper(shared: Path, monkeypatch: py
             return self.projection(self.tower(**tokens).pooler_output)
 
     settings = json.loads((folder / "preprocessor_config.json").read_text())
-    clip = Pair(
+    clip = DualEncoder(
         Images(),
         Texts(),
         lambda prompts: tokenizer(list(prompts), padding=True, return_tensors="pt"),

@@ -125,7 +125,8 @@ def own_pair() -> Clip:
         return {"letters": torch.tensor([[ord(c) for c in p.ljust(40)] for p in prompts])}
 
     towers = nn.Sequential(nn.Flatten(), nn.Linear(16 * 16 * 3, 8)), Letters()
-    return retouch.Pair(*towers, tokenize, retouch.Preprocess(size=(16, 16)), logit_scale=20.0)
+    preprocess = retouch.Preprocess(size=(16, 16))
+    return retouch.DualEncoder(*towers, tokenize, preprocess, logit_scale=20.0)
 
 
 @pytest.mark.parametrize("name", METHODS)

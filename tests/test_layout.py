@@ -240,7 +240,7 @@ def test_a_method_learns_such_a_model_and_resumes(name: str, tmp_path: Path):
 def test_such_models_are_saved(tmp_path: Path):
     odd_clip().save(tmp_path / "hf")
     assert fingerprint(retouch.load(str(tmp_path / "hf")).model) == fingerprint(tiny_clip().model)
-    pair = retouch.Pair(network(), Tied(), lambda prompts: {}, Preprocess(size=(8, 8)))
+    pair = retouch.DualEncoder(network(), Tied(), lambda prompts: {}, Preprocess(size=(8, 8)))
     pair.save(tmp_path / "pair")
     saved = load_file(tmp_path / "pair" / "model.safetensors")
     state = pair.model.state_dict()

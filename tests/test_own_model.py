@@ -26,7 +26,7 @@ from torch import nn
 def load():
     torch.manual_seed(1)
     images = nn.Sequential(nn.Flatten(), nn.Linear(16 * 16 * 3, 32))
-    return retouch.Pair(images, Letters(), tokenize, retouch.Pixels(size=(16, 16)))
+    return retouch.DualEncoder(images, Letters(), tokenize, retouch.Preprocess(size=(16, 16)))
 
 def nothing():
     return 3

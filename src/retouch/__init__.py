@@ -18,8 +18,8 @@ _HOME = {
     "Bench": "bench",
     "Clip": "clip",
     "Delta": "sparse",
+    "DualEncoder": "clip",
     "Images": "data",
-    "Pair": "clip",
     "Preprocess": "clip",
     "RECIPES": "methods",
     "Results": "evaluate",
@@ -51,7 +51,7 @@ __all__ = sorted(_HOME)
 
 if TYPE_CHECKING:
     from retouch.bench import Bench, load_suite
-    from retouch.clip import Clip, Pair, Preprocess
+    from retouch.clip import Clip, DualEncoder, Preprocess
     from retouch.clip.load import load
     from retouch.data import Images, Splits, Stream, cached, in_memory, read_data, read_pairs
     from retouch.evaluate import Results

@@ -2,7 +2,7 @@
 
 from retouch.clip.load import load
 from retouch.clip.losses import Batch, Features
-from retouch.clip.model import Clip, Pair, Tokens
+from retouch.clip.model import Clip, DualEncoder, Tokens
 from retouch.clip.preprocess import Preprocess
 
-__all__ = ["Batch", "Clip", "Features", "Pair", "Preprocess", "Tokens", "load"]
+__all__ = ["Batch", "Clip", "DualEncoder", "Features", "Preprocess", "Tokens", "load"]

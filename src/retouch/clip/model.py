@@ -189,7 +189,7 @@ class Clip(ABC):
         return other
 
 
-class Pair(Clip):
+class DualEncoder(Clip):
     """Anyone's own pair of encoders.
 
     `images` maps normalized pixels to features, `texts` is called with what `tokenize` returns.

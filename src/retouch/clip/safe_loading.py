@@ -17,7 +17,7 @@ from retouch.errors import UserError
 INDEX = "model.safetensors.index.json"
 NO_CODE = (
     "it brings Python code of its own (auto_map), which retouch never runs. If you trust it, load "
-    "it yourself and wrap its encoders in retouch.Pair"
+    "it yourself and wrap its encoders in retouch.DualEncoder"
 )
 
 
@@ -70,10 +70,10 @@ def check_config(source: str, config: Mapping[str, Any], types: Mapping[str, str
             "A folder needs config.json, model.safetensors and its tokenizer's files"
         )
     if not isinstance(kind, str) or kind not in types:
-        code = f"; and {NO_CODE}" if "auto_map" in config else "; wrap others in retouch.Pair"
+        other = f"and {NO_CODE}" if "auto_map" in config else "wrap others in retouch.DualEncoder"
         raise UserError(
             f"{source} is a model of type {kind!r}. retouch loads {' and '.join(types)} from "
-            f"transformers{code}"
+            f"transformers; {other}"
         )
     for attention in _entries(config, ("attn_implementation", "_attn_implementation")):
         if isinstance(attention, str) and "/" in attention:

@@ -58,7 +58,7 @@ def load_user_model(name: str) -> Clip:
     if not isinstance(clip, Clip):
         raise UserError(
             f"--model {name}: {wanted}() returned a {type(clip).__name__}; it must return a "
-            "retouch.Clip, such as retouch.Pair(images, texts, tokenize, pixels)"
+            "retouch.Clip, such as retouch.DualEncoder(images, texts, tokenize, pixels)"
         )
     clip.name = name
     clip.model.eval()

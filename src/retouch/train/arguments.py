@@ -62,7 +62,7 @@ def _to_clip(value: object) -> str:
     if isinstance(value, nn.Module):
         return (
             "load it by retouch.load(NAME), or wrap its encoders, its tokenizer and how it wants "
-            "its pictures in retouch.Pair"
+            "its pictures in retouch.DualEncoder"
         )
     return "give what retouch.load(NAME) returns"
 
