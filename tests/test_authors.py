@@ -18,6 +18,7 @@ from retouch.data.replay import ReplayBuffer
 from retouch.methods import Settings, TaskContext, recipe
 from retouch.methods.method import Cosine
 from retouch.methods.spu_released import ReleasedReplay, ReleasedSchedule
+from retouch.random_streams import RandomStream
 from retouch.sparse import locate
 from retouch.train.loop import task_context
 
@@ -85,7 +86,7 @@ def test_the_score_is_the_sum_of_gradients_that_are_never_reset():
     context = lesson_of(clip, 5, 4)  # 7 full batches, of which ⌊7/4⌋ + 2 = 3 are looked at
     chosen = recipe("spu-code").update.begin(context)
     weights = locate(clip.model)
-    order = context.rng(3).permutation(context.task.train)
+    order = context.rng(RandomStream.SCORING).permutation(context.task.train)
     clip.model.zero_grad()
     total = {name: torch.zeros_like(p) for name, p in weights.items()}
     clip.model.requires_grad_(True)

@@ -17,6 +17,7 @@ ROOMS = [
     "errors",
     "printable",
     "plural",
+    "random_streams",
     "files",
     "output_paths",
     "checksummed",

@@ -21,9 +21,9 @@ from retouch.clip.model import Clip
 from retouch.clip.vit_adapter import ViTAdapter, attend
 from retouch.distributed import collectives
 from retouch.errors import UserError
+from retouch.random_streams import RandomStream
 
 NAME = "prompts"
-_INIT = 52  # what the random choice is for, beside the run's seed
 
 
 class VisualPrompts(nn.Module):
@@ -147,7 +147,7 @@ class PoolPrompts(VisualPrompts):
 
     def __init__(self, *, width: int, pool: int, length: int, top: int, seed: int = 0) -> None:
         super().__init__(width=width, pool=pool, length=length, top=top)
-        rng = np.random.default_rng([seed, _INIT])
+        rng = np.random.default_rng([seed, RandomStream.PROMPT_INIT])
         self.pool = _fresh(rng, pool, length, width)
         self.keys = _fresh(rng, pool, width)
         self._top = top
@@ -196,7 +196,7 @@ class ExpertPrompts(VisualPrompts):
         layers = {"general": list(general), "expert": list(expert)}
         lengths = {"general_length": general_length, "expert_length": expert_length}
         super().__init__(width=width, tasks=tasks, **layers, **lengths)
-        rng = np.random.default_rng([seed, _INIT])
+        rng = np.random.default_rng([seed, RandomStream.PROMPT_INIT])
         self._layers = layers
         self.general = _fresh(rng, len(general), 2, general_length, width)
         each = [

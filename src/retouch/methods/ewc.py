@@ -24,9 +24,8 @@ from retouch.methods.lora import QUERY_AND_VALUE
 from retouch.methods.method import Regularizer
 from retouch.methods.settings import Settings
 from retouch.methods.task_context import TaskContext, even_batches
+from retouch.random_streams import RandomStream
 from retouch.sparse import locate, trainable_only
-
-_CHOICE = 33  # the purpose of the dice that the reference pairs are chosen with
 
 
 class EWC(Regularizer):
@@ -57,7 +56,7 @@ class EWC(Regularizer):
                 "needs two or more, as an image is told apart from others"
             )
         held = locate(clip.model, self.where)
-        rng = np.random.default_rng([settings.seed, _CHOICE])
+        rng = np.random.default_rng([settings.seed, RandomStream.EWC_REFERENCE])
         chosen = rng.permutation(len(reference))[: self.pairs]
         stiffness = fisher(clip, held, reference, chosen, settings)
         unit = _mean(stiffness) if self.normalize else 1.0

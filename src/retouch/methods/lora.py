@@ -27,6 +27,7 @@ from retouch.errors import UserError
 from retouch.methods.method import TaskUpdate, Update
 from retouch.methods.settings import Settings
 from retouch.methods.task_context import TaskContext
+from retouch.random_streams import RandomStream
 from retouch.sparse import Selection, locate
 
 QUERY_AND_VALUE = tuple(
@@ -34,7 +35,6 @@ QUERY_AND_VALUE = tuple(
 )
 """What these layers are called in the attention of CLIP, of BERT and ViT, and of DistilBERT."""
 
-_FACTORS = 31  # the purpose of the dice that the first factors are drawn with
 _ADAPTER = "retouch"
 
 
@@ -98,7 +98,7 @@ class Adapters:
         )
         with torch.random.fork_rng(devices=[]):  # peft draws numbers of its own; they are not used
             peft.inject_adapter_in_model(config, self._model, _ADAPTER)
-        rng = context.rng(_FACTORS)
+        rng = context.rng(RandomStream.LORA_FACTORS)
         for name in names:
             layer: Any = self._model.get_submodule(name).eval()
             self._layers[name] = layer

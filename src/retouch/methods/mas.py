@@ -15,9 +15,8 @@ from retouch.errors import UserError
 from retouch.methods.method import Regularizer
 from retouch.methods.settings import Positive
 from retouch.methods.task_context import TaskContext
+from retouch.random_streams import RandomStream
 from retouch.sparse import trainable_only
-
-_IMAGES = 11  # what the dice are for (see `lesson.py`)
 
 
 class MAS(Regularizer):
@@ -89,7 +88,7 @@ class MAS(Regularizer):
             return importance(context, own, self._drawn(context))
 
     def _drawn(self, context: TaskContext) -> Indices:
-        order: Indices = context.rng(_IMAGES).permutation(context.task.train)
+        order: Indices = context.rng(RandomStream.MAS_IMAGES).permutation(context.task.train)
         return order[: self.images]
 
 

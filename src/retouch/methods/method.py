@@ -23,7 +23,8 @@ from retouch.data.replay import Balance, ReplayBuffer
 from retouch.distributed import collectives
 from retouch.errors import UserError
 from retouch.methods.settings import Settings
-from retouch.methods.task_context import REPLAY, TaskContext
+from retouch.methods.task_context import TaskContext
+from retouch.random_streams import RandomStream
 from retouch.sparse import Selection, trainable_only
 from retouch.sparse.finite import not_finite
 
@@ -241,7 +242,7 @@ class BalancedReplay(Replay):
 
     def draw(self, context: TaskContext, buffer: ReplayBuffer, step: int, new: int) -> Indices:
         count = new if self.is_active(step // context.steps_per_epoch) else 0
-        return buffer.draw(count, context.rng(REPLAY, step))
+        return buffer.draw(count, context.rng(RandomStream.REPLAY, step))
 
 
 class Schedule(Part):

@@ -28,9 +28,8 @@ from retouch.errors import UserError
 from retouch.methods.method import AfterTask, Cosine, TaskUpdate, Update
 from retouch.methods.settings import Settings
 from retouch.methods.task_context import TaskContext
+from retouch.random_streams import RandomStream
 from retouch.sparse import Selection
-
-_SAMPLES, _SHUFFLE = 34, 35  # purposes of the dice
 
 
 class SlowBackbone(Update):
@@ -135,14 +134,16 @@ class ClassifierAlignment(AfterTask):
         steps, cosine = self.epochs * len(seen), Cosine(warmup=0.0)
         for epoch in range(self.epochs):
             drawn = torch.cat([self._draw(context, label, epoch) for label in seen])
-            order = torch.from_numpy(context.rng(_SHUFFLE, epoch).permutation(len(drawn)))
+            order = torch.from_numpy(
+                context.rng(RandomStream.SLCA_SHUFFLE, epoch).permutation(len(drawn))
+            )
             for number, batch in enumerate(order.split(self.samples)):
                 factor = cosine.factor(epoch * len(seen) + number, steps, self.epochs)
                 yield factor, drawn[batch], batch // self.samples
 
     def _draw(self, context: TaskContext, label: int, epoch: int) -> Tensor:
         mean, root = self._gaussians[label]
-        rng = context.rng(_SAMPLES, epoch, label)
+        rng = context.rng(RandomStream.SLCA_SAMPLES, epoch, label)
         along = rng.standard_normal((self.samples, len(root)), np.float32)
         around = rng.standard_normal((self.samples, len(mean)), np.float32) * self.ridge**0.5
         return mean + torch.from_numpy(along) @ root + torch.from_numpy(around)

@@ -34,10 +34,9 @@ from torch import Tensor, nn
 
 from retouch.methods.method import TaskUpdate, Update
 from retouch.methods.task_context import TaskContext
+from retouch.random_streams import RandomStream
 from retouch.sparse import SCORERS, Selection, locate, trainable_only
 from retouch.sparse.select import top
-
-_GROW = 41  # what the dice are for
 
 
 class DynamicMaskUpdate(Update):
@@ -70,7 +69,7 @@ class DynamicMaskUpdate(Update):
         parameters = {n: p for kind in kinds for n, p in locate(model, kind).items()}
         if self._masks:
             self._masks = {name: self._masks[name].to(device) for name in parameters}
-            rng = context.rng(_GROW, 0)
+            rng = context.rng(RandomStream.MASK_GROWTH, 0)
             for mask in self._masks.values():
                 _grow(mask, _count(self.swap, mask), rng)
         else:
@@ -110,7 +109,7 @@ class DynamicMaskUpdate(Update):
         """Every few epochs: the least important leave each mask, and others come in."""
         if context.step == 0 or context.step % (self.every * context.steps_per_epoch):
             return
-        rng = context.rng(_GROW, context.step)
+        rng = context.rng(RandomStream.MASK_GROWTH, context.step)
         for name, weight in parameters.items():
             mask = self._masks[name]
             score = self._important(weight, optimizer.slope(weight))

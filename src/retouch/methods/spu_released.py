@@ -20,7 +20,8 @@ from retouch.data.prefetch import prefetch
 from retouch.data.replay import ReplayBuffer
 from retouch.errors import UserError
 from retouch.methods.method import BalancedReplay, Schedule, TaskUpdate, Update
-from retouch.methods.task_context import REPLAY, TaskContext
+from retouch.methods.task_context import TaskContext
+from retouch.random_streams import RandomStream
 from retouch.sparse import Selection, locate, select, trainable_only
 from retouch.sparse.gradients import Scores, mean_gradient
 
@@ -72,7 +73,9 @@ class ReleasedReplay(BalancedReplay):
         epoch, number = divmod(step, context.steps_per_epoch)
         if not self.is_active(epoch):
             return super().draw(context, buffer, step, new)
-        return buffer.batch(number, context.settings.batch, partial(context.rng, REPLAY, epoch))
+        return buffer.batch(
+            number, context.settings.batch, partial(context.rng, RandomStream.REPLAY, epoch)
+        )
 
 
 class ReleasedSchedule(Schedule):

@@ -15,12 +15,9 @@ from retouch.data.prefetch import prefetch, read_to_device, to_device
 from retouch.data.stream import Stream, Task
 from retouch.distributed import collectives
 from retouch.methods.settings import Settings
+from retouch.random_streams import RandomStream
 
 log = logging.getLogger("retouch")
-
-# What a random choice is for; with the run's seed and the task it makes the seed of that choice.
-# Nothing else is random, so a task can be started anew, or in the middle, with the same result.
-_ORDER, REPLAY, _EVIDENCE = 1, 2, 3
 
 
 class TaskContext:
@@ -66,14 +63,14 @@ class TaskContext:
     def steps(self) -> int:
         return self.steps_per_epoch * self.settings.epochs
 
-    def rng(self, purpose: int, *more: int) -> np.random.Generator:
-        return np.random.default_rng([self.settings.seed, self.task.number, purpose, *more])
+    def rng(self, stream: RandomStream, *more: int) -> np.random.Generator:
+        return np.random.default_rng([self.settings.seed, self.task.number, stream, *more])
 
     def new_images(self, step: int) -> Indices:
         """The task's own images in this step: every epoch goes once through all, newly shuffled."""
         epoch, place = divmod(step, self.steps_per_epoch)
         if self._epoch[0] != epoch:
-            shuffled = self.rng(_ORDER, epoch).permutation(self.task.train)
+            shuffled = self.rng(RandomStream.SHUFFLE, epoch).permutation(self.task.train)
             self._epoch = epoch, self._split(shuffled)
         return self._epoch[1][place]
 
@@ -109,7 +106,7 @@ class TaskContext:
 
         With `drop_last`, a last batch that is not full is left out, unless it is the only one.
         """
-        images = self.rng(_EVIDENCE).permutation(self.task.train)
+        images = self.rng(RandomStream.SCORING).permutation(self.task.train)
         wanted = ceil(share * len(images)) if batches is None else batches * self.settings.batch
         return self._split(images[: max(2, wanted)], drop_last)
 

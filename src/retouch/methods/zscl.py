@@ -27,8 +27,8 @@ from retouch.methods.distil import divergence
 from retouch.methods.method import AfterTask, Regularizer, TaskUpdate
 from retouch.methods.settings import Positive, Settings
 from retouch.methods.task_context import TaskContext
+from retouch.random_streams import RandomStream
 
-_REFERENCE = 12  # what the dice are for (see `lesson.py`)
 T = TypeVar("T")
 
 
@@ -111,7 +111,7 @@ class ReferenceDistillation(Regularizer):
     def _positions(self, context: TaskContext, step: int) -> Indices:
         assert self._reference is not None
         count = min(self.batch, len(self._reference))
-        rng = context.rng(_REFERENCE, step)
+        rng = context.rng(RandomStream.ZSCL_REFERENCE, step)
         found: Indices = rng.choice(len(self._reference), count, replace=False, shuffle=False)
         return found
 
