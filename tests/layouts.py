@@ -18,6 +18,8 @@ from zlib import crc32
 import numpy as np
 from PIL import Image
 
+from retouch.data import Images
+
 Counts = dict[str, dict[str, int]]
 
 
@@ -625,3 +627,20 @@ def write_hf(folder: Path) -> Counts:
         splits[split] = datasets.Dataset.from_dict(columns, features=features)
     datasets.DatasetDict(splits).save_to_disk(folder / "hf")
     return by_split(OWN)
+
+
+# Folders of one's own.
+
+
+def make_folder(folder: Path, classes: dict[str, int], size: int = 20) -> Path:
+    """A folder per class, with this many plain images in each; images of a class differ."""
+    for label, (name, count) in enumerate(classes.items()):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        for number in range(count):
+            color = (40 * label % 256, 30 * number % 256, 99)
+            Image.new("RGB", (size, size + number), color).save(folder / name / f"{number}.png")
+    return folder
+
+
+def locations(images: Images) -> list[str]:
+    return [images.store.location(i) for i in range(len(images))]

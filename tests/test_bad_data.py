@@ -15,7 +15,7 @@ from pathlib import Path
 import layouts
 import numpy as np
 import pytest
-from test_data import make_folder
+from layouts import make_folder
 from test_sources import CASES, PIXELS, read
 
 from retouch.analysis.objects import read_annotations

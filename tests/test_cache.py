@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 from commands import run
+from layouts import locations, make_folder
 from PIL import Image
-from test_data import make_folder, places
 
 from retouch.clip.preprocess import Preprocess
 from retouch.data import Images, Stream, cached, read_data
@@ -153,7 +153,7 @@ def test_cached_pixels_are_the_decoded_ones(images: Images, tmp_path: Path):
     rng = np.random.default_rng(0).permutation(len(images))[:9]
     assert np.array_equal(kept.read(rng, PIXELS), images.read(rng, PIXELS))
     assert kept.read(rng, PIXELS).flags.writeable
-    assert places(kept) == places(images)
+    assert locations(kept) == locations(images)
     assert len(said) == 1
     assert said[0][1] == 16
     assert "0.1 MB" in said[0][0]
@@ -225,7 +225,7 @@ def test_unreadable_images_are_all_named_or_skipped(folder: Path, tmp_path: Path
     checked = caches.check_readable(images, PIXELS)
     for found in (kept, checked):
         assert len(found) == 14
-        assert not [p for p in places(found) if p.endswith(("a/1.png", "c/3.png"))]
+        assert not [p for p in locations(found) if p.endswith(("a/1.png", "c/3.png"))]
         assert np.bincount(found.labels).tolist() == [4, 7, 3]
         assert "2 of 16 images were skipped" in found.notes[0]
         assert "a/1.png" in found.notes[0]
@@ -239,7 +239,7 @@ def test_skipping_respects_the_parts(folder: Path, tmp_path: Path):
     assert len(found[0]) + len(found[1]) == 15
     for images in found:
         assert np.array_equal(everything(images), everything(images.subset(np.arange(len(images)))))
-        for i, place in enumerate(places(images)):
+        for i, place in enumerate(locations(images)):
             prepared = PIXELS.prepare(decode(Path(place)))
             assert np.array_equal(images.read(np.array([i]), PIXELS)[0], prepared)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import layouts
 import pytest
 from commands import run
-from test_data import make_folder
+from layouts import make_folder
 from tiny import tiny_folder
 
 from retouch.data.registry import BENCHMARKS

@@ -6,26 +6,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image
+from layouts import locations, make_folder
 from tiny import CLASSES, images
 
 from retouch.clip.preprocess import Preprocess
 from retouch.data import Images, ReplayBuffer, Stream, in_memory, read_data
 from retouch.errors import UserError
 from retouch.methods import Settings, TaskContext
-
-
-def make_folder(folder: Path, classes: dict[str, int], size: int = 20) -> Path:
-    for label, (name, count) in enumerate(classes.items()):
-        (folder / name).mkdir(parents=True, exist_ok=True)
-        for number in range(count):
-            colour = (40 * label % 256, 30 * number % 256, 99)
-            Image.new("RGB", (size, size + number), colour).save(folder / name / f"{number}.png")
-    return folder
-
-
-def places(images: Images) -> list[str]:
-    return [images.store.location(i) for i in range(len(images))]
 
 
 def many(classes: int, each: int = 3) -> Images:
@@ -82,9 +69,9 @@ def test_a_folder_with_a_share_held_out(tmp_path: Path):
     assert train.classes == test.classes == ["b", "red kite", "étoile ☆"]
     assert np.bincount(train.labels).tolist() == [1, 8, 4]
     assert np.bincount(test.labels).tolist() == [1, 2, 1]
-    assert not set(places(train)) & set(places(test))
+    assert not set(locations(train)) & set(locations(test))
     again, _ = read_data(folder).train_and_test(0.2)
-    assert places(again) == places(train)
+    assert locations(again) == locations(train)
     pixels = train.read(np.array([0, 3]), Preprocess(size=(16, 16), shortest=16))
     assert pixels.shape == (2, 16, 16, 3)
 

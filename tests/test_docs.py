@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from commands import run
+from layouts import make_folder
 from PIL import Image
-from test_data import make_folder
 
 from retouch.builtin.photos import write_photos
 from retouch.evaluate import Results

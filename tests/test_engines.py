@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import torch
 from commands import run
+from layouts import make_folder
 from letters import letters_clip
 from rich.console import Console
-from test_data import make_folder
 from together import together
 
 from retouch.bench import Bench, Engine, Failed, Incomplete, Suite, engine, load_suite

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from commands import run as command
-from test_data import make_folder
+from layouts import make_folder
 from test_going_on import GIVEN, QUICK, halves
 from test_learn import Stop, content
 from test_methods import quick

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from commands import run
-from test_data import make_folder
+from layouts import make_folder
 from tiny import tiny_clip, tiny_folder
 
 import retouch

@@ -10,8 +10,8 @@ import layouts
 import numpy as np
 import pytest
 from commands import run
+from layouts import locations, make_folder
 from PIL import Image
-from test_data import make_folder, places
 from test_sources import PIXELS
 
 from retouch.data import Splits, read_data
@@ -235,7 +235,7 @@ def test_cars_annos_beside_the_other_layout(tmp_path: Path):
     layouts.write_cars_joined(tmp_path / "joined")
     shutil.copy(tmp_path / "joined" / "cars_annos.mat", tmp_path / "parts")
     found = read_data("cars", tmp_path / "parts")
-    assert {Path(place).parent.name for place in places(found.train)} == {"cars_train"}
+    assert {Path(place).parent.name for place in locations(found.train)} == {"cars_train"}
     assert not found.train.store.try_read(np.arange(len(found.train)), PIXELS)[1]
     for part in ("cars_train", "cars_test"):  # as Kaggle unpacks it
         shutil.move(tmp_path / "parts" / part, tmp_path / "parts" / "inner")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 from commands import run
-from test_data import make_folder
+from layouts import make_folder
 
 from retouch import checksummed
 from retouch.errors import UserError

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from commands import run
-from test_data import make_folder
+from layouts import make_folder
 from tiny import tiny_clip, tiny_folder
 
 import retouch

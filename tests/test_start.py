@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from commands import run
-from test_data import make_folder
+from layouts import make_folder
 from tiny import images, tiny_clip, tiny_folder
 
 from retouch.data import Stream

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from commands import run
-from test_data import make_folder
+from layouts import make_folder
 from test_going_on import april, march
 from test_learn import Stop, content
 from test_methods import quick, reference

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from commands import run
-from test_data import make_folder
+from layouts import make_folder
 from tiny import tiny_folder
 
 from retouch.evaluate import Results
