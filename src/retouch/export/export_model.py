@@ -87,7 +87,9 @@ def hub_id(name: str) -> str | None:
 
 def _until(results: Results, tasks: int) -> Results:
     """The results as they were when so many tasks were learned."""
-    each = {name: getattr(results, name)[:tasks] for name in ("trained", "seconds", "fraction_kept")}
+    each = {
+        name: getattr(results, name)[:tasks] for name in ("trained", "seconds", "fraction_kept")
+    }
     # Before this run's own first task, the model is one of the earlier run's.
     start = results.learned_before if tasks > results.learned_before else 0
     changes = {"rows": results.rows[: tasks + 1], "learned_before": start, **each}

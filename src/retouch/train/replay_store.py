@@ -105,9 +105,7 @@ def read_stored_images(run: str | Path) -> StoredImages:
     folder = Path(run) / FOLDER
     index = _read_index(folder)
     replay, judge = (_images(folder, index, use) for use in ("replay", "test"))
-    tasks = {
-        use: np.array([e["task"] for e in index[use]], np.int64) for use in ("replay", "test")
-    }
+    tasks = {use: np.array([e["task"] for e in index[use]], np.int64) for use in ("replay", "test")}
     return StoredImages(
         replay, judge, tasks["replay"], tasks["test"], groups=index["groups"], seen=index["seen"]
     )
