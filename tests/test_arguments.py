@@ -10,7 +10,7 @@ from tiny import images, tiny_clip
 
 import retouch
 from retouch.bench.suite import load_suite
-from retouch.cli.prepare import read_changes
+from retouch.cli.learn_checks import read_changes
 from retouch.data import Splits, Stream
 from retouch.errors import UserError
 from retouch.methods import Settings

@@ -21,7 +21,7 @@ from test_sources import CASES, PIXELS, read
 from retouch.analysis.objects import read_annotations
 from retouch.bench import load_suite
 from retouch.cli.classify import _lines as read_names_file
-from retouch.cli.prepare import read_order
+from retouch.cli.learn_checks import read_order
 from retouch.data import Splits, read_data, read_pairs
 from retouch.data.rename import read_names
 from retouch.errors import UserError

@@ -18,7 +18,7 @@ from retouch.bench.datasets import BenchData
 from retouch.bench.estimate import estimate
 from retouch.bench.table import tabulate
 from retouch.bench.write import write_pareto
-from retouch.cli.bench_options import named, rates
+from retouch.cli.bench_checks import split_names, split_rates
 from retouch.data import Stream
 from retouch.errors import UserError
 from retouch.methods import Settings
@@ -125,8 +125,8 @@ def test_an_option_without_effect_is_refused(words: str, complaint: str, tmp_pat
 
 
 def test_names_count_once():
-    assert named("--datasets", "cub, gtsrb,cub") == ["cub", "gtsrb"]
-    assert rates("1e-3,0.001,1e-4") == (1e-3, 1e-4)
+    assert split_names("--datasets", "cub, gtsrb,cub") == ["cub", "gtsrb"]
+    assert split_rates("1e-3,0.001,1e-4") == (1e-3, 1e-4)
 
 
 def test_skipping_bad_images_without_a_cache(tmp_path: Path):

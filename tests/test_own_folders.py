@@ -343,7 +343,7 @@ def test_what_was_taken_for_what_is_shown(tmp_path: Path):
     assert f"Note: {photos}: train/ is to learn from, val/ to judge by.\n" in shown
     assert "1 × .heic passed over, such as cat/1.heic" in shown
     assert "1 image is in two classes" in shown
-    assert "2 classes to learn, from 5 images; 5 more to judge by" in shown
+    assert "2 classes to learn, from 5 images; 5 more to test with" in shown
 
 
 def test_check_shows_what_learn_would_refuse(tmp_path: Path):

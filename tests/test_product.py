@@ -49,7 +49,7 @@ def march(model: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 def test_before_training_it_says_what_will_happen(model: Path, data: Path, tmp_path: Path):
     words = ["learn", data / "photos", "--model", model, "--out", tmp_path / "x", "--dry-run"]
     said = run(*words, "--no-cache").stdout
-    assert "2 classes to learn, from 10 images; 2 more to judge by" in said
+    assert "2 classes to learn, from 10 images; 2 more to test with" in said
     assert "a photo of dark red" in said
     assert "a photo of bright green" in said
     assert "Batches of 8, 30 epochs, learning rate 0.001 (suited to 10 images" in said

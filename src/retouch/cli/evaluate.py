@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from retouch.cli.console import out, print_json, progress, user_errors, with_ranks
-from retouch.cli.images import find_control, find_images, ready
+from retouch.cli.images import decode, find_control, find_images
 from retouch.cli.load_models import AtTask, Base, LoadedModel, Where, compared, load_models
 from retouch.cli.options import NAMES_HELP, Cache, Device, Json, NoCache, Precision, Root, SkipBad
 from retouch.errors import UserError
@@ -68,7 +68,7 @@ def evaluate(
             subject = compared(subject, against, device=device, precision=precision)
 
         decoded = partial(
-            ready, pixels=subject.pixels, cache=cache, no_cache=no_cache, skip_bad=skip_bad
+            decode, preprocess=subject.pixels, cache=cache, no_cache=no_cache, skip_bad=skip_bad
         )
         exams = _exams(subject, data, names, control, data_root, decoded)
         found = compare(exams, subject.before, subject.now, progress)

@@ -1,12 +1,13 @@
 """Where a command finds its images, and how it has them decoded."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from retouch.cli.console import err, progress
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from rich.console import Console
 
@@ -29,48 +30,10 @@ def find_images(data: str, root: Path | None = None) -> "Splits":
     return read_data(data, root)
 
 
-def show_notes(talk: "Console", sources: "Sequence[Images]") -> None:
-    """Each note on these images once."""
-    for note in dict.fromkeys(note for images in sources for note in images.notes):
-        talk.print(f"Note: {note}.", highlight=False, markup=False, soft_wrap=True)
-
-
 def find_control(control: str, root: Path | None = None) -> "Images":
-    """The images of a control set; what is built in is what the built-in model can do."""
+    """The images of a control set; 'builtin' is what the built-in model was trained on."""
     name = "builtin:world" if control == "builtin" else control
     return find_images(name, root).evaluation_images()
-
-
-def images_below(folder: Path) -> list[str]:
-    """The names of the images in and below a folder, sorted; what is passed over is said."""
-    from retouch.data.sources.folder import PassedOver, image_names
-
-    passed = PassedOver()
-    found = sorted(image_names(folder, passed=passed))
-    for note in passed.notes(str(folder)):
-        err.print(f"Note: {note}.", highlight=False, markup=False, soft_wrap=True)
-    return found
-
-
-def ready(
-    images: "Images",
-    pixels: "Preprocess",
-    *,
-    cache: Path | None = None,
-    no_cache: bool = False,
-    skip_bad: bool = False,
-) -> "Images":
-    """The same images, decoded once and kept, without those that cannot be read if so asked.
-
-    Of several processes the first decodes, and shows how far it is.
-    """
-    from retouch.data.cache import cached, check_readable
-    from retouch.distributed import collectives
-
-    if no_cache:
-        return check_readable(images, pixels, progress) if skip_bad else images
-    with collectives.rank0_first():
-        return cached(images, pixels, cache, skip_bad=skip_bad, progress=progress)
 
 
 def find_pairs(reference: str | None) -> "Pairs | None":
@@ -82,3 +45,60 @@ def find_pairs(reference: str | None) -> "Pairs | None":
 
         return world_pairs(512)
     return None if reference is None else read_pairs(reference)
+
+
+def with_names(
+    images: "Images", names: "Mapping[str, str]", templates: "Sequence[str]"
+) -> "Images":
+    """The images with other class names and prompt templates, if any were given.
+
+    The first template is for training; evaluation averages over all of them.
+    """
+    from retouch.data.rename import rename
+
+    images = rename(images, names) if names else images
+    if not templates:
+        return images
+    return replace(images, prompt=templates[0], templates=tuple(templates))
+
+
+def decode(
+    images: "Images",
+    preprocess: "Preprocess",
+    *,
+    cache: Path | None = None,
+    no_cache: bool = False,
+    skip_bad: bool = False,
+) -> "Images":
+    """The same images, decoded once into a cache, without unreadable ones if they are skipped.
+
+    Call it on every rank; rank 0 decodes and shows its progress.
+    """
+    from retouch.data.cache import cached, check_readable
+    from retouch.distributed import collectives
+
+    if no_cache:
+        return check_readable(images, preprocess, progress) if skip_bad else images
+    with collectives.rank0_first():
+        return cached(images, preprocess, cache, skip_bad=skip_bad, progress=progress)
+
+
+def images_below(folder: Path) -> list[str]:
+    """The names of the images in and below a folder, sorted; skipped files are reported."""
+    from retouch.data.sources.folder import PassedOver, image_names
+
+    passed = PassedOver()
+    names = sorted(image_names(folder, passed=passed))
+    for note in passed.notes(str(folder)):
+        _show_note(err, note)
+    return names
+
+
+def show_notes(console: "Console", sources: "Sequence[Images | None]") -> None:
+    """Print each note on these images once."""
+    for note in dict.fromkeys(note for images in sources if images for note in images.notes):
+        _show_note(console, note)
+
+
+def _show_note(console: "Console", note: str) -> None:
+    console.print(f"Note: {note}.", highlight=False, markup=False, soft_wrap=True)

@@ -1,0 +1,110 @@
+"""The options of `retouch bench`, in the groups that `--help` shows."""
+
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+import typer
+
+from retouch.cli.config_command import Config, OptionGroup
+from retouch.cli.options import Cache, Compile, Device, Model, NoCache, Precision, Root, SkipBad
+
+Names = Annotated[str | None, typer.Option(help="Only these, separated by commas.")]
+
+
+class SuiteOptions(OptionGroup):
+    panel: ClassVar[str] = "Suite"
+
+    suite: Annotated[
+        str,
+        typer.Argument(
+            help="table1, layers, scores, rate, buffer, localization, neuron, task-length, "
+            "samples, efficiency, demo, pareto, or a YAML file of your own."
+        ),
+    ]
+    model: Model = "openai/clip-vit-base-patch16"
+    methods: Names = None
+    datasets: Names = None
+    seeds: Annotated[int, typer.Option(help="How often to run each row.", min=1)] = 1
+    quick: Annotated[
+        bool, typer.Option("--quick", help="With 'builtin' data: few images, one epoch.")
+    ] = False
+
+
+class DataOptions(OptionGroup):
+    panel: ClassVar[str] = "Data"
+
+    control: Annotated[str | None, typer.Option(help="Another control set than the suite's.")] = (
+        None
+    )
+    reference: Annotated[
+        str | None, typer.Option(help="Images with captions, for zscl and lora-ewc.")
+    ] = None
+    data_root: Root = None
+    cache: Cache = None
+    no_cache: NoCache = False
+    skip_bad: SkipBad = False
+
+
+class TrainingOptions(OptionGroup):
+    panel: ClassVar[str] = "Training"
+
+    tasks: Annotated[int | None, typer.Option(help="Another number of tasks.", min=1)] = None
+    epochs: Annotated[int | None, typer.Option(help="Another number of epochs.", min=0)] = None
+    batch: Annotated[int | None, typer.Option(help="Another batch size.", min=2)] = None
+    lr: Annotated[
+        str | None,
+        typer.Option(help="Another learning rate for all rows; several with commas for pareto."),
+    ] = None
+
+
+class MachineOptions(OptionGroup):
+    panel: ClassVar[str] = "Machine"
+
+    device: Device = "auto"
+    precision: Precision = "auto"
+    compiled: Compile = None
+    jobs: Annotated[
+        int | None, typer.Option(help="Run N cells at a time, each in a process.", min=1)
+    ] = None
+    on: Annotated[
+        str | None,
+        typer.Option(help="ray, or ray://HOST:PORT: on a Ray cluster.", metavar="WHERE"),
+    ] = None
+    gpus_per_cell: Annotated[
+        float | None, typer.Option(help="With Ray; at 0.5, two cells share a GPU.", min=0)
+    ] = None
+    cpus_per_cell: Annotated[float | None, typer.Option(help="With Ray.", min=1)] = None
+
+
+class OutputOptions(OptionGroup):
+    panel: ClassVar[str] = "Output"
+
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Where results go. [default: runs/SUITE]")
+    ] = None
+    resume: Annotated[
+        bool, typer.Option("--resume/--no-resume", help="Continue with what the folder holds.")
+    ] = True
+    keep_deltas: Annotated[
+        bool, typer.Option("--keep-deltas", help="Keep what every task of every cell changed.")
+    ] = False
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="List the cells and estimate time and disk.")
+    ] = False
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Print nothing but the table at the end.")
+    ] = False
+
+
+class BenchConfig(Config):
+    """What `retouch bench` was asked to do."""
+
+    suite: SuiteOptions
+    data: DataOptions
+    training: TrainingOptions
+    machine: MachineOptions
+    output: OutputOptions
+
+    @property
+    def folder(self) -> Path:
+        return self.output.out or Path("runs") / Path(self.suite.suite).stem

@@ -1,0 +1,207 @@
+"""What `retouch learn` can refuse before it loads a model: options, paths, names, images."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from retouch.checksummed import parse_yaml
+from retouch.cli.images import find_control, find_images, find_pairs, with_names
+from retouch.errors import UserError
+
+if TYPE_CHECKING:
+    from retouch.cli.learn_config import LearnConfig, OutputOptions, TrainingOptions
+    from retouch.data import Images, Pairs, Splits
+    from retouch.evaluate import Results
+    from retouch.methods import Method
+    from retouch.train.cost import Cost
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """A run to continue, without its model."""
+
+    folder: Path
+    config: dict[str, Any]
+    results: "Results"
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a user asked for, as the library's own objects. No image is decoded yet."""
+
+    settings: dict[str, Any]
+    """The training settings that were given."""
+    order: int | list[str]
+    earlier: FinishedRun | None
+    method: "Method"
+    data: "Splits"
+    control: "Images | None"
+    reference: "Pairs | None"
+
+
+def check_request(config: "LearnConfig") -> Request:
+    """Turn the options into a `Request`, the cheap checks first."""
+    from retouch.data.dataset_notes import dataset_notes
+    from retouch.data.rename import read_names
+    from retouch.methods import Settings
+    from retouch.train.hardware import check_shard
+
+    data, training, machine = config.data, config.training, config.machine
+    if training.model is None and training.earlier is None:
+        raise UserError("no model given; name one with --model, or a run to continue with --from")
+    _check_machine(training.model, machine.device, machine.precision)
+    settings = training.model_dump(include={"epochs", "batch", "lr", "weight_decay", "seed"})
+    settings |= machine.model_dump(include={"micro_batch"})
+    settings = {name: value for name, value in settings.items() if value is not None}
+    Settings.model_validate(settings)
+    names = read_names(data.names) if data.names else {}
+    order, templates = read_order(data.order), data.template or []
+    earlier = _find_earlier(training.earlier, config.output)
+    _check_templates(templates, earlier)
+    method = _choose_method(training, earlier)
+    if machine.shard:
+        check_shard(method, Settings(shard=True, compile=bool(machine.compiled)))
+    method.check_needs(data.control is not None, data.reference is not None)
+    found = dataset_notes(find_images(data.source, data.data_root))
+    control = find_control(data.control, data.data_root) if data.control else None
+    pairs = find_pairs(data.reference)
+    images = found.each(lambda part: with_names(part, names, templates))
+    _check_split(images, data.holdout, data.tasks, order)
+    return Request(settings, order, earlier, method, images, control, pairs)
+
+
+def check_output(config: "LearnConfig") -> None:
+    """Refuse an --out that cannot hold the run, and loggers that cannot write."""
+    from retouch.output_paths import check_folder, check_new_file
+    from retouch.train.run_folder import is_run
+    from retouch.train.set_aside import check_replaceable
+
+    data, training, output = config.data, config.training, config.output
+    folder = output.folder
+    if output.overwrite:
+        sources = {"DATA": data.source, "--control": data.control, "--reference": data.reference}
+        check_replaceable(
+            folder, {**sources, "--model": training.model, "--from": training.earlier}
+        )
+    elif folder.is_dir() and not is_run(folder) and any(folder.iterdir()):
+        raise UserError(f"{folder} is not empty and holds no run; choose another folder")
+    check_folder(folder)
+    if not is_run(folder):
+        check_new_file(folder)
+    if output.tensorboard:
+        check_folder(output.tensorboard, "--tensorboard")
+    if output.wandb:
+        from retouch.train.wandb_logger import check_installed
+
+        check_installed()
+
+
+def check_disk_space(folder: Path, cost: "Cost") -> None:
+    """Refuse a run that will not fit on the disk."""
+    from retouch.output_paths import free_bytes
+    from retouch.report.phrasing import file_size
+
+    free = free_bytes(folder)
+    if cost.disk > free:
+        raise UserError(
+            f"--out {folder}: the run will take about {file_size(cost.disk)} of disk, and there is "
+            f"room for {file_size(free)}; free some space, or name another folder"
+        )
+
+
+def _check_machine(model: str | None, device: str, precision: str) -> None:
+    from retouch.clip.load import check_name, resolve_device
+    from retouch.train.hardware import check_precision
+
+    if model is not None:
+        check_name(model)
+    resolve_device(device)
+    check_precision(precision)
+
+
+def _find_earlier(run: Path | None, output: "OutputOptions") -> FinishedRun | None:
+    """The run to continue: it, or the copy of it that an interrupted run has."""
+    from retouch.evaluate import Results
+    from retouch.train.extend_stream import refuse_unfinished, run_or_copy
+    from retouch.train.run_folder import read_config
+
+    if run is None:
+        return None
+    if run.resolve() == output.folder.resolve():
+        raise UserError(f"--from {run} and --out are the same; continue a run in a new folder")
+    folder = run_or_copy(run, output.folder, output.overwrite)
+    config, results = read_config(folder), Results.read(folder)
+    refuse_unfinished(folder, results)
+    return FinishedRun(folder, config, results)
+
+
+def _check_templates(templates: Sequence[str], earlier: FinishedRun | None) -> None:
+    """Refuse templates without a place for the name, and others than those of an earlier run."""
+    from retouch.clip.zero_shot import fill_template
+
+    for template in templates:
+        fill_template(template, [])
+    if templates and earlier:
+        data = earlier.config["data"]
+        if [data["prompt"], *data["templates"]] != [templates[0], *templates]:
+            raise UserError(
+                f"--template {templates[0]!r}: a continued run keeps the prompts of "
+                f"{earlier.folder} ({data['prompt']!r}); leave --template out"
+            )
+
+
+def _choose_method(training: "TrainingOptions", earlier: FinishedRun | None) -> "Method":
+    """The method that was asked for, or that of the run to continue."""
+    from retouch.methods import BalancedReplay, Replay, recipe
+    from retouch.methods.merging import with_max_drop
+    from retouch.train.run_folder import method_of
+
+    name, replay = training.method, training.replay
+    if earlier and name not in (None, earlier.results.method):
+        raise UserError(
+            f"--method {name}: {earlier.folder} was learned by {earlier.results.method}, and only "
+            "that can continue it"
+        )
+    method = method_of(earlier.config) if earlier else recipe(name or "spu")
+    if earlier and replay is None and isinstance(method.replay, BalancedReplay):
+        # The size of its buffer is chosen again, for all images.
+        part = type(method.replay)(**method.replay.model_dump(exclude={"size"}))
+        method = method.with_change({"replay": part})
+    if replay == "none":
+        method = method.with_change({"replay": Replay()})
+    elif replay is not None:
+        if not replay.isdigit() or int(replay) < 1:
+            raise UserError(f"--replay {replay}: say how many images, such as 200, or none")
+        method = method.with_change({"replay.size": int(replay)})
+    method = method.with_change(read_changes(training.change or []))
+    return method if training.max_drop is None else with_max_drop(method, training.max_drop)
+
+
+def read_changes(pairs: list[str]) -> dict[str, Any]:
+    changes = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise UserError(f"--set {pair}: write NAME=VALUE, such as update.rate=0.05")
+        changes[name] = parse_yaml(value, f"--set {pair}")
+    return changes
+
+
+def read_order(order: str) -> int | list[str]:
+    if order.isdigit():
+        return int(order)
+    if not Path(order).is_file():
+        raise UserError(
+            f"--order {order}: neither a number nor a file with one class name per line"
+        )
+    from retouch.data.text_files import read_lines
+
+    return read_lines(Path(order))
+
+
+def _check_split(data: "Splits", holdout: float, tasks: int, order: int | list[str]) -> None:
+    """Refuse images that cannot be split into these tasks, before they are decoded."""
+    from retouch.data import Stream
+
+    Stream.split(*data.train_and_test(holdout), tasks=tasks, order=order)

@@ -1,0 +1,166 @@
+"""The options of `retouch learn`, in the groups that `--help` shows."""
+
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+import typer
+
+from retouch.cli.config_command import Config, OptionGroup
+from retouch.cli.options import (
+    MODEL_HELP,
+    NAMES_HELP,
+    Cache,
+    Compile,
+    Device,
+    Json,
+    NoCache,
+    Precision,
+    Quiet,
+    Root,
+    Seed,
+    Shard,
+    SkipBad,
+    complete_method,
+)
+
+
+class DataOptions(OptionGroup):
+    panel: ClassVar[str] = "Data"
+
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="DATA",
+            help="A folder with a subfolder of images per class, a table, tar shards, the name of "
+            "a benchmark, or 'builtin'; see `retouch datasets`.",
+            show_default=False,
+        ),
+    ]
+    control: Annotated[
+        str | None,
+        typer.Option(help="Images of what the model must still know; named like DATA."),
+    ] = None
+    names: Annotated[Path | None, typer.Option(help=NAMES_HELP, metavar="FILE")] = None
+    template: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Prompt for a class, such as 'a photo of a {}, a kind of flower.' Repeatable: "
+            "the first is trained with, the mean of all is used to classify.",
+            show_default="a photo of {}",
+        ),
+    ] = None
+    holdout: Annotated[
+        float, typer.Option(help="Share of the images to test with, if DATA has no test part.")
+    ] = 0.2
+    tasks: Annotated[int, typer.Option(help="Split the classes into N tasks.", min=1)] = 1
+    order: Annotated[
+        str, typer.Option(help="Class order: a seed, or a file with one name per line.")
+    ] = "0"
+    reference: Annotated[
+        str | None,
+        typer.Option(help="Images with captions, for methods that need some; or 'builtin'."),
+    ] = None
+    data_root: Root = None
+    cache: Cache = None
+    no_cache: NoCache = False
+    skip_bad: SkipBad = False
+
+
+class TrainingOptions(OptionGroup):
+    panel: ClassVar[str] = "Training"
+
+    model: Annotated[str | None, typer.Option(help=MODEL_HELP)] = None
+    earlier: Annotated[
+        Path | None,
+        typer.Option("--from", help="A finished run to continue.", metavar="RUN"),
+    ] = None
+    method: Annotated[
+        str | None,
+        typer.Option(
+            help="See `retouch methods`.", show_default="spu", autocompletion=complete_method
+        ),
+    ] = None
+    change: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Change a setting of the method: update.rate=0.05. Repeatable."),
+    ] = None
+    max_drop: Annotated[
+        float | None,
+        typer.Option(
+            help="The most points of control accuracy to lose: a task that costs more is scaled "
+            "back.",
+            min=0,
+        ),
+    ] = None
+    replay: Annotated[
+        str | None,
+        typer.Option(
+            help="How many images the run may store to learn from again; 'none' stores none."
+        ),
+    ] = None
+    epochs: Annotated[
+        int | None,
+        typer.Option(help="Passes over the images.", min=0, show_default="10, or more"),
+    ] = None
+    batch: Annotated[
+        int | None, typer.Option(help="New images per step.", min=2, show_default="128, or fewer")
+    ] = None
+    lr: Annotated[
+        float | None, typer.Option(help="Learning rate.", show_default="by the model")
+    ] = None
+    weight_decay: Annotated[
+        float | None, typer.Option(help="AdamW's weight decay.", show_default="by the model")
+    ] = None
+    seed: Seed = 0
+    random_weights: Annotated[
+        bool, typer.Option("--random-weights", help="Start from random weights.")
+    ] = False
+
+
+class MachineOptions(OptionGroup):
+    panel: ClassVar[str] = "Machine"
+
+    device: Device = "auto"
+    precision: Precision = "auto"
+    compiled: Compile = None
+    micro_batch: Annotated[
+        int | None,
+        typer.Option(
+            help="Images in memory at a time: the same result with less memory, but slower.", min=1
+        ),
+    ] = None
+    shard: Shard = False
+    workers: Annotated[
+        int | None, typer.Option(help="Decoding threads; one per core by default.", min=1)
+    ] = None
+
+
+class OutputOptions(OptionGroup):
+    panel: ClassVar[str] = "Output"
+
+    folder: Annotated[Path, typer.Option("--out", "-o", help="The folder of the run.")]
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the run that --out holds.")
+    ] = False
+    tensorboard: Annotated[
+        Path | None, typer.Option(help="Also write curves for TensorBoard to this folder.")
+    ] = None
+    wandb: Annotated[
+        str | None,
+        typer.Option(help="Also log to this Weights & Biases project.", metavar="PROJECT"),
+    ] = None
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Show what would change and what it would cost, and stop."),
+    ] = False
+    quiet: Quiet = False
+    as_json: Json = False
+
+
+class LearnConfig(Config):
+    """What `retouch learn` was asked to do."""
+
+    data: DataOptions
+    training: TrainingOptions
+    machine: MachineOptions
+    output: OutputOptions

@@ -1,0 +1,158 @@
+"""From what `retouch learn` was asked for to a model, a stream of tasks and all settings."""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from retouch.cli.images import decode
+from retouch.plural import count
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from retouch.cli.learn_checks import Request
+    from retouch.cli.learn_config import LearnConfig
+    from retouch.clip import Clip
+    from retouch.data import Images, Pairs, Stream
+    from retouch.train import OpenRun
+    from retouch.train.cost import Cost
+    from retouch.train.defaults import ChosenDefaults
+    from retouch.train.extend_stream import EarlierRun
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that training needs."""
+
+    clip: "Clip"
+    run: "OpenRun | None"
+    """The run to continue, with its model."""
+    stream: "Stream"
+    earlier: "EarlierRun | None"
+    defaults: "ChosenDefaults"
+    control: "Images | None"
+    reference: "Pairs | None"
+    stores_images: bool
+
+    @property
+    def done(self) -> int:
+        """How many tasks of the stream were learned by the earlier run."""
+        return self.run.results.done if self.run else 0
+
+
+def make_plan(
+    config: "LearnConfig", request: "Request", device: str, started: bool, console: "Console"
+) -> Plan:
+    """Load the model, decode the images and choose what was left open.
+
+    Args:
+        config: The options of the command.
+        request: The same, checked.
+        device: Where to compute.
+        started: Whether --out holds an interrupted run, which is resumed as it began.
+        console: Where to say how the machine is used.
+    """
+    from retouch.clip import load
+    from retouch.data.decode import set_workers
+    from retouch.train import open_run
+    from retouch.train.defaults import choose_defaults
+
+    data, training = config.data, config.training
+    if config.machine.workers:
+        set_workers(config.machine.workers)
+    run = None
+    if request.earlier:
+        run = open_run(request.earlier.folder, model=training.model, device=device)
+    clip = (
+        run.clip
+        if run
+        else load(training.model or "", device=device, random_weights=training.random_weights)
+    )
+    decoded = partial(
+        decode,
+        preprocess=clip.preprocess,
+        cache=data.cache,
+        no_cache=data.no_cache or config.output.dry_run,
+        skip_bad=data.skip_bad,
+    )
+    train, test = request.data.each(decoded).train_and_test(data.holdout)
+    stream, earlier = _make_stream(run, train, test, data.tasks, request.order)
+    done = run.results.done if run else 0
+    defaults = choose_defaults(
+        clip,
+        request.method,
+        {
+            **_inherited(run),
+            **request.settings,
+            **_hardware(config, clip, started, console),
+            "shard": config.machine.shard,
+        },
+        [len(task.train) for task in stream.tasks[done:]],
+        len(stream.classes),
+        stream.missing_images,
+    )
+    control = request.control and decoded(request.control)
+    stores = training.replay != "none"
+    return Plan(clip, run, stream, earlier, defaults, control, request.reference, stores)
+
+
+def estimate_cost(plan: Plan) -> "Cost":
+    """What training will take; measured on the model that it will start from."""
+    from retouch.train.cost import estimate
+
+    if plan.run:
+        plan.run.load_task(None)
+    try:
+        return estimate(
+            plan.clip,
+            plan.stream,
+            plan.defaults.method,
+            plan.defaults.settings,
+            done=plan.done,
+            control=plan.control,
+            reference=plan.reference,
+            stores=plan.stores_images,
+        )
+    finally:
+        if plan.run:
+            plan.run.load_task(0)
+
+
+def _inherited(run: "OpenRun | None") -> dict[str, Any]:
+    """Settings of the earlier run that do not depend on the number of its images."""
+    names = ("lr", "weight_decay")
+    return {name: run.config["settings"][name] for name in names} if run else {}
+
+
+def _hardware(
+    config: "LearnConfig", clip: "Clip", started: bool, console: "Console"
+) -> dict[str, Any]:
+    """Precision and compilation: as asked, as a resumed run began, or as suits the machine."""
+    from retouch.data.decode import workers
+    from retouch.train.hardware import hardware
+    from retouch.train.run_folder import read_config
+
+    precision = config.machine.precision
+    compiled = False if config.machine.shard else config.machine.compiled
+    if started:
+        settings = read_config(config.output.folder)["settings"]
+        precision = settings["precision"] if precision == "auto" else precision
+        compiled = settings["compile"] if compiled is None else compiled
+    chosen = hardware(clip.device, clip.size, precision, compiled)
+    often = "every time" if config.data.no_cache else "once"
+    decoding = f"images are decoded {often}, by {count(workers(), 'thread')}"
+    console.print(f"{chosen}; {decoding}.", highlight=False, soft_wrap=True)
+    return {"precision": chosen.precision, "compile": chosen.compile}
+
+
+def _make_stream(
+    run: "OpenRun | None", train: "Images", test: "Images", tasks: int, order: int | list[str]
+) -> "tuple[Stream, EarlierRun | None]":
+    from retouch.data import Stream
+    from retouch.train.extend_stream import extend_stream
+    from retouch.train.replay_store import has_stored_images, read_stored_images
+
+    if run is None:
+        return Stream.split(train, test, tasks=tasks, order=order), None
+    stored = read_stored_images(run.folder) if has_stored_images(run.folder) else None
+    return extend_stream(run, stored, train, test, tasks=tasks, order=order)

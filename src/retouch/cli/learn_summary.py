@@ -1,0 +1,68 @@
+"""What `retouch learn` is about to do, shown before it begins."""
+
+from typing import TYPE_CHECKING
+
+from retouch.plural import count
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
+
+    from retouch.clip import Clip
+    from retouch.data import Stream
+    from retouch.train.cost import Cost
+
+MAX_CLASSES = 12
+"""How many of the new classes are listed."""
+MAX_TENSORS = 80
+
+
+def show_classes(console: "Console", stream: "Stream", done: int = 0) -> None:
+    """The new classes, as the prompts that they make."""
+    from retouch.clip.zero_shot import fill_template
+    from retouch.data.rename import uninformative_names
+
+    new, old = stream.tasks[done:], stream.tasks[:done]
+    classes = [name for task in new for name in stream.names(task.classes)]
+    known = {label for task in old for label in task.classes}
+    train, test = sum(len(task.train) for task in new), sum(len(task.test) for task in new)
+    before = f" (it learned {count(len(known), 'class')} before)" if known else ""
+    _print(
+        console,
+        f"{count(len(classes), 'class')} to learn{before}, from {count(train, 'image')}; {test:,} "
+        "more to test with. The prompts:",
+    )
+    for prompt in fill_template(stream.train.prompt, classes[:MAX_CLASSES]):
+        _print(console, f"  {prompt}")
+    if len(classes) > MAX_CLASSES:
+        _print(console, f"  … and {len(classes) - MAX_CLASSES} more")
+    if codes := uninformative_names(classes):
+        _print(console, f"{codes[0]!r} means nothing to a model that reads: name it with --names.")
+
+
+def show_settings(console: "Console", notes: "Sequence[str]") -> None:
+    for note in notes:
+        _print(console, f"{note[0].upper()}{note[1:]}.")
+
+
+def show_cost(console: "Console", cost: "Cost", clip: "Clip") -> None:
+    """Which weights may change, and what training will take."""
+    from retouch.report.phrasing import duration, file_size
+
+    _print(console, "What may change:" if cost.selection else "Nothing may change.")
+    if cost.selection:
+        lines = str(cost.selection).splitlines()
+        if len(lines) > MAX_TENSORS:  # full fine-tuning has hundreds
+            lines[4:-2] = [f"… and {len(lines) - 6} more tensors"]
+        _print(console, "\n".join(lines))
+    memory = "GPU memory" if clip.device.type == "cuda" else "memory"
+    _print(
+        console,
+        f"It will take about {duration(cost.seconds)}, {file_size(cost.memory)} of {memory} and "
+        f"{file_size(cost.disk)} of disk.",
+    )
+
+
+def _print(console: "Console", text: str) -> None:
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
