@@ -6,14 +6,14 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from retouch.builtin.pictures import signs, world
-from retouch.builtin.pictures.captions import LIMIT, PLURALS, with_article
-from retouch.builtin.pictures.colours import COLOURS, clash
-from retouch.builtin.pictures.draw import Pixels, Place, coverage, local, look_up, sheet, window
-from retouch.builtin.pictures.glyphs import DIGITS, LETTERS
-from retouch.builtin.pictures.heldout import HELD_OUT, combinations, resembles_sign
-from retouch.builtin.pictures.scenes import COUNTS, PLACES, RELATIONS, TEXTURES, Scene, exposed
-from retouch.builtin.pictures.shapes import SHAPES, shape_field
+from tools.pictures import signs, world
+from tools.pictures.canvas import Pixels, Place, coverage, local, look_up, sheet, window
+from tools.pictures.captions import LIMIT, PLURALS, with_article
+from tools.pictures.colors import COLORS, clash
+from tools.pictures.glyphs import DIGITS, LETTERS
+from tools.pictures.held_out import HELD_OUT, combinations, resembles_sign
+from tools.pictures.scenes import COUNTS, PLACES, RELATIONS, TEXTURES, Scene, exposed
+from tools.pictures.shapes import SHAPES, shape_field
 
 # Words that describe signs and that the world has no use for.
 NEW_WORDS = {"octagon", "word", "stop", "deer", "bicycle", "120"}
@@ -68,11 +68,11 @@ def test_every_value_occurs_in_many_company(scenes: list[Scene]) -> None:
     for scene in scenes:
         for thing in scene.things:
             names = list(thing.name) if thing.kind == "glyph" else [thing.name]
-            seen.update([*names, thing.colour, thing.texture, thing.size])
+            seen.update([*names, thing.color, thing.texture, thing.size])
             for name in names:
-                company.setdefault(name, set()).add(thing.colour)
+                company.setdefault(name, set()).add(thing.color)
         seen.update([COUNTS.get(scene.count, "one"), scene.place, scene.relation, scene.layout])
-    wanted = {*SHAPES, *COLOURS, *TEXTURES, *LETTERS, *DIGITS, *PLACES, *RELATIONS}
+    wanted = {*SHAPES, *COLORS, *TEXTURES, *LETTERS, *DIGITS, *PLACES, *RELATIONS}
     wanted |= {"one", *COUNTS.values()}
     assert min(seen[name] for name in wanted) >= 15
     assert min(len(company[name]) for name in (*SHAPES, *LETTERS, *DIGITS)) >= 8
@@ -80,10 +80,10 @@ def test_every_value_occurs_in_many_company(scenes: list[Scene]) -> None:
 
 def test_nothing_is_lost_on_its_background(scenes: list[Scene]) -> None:
     for scene in scenes:
-        if scene.background_colour:
-            assert not any(clash(scene.background_colour, colour) for colour in exposed(scene))
+        if scene.background_color:
+            assert not any(clash(scene.background_color, color) for color in exposed(scene))
         if scene.layout in ("inside", "on"):
-            assert not clash(scene.things[0].colour, scene.things[1].colour)
+            assert not clash(scene.things[0].color, scene.things[1].color)
 
 
 def test_captions_read_well(captions: list[str]) -> None:
@@ -119,7 +119,7 @@ def test_control_classes_are_many_and_distinct() -> None:
     assert len(set(names)) == len(names)
     assert {chosen.combination for chosen in world.CONTROL} == HELD_OUT
     assert Counter(chosen.combination[0] for chosen in world.CONTROL).keys() == {
-        "colour", "texture", "count", "glyph", "inside", "on",
+        "color", "texture", "count", "glyph", "inside", "on",
     }  # fmt: skip
 
 
@@ -146,13 +146,13 @@ def test_control_pictures_are_settled_by_their_seed() -> None:
 def test_the_signs_have_names_of_their_own() -> None:
     assert len(signs.CLASSES) == 25
     assert len({chosen.name for chosen in signs.CLASSES}) == 25
-    assert len({chosen.looks for chosen in signs.CLASSES}) == 25
+    assert len({chosen.description for chosen in signs.CLASSES}) == 25
 
 
 def test_the_looks_use_the_words_of_the_world(captions: list[str]) -> None:
     known = set(re.findall(r"\w+", " ".join(captions))) | NEW_WORDS | set(map(str, range(10, 100)))
     for chosen in signs.CLASSES:
-        assert set(re.findall(r"\w+", chosen.looks)) <= known, chosen.looks
+        assert set(re.findall(r"\w+", chosen.description)) <= known, chosen.description
 
 
 @pytest.mark.parametrize("index", range(25))

@@ -1,7 +1,7 @@
 """What lies behind the things of a scene, and how a caption may name it.
 
-Some backgrounds have a colour of their own choosing ("on a yellow background"), others are
-a material ("on grass") whose colours are given. Every painter fills a fresh canvas.
+Some backgrounds have a color of their own choosing ("on a yellow background"), others are
+a material ("on grass") whose colors are given. Every painter fills a fresh canvas.
 """
 
 from collections.abc import Callable
@@ -9,15 +9,15 @@ from functools import cache
 
 import numpy as np
 
-from retouch.builtin.pictures.colours import shade
-from retouch.builtin.pictures.distance import Array
-from retouch.builtin.pictures.draw import SIZE, fraction, pixel_grid, wide
-from retouch.builtin.pictures.effects import haze
-from retouch.builtin.pictures.roads import roadside
+from tools.pictures.canvas import SIZE, fraction, pixel_grid, wide
+from tools.pictures.colors import shade
+from tools.pictures.effects import haze
+from tools.pictures.roadside import roadside
+from tools.pictures.sdf import Array
 
 Painter = Callable[[np.random.Generator, str], Array]
 
-# How captions name a material, and which colours would be lost on it.
+# How captions name a material, and which colors would be lost on it.
 MATERIALS: dict[str, tuple[tuple[str, ...], frozenset[str]]] = {
     "sky": (("in the sky", "against the sky"), frozenset({"cyan", "blue", "white", "grey"})),
     "grass": (("on grass", "on the grass"), frozenset({"green", "brown", "grey"})),
@@ -29,18 +29,18 @@ MATERIALS: dict[str, tuple[tuple[str, ...], frozenset[str]]] = {
     "wood": (("on wood", "on a wooden table"), frozenset({"brown", "orange", "red", "grey"})),
     "street": (("by the road", "in the street"), frozenset({"grey", "green", "brown"})),
 }
-# How captions name a background of a chosen colour.
-COLOURED: dict[str, tuple[str, ...]] = {
-    "plain": ("on {a_colour} background", "on a plain {colour} background", "on {colour}"),
-    "gradient": ("on {a_colour} background", "on a shaded {colour} background"),
-    "stripes": ("on a striped {colour} background", "on {colour} stripes"),
-    "tiles": ("on a tiled {colour} background", "on {colour} tiles"),
-    "noise": ("on a noisy {colour} background", "on {a_colour} background"),
+# How captions name a background of a chosen color.
+COLORED: dict[str, tuple[str, ...]] = {
+    "plain": ("on {a_color} background", "on a plain {color} background", "on {color}"),
+    "gradient": ("on {a_color} background", "on a shaded {color} background"),
+    "stripes": ("on a striped {color} background", "on {color} stripes"),
+    "tiles": ("on a tiled {color} background", "on {color} tiles"),
+    "noise": ("on a noisy {color} background", "on {a_color} background"),
 }
 
 
 def _mix(low: list[float], high: list[float], share: Array) -> Array:
-    """Blend two colours pixel by pixel."""
+    """Blend two colors pixel by pixel."""
     first, second = np.array(low, np.float32), np.array(high, np.float32)
     return wide(first) + wide(second - first) * share
 
@@ -51,45 +51,45 @@ def _downwards() -> Array:
     return pixel_grid()[1] / np.float32(SIZE)
 
 
-def _plain(rng: np.random.Generator, colour: str) -> Array:
-    return np.ones((1, SIZE, SIZE), np.float32) * wide(shade(colour, rng))
+def _plain(rng: np.random.Generator, color: str) -> Array:
+    return np.ones((1, SIZE, SIZE), np.float32) * wide(shade(color, rng))
 
 
-def _toned(rng: np.random.Generator, colour: str, share: Array, depth: float) -> Array:
-    """A colour made lighter and darker where `share` goes from 0 to 1."""
-    base = shade(colour, rng)
-    depth *= 0.5 if colour == "grey" else 1.0  # or it would pass for white
+def _toned(rng: np.random.Generator, color: str, share: Array, depth: float) -> Array:
+    """A color made lighter and darker where `share` goes from 0 to 1."""
+    base = shade(color, rng)
+    depth *= 0.5 if color == "grey" else 1.0  # or it would pass for white
     target = np.float32(0.0 if base.mean() > 0.7 else 1.0)
     return wide(base) + wide(target - base) * (share * np.float32(depth))
 
 
-def _gradient(rng: np.random.Generator, colour: str) -> Array:
+def _gradient(rng: np.random.Generator, color: str) -> Array:
     x, y = pixel_grid()
     angle = float(rng.random()) * 2 * np.pi
     ramp = x * np.float32(np.cos(angle)) + y * np.float32(np.sin(angle))
     ramp = (ramp - ramp.min()) / np.float32(np.ptp(ramp))
-    return _toned(rng, colour, ramp, 0.3)
+    return _toned(rng, color, ramp, 0.3)
 
 
-def _stripes(rng: np.random.Generator, colour: str) -> Array:
+def _stripes(rng: np.random.Generator, color: str) -> Array:
     x, y = pixel_grid()
     angle, period = float(rng.random()) * np.pi, 5 + 7 * float(rng.random())
     across = x * np.float32(np.cos(angle) / period) + y * np.float32(np.sin(angle) / period)
     wave = np.clip(np.abs(fraction(across) - np.float32(0.5)) * 4 - np.float32(0.5), 0, 1)
-    return _toned(rng, colour, wave, 0.25)
+    return _toned(rng, color, wave, 0.25)
 
 
-def _tiles(rng: np.random.Generator, colour: str) -> Array:
+def _tiles(rng: np.random.Generator, color: str) -> Array:
     x, y = pixel_grid()
     period, dx, dy = (7 + 7 * rng.random(3)).tolist()
     column, row = fraction((x + dx) / period), fraction((y + dy) / period)
     joint = np.minimum(column, row) < 1.5 / period
-    return _toned(rng, colour, joint.astype(np.float32), 0.35)
+    return _toned(rng, color, joint.astype(np.float32), 0.35)
 
 
-def _noise(rng: np.random.Generator, colour: str) -> Array:
+def _noise(rng: np.random.Generator, color: str) -> Array:
     cells = 4 + int(rng.integers(14))
-    return _toned(rng, colour, haze(rng, cells, cells), 0.35)
+    return _toned(rng, color, haze(rng, cells, cells), 0.35)
 
 
 def _sky(rng: np.random.Generator, _: str) -> Array:
@@ -166,6 +166,6 @@ PAINTERS: dict[str, Painter] = {
 }
 
 
-def paint_background(kind: str, colour: str, rng: np.random.Generator) -> Array:
-    """A fresh canvas with this background; `colour` matters only to the coloured kinds."""
-    return np.ascontiguousarray(PAINTERS[kind](rng, colour), np.float32)
+def paint_background(kind: str, color: str, rng: np.random.Generator) -> Array:
+    """A fresh canvas with this background; `color` matters only to the colored kinds."""
+    return np.ascontiguousarray(PAINTERS[kind](rng, color), np.float32)

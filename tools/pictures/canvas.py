@@ -5,7 +5,7 @@ each one is worked out once, on a grid of CELLS x CELLS points, and kept. Drawin
 look-up of that grid at the pixels' own coordinates, turned, scaled or seen in perspective
 as one likes, and the cost no longer depends on how intricate the shape is.
 
-A canvas is a float32 array (3, SIZE, SIZE) from 0 to 1: colours come first because numpy
+A canvas is a float32 array (3, SIZE, SIZE) from 0 to 1: colors come first because numpy
 is several times faster that way. Only `finish` makes the usual (SIZE, SIZE, 3) bytes.
 """
 
@@ -16,7 +16,7 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
-from retouch.builtin.pictures.distance import Array, Shape
+from tools.pictures.sdf import Array, Shape
 
 SIZE = 64
 CELLS = 128
@@ -130,15 +130,15 @@ def fraction(values: Array) -> Array:
     return values - np.floor(values)
 
 
-def blend(canvas: Array, where: Window, alpha: Array, colour: Array) -> None:
-    """Lay a colour (or a canvas of colours) over a window of the canvas, in place."""
+def blend(canvas: Array, where: Window, alpha: Array, color: Array) -> None:
+    """Lay a color (or a canvas of colors) over a window of the canvas, in place."""
     view = canvas[:, where[0], where[1]]
-    view += (wide(colour) - view) * alpha
+    view += (wide(color) - view) * alpha
 
 
-def wide(colour: Array) -> Array:
-    """A colour in the form that spreads over a canvas; a canvas of colours stays as it is."""
-    return colour[:, None, None] if colour.ndim == 1 else colour
+def wide(color: Array) -> Array:
+    """A color in the form that spreads over a canvas; a canvas of colors stays as it is."""
+    return color[:, None, None] if color.ndim == 1 else color
 
 
 def stripes(u: Array, v: Array, pixel: float) -> Array:

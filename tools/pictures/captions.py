@@ -6,8 +6,8 @@ captions are found in the wild, and it makes a model learn each word by itself.
 
 import numpy as np
 
-from retouch.builtin.pictures.backgrounds import COLOURED, MATERIALS
-from retouch.builtin.pictures.scenes import COUNTS, POINTING, RELATIONS, Scene, Thing, pick
+from tools.pictures.backgrounds import COLORED, MATERIALS
+from tools.pictures.scenes import COUNTS, POINTING, RELATIONS, Scene, Thing, pick
 
 LIMIT = 14  # words
 PHOTO = 0.4  # share of captions that start with "a photo of"
@@ -56,7 +56,7 @@ def _adjectives(thing: Thing, rng: np.random.Generator, detail: float) -> list[s
     texture = thing.texture if thing.texture not in ("solid", "bordered") else ""
     words = _kept(rng, detail, "" if thing.size == "medium" else thing.size)
     words += _kept(rng, detail, posed) + _kept(rng, detail, texture)
-    return words + _kept(rng, max(detail, 0.7), thing.colour)
+    return words + _kept(rng, max(detail, 0.7), thing.color)
 
 
 def _after(thing: Thing, rng: np.random.Generator, detail: float) -> str:
@@ -76,8 +76,8 @@ def glyph_phrase(thing: Thing, rng: np.random.Generator, detail: float) -> str:
     words = _adjectives(thing, rng, detail)
     if not words:
         return f"the {sort} {thing.name}"
-    if words == [thing.colour] and rng.random() < 0.5:
-        return f"the {sort} {thing.name} in {thing.colour}"
+    if words == [thing.color] and rng.random() < 0.5:
+        return f"the {sort} {thing.name} in {thing.color}"
     if sort != "letter" and rng.random() < 0.4:
         return with_article(" ".join([*words, thing.name]))
     return with_article(" ".join([*words, sort, thing.name]))
@@ -98,9 +98,9 @@ def setting(scene: Scene, rng: np.random.Generator) -> str:
     """Name the background."""
     if scene.background in MATERIALS:
         return pick(rng, MATERIALS[scene.background][0])
-    colour = scene.background_colour
-    said = pick(rng, COLOURED[scene.background])
-    return said.format(colour=colour, a_colour=with_article(colour))
+    color = scene.background_color
+    said = pick(rng, COLORED[scene.background])
+    return said.format(color=color, a_color=with_article(color))
 
 
 def _body(scene: Scene, rng: np.random.Generator, detail: float) -> str:

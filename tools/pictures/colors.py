@@ -1,6 +1,6 @@
-"""The twelve colours, with the spread that each name covers.
+"""The twelve colors, with the spread that each name covers.
 
-A colour name is a region, not a point: real reds differ in hue and light. The regions are
+A color name is a region, not a point: real reds differ in hue and light. The regions are
 kept apart so that a caption stays true after noise and a change of brightness.
 """
 
@@ -10,7 +10,7 @@ from functools import cache
 
 import numpy as np
 
-from retouch.builtin.pictures.distance import Array
+from tools.pictures.sdf import Array
 
 # name: (hue in degrees, saturation, value), each from - to
 RANGES: dict[str, tuple[tuple[float, float], ...]] = {
@@ -27,14 +27,14 @@ RANGES: dict[str, tuple[tuple[float, float], ...]] = {
     "white": ((0, 360), (0.0, 0.05), (0.93, 1.0)),
     "grey": ((0, 360), (0.0, 0.07), (0.44, 0.66)),
 }
-COLOURS: tuple[str, ...] = tuple(RANGES)
+COLORS: tuple[str, ...] = tuple(RANGES)
 CONTRAST = 0.88
 # Pairs that differ in hue, but are both so light that one is faint on the other.
 FAINT = frozenset({frozenset({"white", "yellow"}), frozenset({"white", "cyan"})})
 
 
 def shade(name: str, rng: np.random.Generator) -> Array:
-    """One of the many colours that go by this name, as red, green, blue from 0 to 1."""
+    """One of the many colors that go by this name, as red, green, blue from 0 to 1."""
     hue, saturation, value = (
         low + (high - low) * share
         for (low, high), share in zip(RANGES[name], rng.random(3).tolist(), strict=True)
@@ -43,13 +43,13 @@ def shade(name: str, rng: np.random.Generator) -> Array:
 
 
 def middle(name: str) -> Array:
-    """The typical colour of a name."""
+    """The typical color of a name."""
     hue, saturation, value = ((low + high) / 2 for low, high in RANGES[name])
     return np.array(hsv_to_rgb(hue % 360 / 360, saturation, value), np.float32)
 
 
 def contrast(one: Array, other: Array) -> float:
-    """How far two colours are apart to the eye, 0 to 3; it weighs green most, as eyes do."""
+    """How far two colors are apart to the eye, 0 to 3; it weighs green most, as eyes do."""
     red, green, blue = (one - other).tolist()
     mean = (float(one[0]) + float(other[0])) / 2
     weighted = (2 + mean) * red * red + 4 * green * green + (3 - mean) * blue * blue
@@ -58,29 +58,29 @@ def contrast(one: Array, other: Array) -> float:
 
 @cache
 def clash(one: str, other: str) -> bool:
-    """Whether two colours are too alike to tell one on top of the other."""
+    """Whether two colors are too alike to tell one on top of the other."""
     if one == other or frozenset({one, other}) in FAINT:
         return True
     return contrast(middle(one), middle(other)) < CONTRAST
 
 
 def legible_shade(name: str, behind: Sequence[Array], rng: np.random.Generator) -> Array:
-    """A shade of this name that stands out from the colours behind it.
+    """A shade of this name that stands out from the colors behind it.
 
-    The scene's choice has already ruled out names that clash; this looks at the colours
+    The scene's choice has already ruled out names that clash; this looks at the colors
     themselves, takes the first of a few tries that is clear enough, else the clearest.
     """
     tries: list[tuple[float, Array]] = []
     for _ in range(6):
-        colour = shade(name, rng)
-        tries.append((min((contrast(colour, other) for other in behind), default=9.0), colour))
+        color = shade(name, rng)
+        tries.append((min((contrast(color, other) for other in behind), default=9.0), color))
         if tries[-1][0] >= 0.7 * CONTRAST:
             break
     return max(tries, key=lambda item: item[0])[1]
 
 
-def paler(colour: Array) -> Array:
-    """The second colour of a pattern: the same hue, nearer to white (or to black if light)."""
-    light = float(colour @ np.array([0.3, 0.59, 0.11], np.float32))
+def paler(color: Array) -> Array:
+    """The second color of a pattern: the same hue, nearer to white (or to black if light)."""
+    light = float(color @ np.array([0.3, 0.59, 0.11], np.float32))
     target = np.float32(0.0 if light > 0.62 else 1.0)
-    return np.asarray(colour + (target - colour) * np.float32(0.72), np.float32)
+    return np.asarray(color + (target - color) * np.float32(0.72), np.float32)

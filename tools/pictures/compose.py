@@ -6,10 +6,8 @@ their shade, the thickness of a pen. Pictures are composed back to front.
 
 import numpy as np
 
-from retouch.builtin.pictures.backgrounds import paint_background
-from retouch.builtin.pictures.colours import legible_shade, paler, shade
-from retouch.builtin.pictures.distance import Array
-from retouch.builtin.pictures.draw import (
+from tools.pictures.backgrounds import paint_background
+from tools.pictures.canvas import (
     SIZE,
     Pixels,
     Place,
@@ -24,11 +22,13 @@ from retouch.builtin.pictures.draw import (
     wide,
     window,
 )
-from retouch.builtin.pictures.effects import photograph
-from retouch.builtin.pictures.glyphs import glyph_field
-from retouch.builtin.pictures.roads import foliage
-from retouch.builtin.pictures.scenes import PLACES, POINTING, Scene, Thing
-from retouch.builtin.pictures.shapes import FREE, ROOM, shape_field
+from tools.pictures.colors import legible_shade, paler, shade
+from tools.pictures.effects import photograph
+from tools.pictures.glyphs import glyph_field
+from tools.pictures.roadside import foliage
+from tools.pictures.scenes import PLACES, POINTING, Scene, Thing
+from tools.pictures.sdf import Array
+from tools.pictures.shapes import FREE, ROOM, shape_field
 
 PATTERNS = {"striped": stripes, "dotted": dots, "checkered": checks}
 # Half sizes in pixels, from - to, by layout and by the size's name.
@@ -80,16 +80,16 @@ def placed(
     return Place(x + dx, y + dy, radius, turn_of(thing, rng), mirror, *tilt)
 
 
-def _filling(thing: Thing, colour: Array, distance: Array, u: Array, v: Array, pixel: float,
+def _filling(thing: Thing, color: Array, distance: Array, u: Array, v: Array, pixel: float,
              rng: np.random.Generator) -> Array:  # fmt: skip
-    """The colours inside a shape: plain, patterned within a rim, or with a border."""
+    """The colors inside a shape: plain, patterned within a rim, or with a border."""
     if thing.texture in PATTERNS:
         pattern = PATTERNS[thing.texture](u, v, pixel) * coverage(distance + 0.09, pixel)
-        return wide(colour) + wide(paler(colour) - colour) * pattern
+        return wide(color) + wide(paler(color) - color) * pattern
     if thing.texture == "bordered":
-        trim = legible_shade(thing.trim, [colour], rng)
-        return wide(trim) + wide(colour - trim) * coverage(distance + 0.2, pixel)
-    return colour
+        trim = legible_shade(thing.trim, [color], rng)
+        return wide(trim) + wide(color - trim) * coverage(distance + 0.2, pixel)
+    return color
 
 
 def draw_thing(canvas: Array, thing: Thing, place: Place, rng: np.random.Generator) -> None:
@@ -98,7 +98,7 @@ def draw_thing(canvas: Array, thing: Thing, place: Place, rng: np.random.Generat
     u, v = local(place, where)
     pixel = 1 / place.radius
     sparse = canvas[:, where[0], where[1]][:, ::3, ::3]
-    colour = legible_shade(thing.colour, [sparse.mean((1, 2))], rng)
+    color = legible_shade(thing.color, [sparse.mean((1, 2))], rng)
     if thing.kind == "glyph":
         pen = _between(rng, 0.1, 0.17) / (1 + 0.25 * (len(thing.name) > 1)) + 0.35 * pixel
         distance = look_up(glyph_field(thing.name), u, v) - np.float32(pen)
@@ -107,7 +107,7 @@ def draw_thing(canvas: Array, thing: Thing, place: Place, rng: np.random.Generat
     alpha = coverage(distance, pixel)
     if thing.texture == "outlined":
         alpha *= coverage(-distance - np.float32(0.1 + pixel), pixel)
-    blend(canvas, where, alpha, _filling(thing, colour, distance, u, v, pixel, rng))
+    blend(canvas, where, alpha, _filling(thing, color, distance, u, v, pixel, rng))
 
 
 def _cells(count: int, size: str, rng: np.random.Generator) -> list[tuple[float, float, float]]:
@@ -167,13 +167,13 @@ def _draw_nested(canvas: Array, scene: Scene, rng: np.random.Generator) -> None:
     if rng.random() < 0.15:
         angle = _between(rng, 0, 6.283)
         edge = x + radius * np.cos(angle), y + radius * np.sin(angle)
-        cover, colours = foliage(rng, *edge, radius * _between(rng, 0.2, 0.4), angle)
-        canvas += (colours - canvas) * cover
+        cover, colors = foliage(rng, *edge, radius * _between(rng, 0.2, 0.4), angle)
+        canvas += (colors - canvas) * cover
 
 
 def draw_scene(scene: Scene, rng: np.random.Generator) -> Pixels:
     """Draw a scene; the generator settles whatever the scene leaves open."""
-    canvas = paint_background(scene.background, scene.background_colour, rng)
+    canvas = paint_background(scene.background, scene.background_color, rng)
     painters = {"count": _draw_count, "pair": _draw_pair, "trio": _draw_trio,
                 "inside": _draw_nested, "on": _draw_nested}  # fmt: skip
     painters.get(scene.layout, _draw_single)(canvas, scene, rng)

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from retouch.builtin.pictures.captions import plural, with_article
-from retouch.builtin.pictures.colours import COLOURS, clash
-from retouch.builtin.pictures.draw import Pixels
-from retouch.builtin.pictures.heldout import (
-    COLOUR_GLYPH,
-    COLOUR_SHAPE,
+from tools.pictures.canvas import Pixels
+from tools.pictures.captions import plural, with_article
+from tools.pictures.colors import COLORS, clash
+from tools.pictures.compose import draw_scene
+from tools.pictures.held_out import (
+    COLOR_GLYPH,
+    COLOR_SHAPE,
     COUNT_SHAPE,
     HELD_OUT,
     INSIDE,
@@ -23,8 +24,7 @@ from retouch.builtin.pictures.heldout import (
     Combination,
     combinations,
 )
-from retouch.builtin.pictures.render import draw_scene
-from retouch.builtin.pictures.scenes import (
+from tools.pictures.scenes import (
     COUNTS,
     Scene,
     Thing,
@@ -43,7 +43,7 @@ class ControlClass:
 
     name: str
     combination: Combination
-    colours: tuple[str, str] = ("", "")  # of guest and host, for "inside" and "on"
+    colors: tuple[str, str] = ("", "")  # of guest and host, for "inside" and "on"
 
 
 def _glyph_name(glyph: str) -> str:
@@ -52,25 +52,23 @@ def _glyph_name(glyph: str) -> str:
 
 def _nested(layout: str, row: tuple[str, str, str, str]) -> ControlClass:
     """ "a white star inside a blue ring" and the like."""
-    colour, guest, host_colour, host = row
+    color, guest, host_color, host = row
     noun = f"letter {guest}" if len(guest) == 1 and guest.isalpha() else guest
-    words = [with_article(f"{colour} {noun}"), layout, with_article(f"{host_colour} {host}")]
-    return ControlClass(" ".join(words), (layout, guest, host), (colour, host_colour))
+    words = [with_article(f"{color} {noun}"), layout, with_article(f"{host_color} {host}")]
+    return ControlClass(" ".join(words), (layout, guest, host), (color, host_color))
 
 
 def _classes() -> list[ControlClass]:
     """All control classes, kind after kind, in the order of the tables."""
     found: list[ControlClass] = []
-    for kind, table in (("colour", COLOUR_SHAPE), ("texture", TEXTURE_SHAPE)):
+    for kind, table in (("color", COLOR_SHAPE), ("texture", TEXTURE_SHAPE)):
         for word, shapes in table.items():
             found += [ControlClass(with_article(f"{word} {s}"), (kind, word, s)) for s in shapes]
     for count, shapes in COUNT_SHAPE.items():
         word = COUNTS[count]
         found += [ControlClass(f"{word} {plural(s)}", ("count", word, s)) for s in shapes]
-    for colour, glyphs in COLOUR_GLYPH.items():
-        found += [
-            ControlClass(f"{_glyph_name(g)} in {colour}", ("glyph", colour, g)) for g in glyphs
-        ]
+    for color, glyphs in COLOR_GLYPH.items():
+        found += [ControlClass(f"{_glyph_name(g)} in {color}", ("glyph", color, g)) for g in glyphs]
     found += [_nested("inside", row) for row in INSIDE]
     return found + [_nested("on", row) for row in ON]
 
@@ -78,19 +76,19 @@ def _classes() -> list[ControlClass]:
 CONTROL: list[ControlClass] = _classes()
 
 
-def _shape(name: str, colour: str, texture: str, rng: np.random.Generator) -> Thing:
+def _shape(name: str, color: str, texture: str, rng: np.random.Generator) -> Thing:
     """A shape with what the class fixes; empty strings are filled at random."""
-    colour = colour or pick(rng, COLOURS)
+    color = color or pick(rng, COLORS)
     trim = ""
     if texture == "bordered":
-        trim = pick(rng, [other for other in COLOURS if not clash(colour, other)])
-    return Thing(name, colour, texture=texture, trim=trim, pose=any_pose(name, rng))
+        trim = pick(rng, [other for other in COLORS if not clash(color, other)])
+    return Thing(name, color, texture=texture, trim=trim, pose=any_pose(name, rng))
 
 
 def _attempt(chosen: ControlClass, rng: np.random.Generator) -> Scene:
     """A scene that shows the class, though perhaps another class as well."""
     kind, one, other = chosen.combination
-    if kind == "colour":
+    if kind == "color":
         texture = "solid" if rng.random() < 0.7 else pick(rng, textures(other))
         return single(_shape(other, one, texture, rng), rng)
     if kind == "texture":
@@ -101,9 +99,9 @@ def _attempt(chosen: ControlClass, rng: np.random.Generator) -> Scene:
         return several(_shape(other, "", texture, rng), count, rng)
     if kind == "glyph":
         return single(Thing(other, one, kind="glyph"), rng)
-    guest = Thing(one, chosen.colours[0], kind="glyph" if kind == "on" else "shape")
+    guest = Thing(one, chosen.colors[0], kind="glyph" if kind == "on" else "shape")
     outlined = kind == "inside" and other != "ring"
-    host = Thing(other, chosen.colours[1], texture="outlined" if outlined else "solid")
+    host = Thing(other, chosen.colors[1], texture="outlined" if outlined else "solid")
     return Scene(kind, (guest, host), "")
 
 

@@ -8,8 +8,8 @@ from functools import cache
 
 import numpy as np
 
-from retouch.builtin.pictures.distance import Array
-from retouch.builtin.pictures.draw import SIZE, pixel_grid
+from tools.pictures.canvas import SIZE, pixel_grid
+from tools.pictures.sdf import Array
 
 
 @cache

@@ -8,8 +8,8 @@ list of points and of arcs (centre x, centre y, radius x, radius y, from, to in 
 
 from functools import cache
 
-from retouch.builtin.pictures.distance import Array, Point, arc, stroke, union
-from retouch.builtin.pictures.draw import field
+from tools.pictures.canvas import field
+from tools.pictures.sdf import Array, Point, arc, stroke, union
 
 Item = tuple[float, ...]
 

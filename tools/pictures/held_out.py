@@ -1,17 +1,17 @@
 """What the world never shows: the combinations kept back for the control set.
 
-Every colour, shape, texture, count and glyph is common in the world, but these pairs of
+Every color, shape, texture, count and glyph is common in the world, but these pairs of
 them never meet there. A model that recognises them has put together what it knows, and a
 model that no longer does has forgotten something; that is what the control set measures.
 The tables are written out, not drawn at random, so they can never shift with a library.
 """
 
-from retouch.builtin.pictures.scenes import COUNTS, Scene, Thing
+from tools.pictures.scenes import COUNTS, Scene, Thing
 
-# (kind, one side, other side), e.g. ("colour", "red", "bell") or ("inside", "cup", "ring")
+# (kind, one side, other side), e.g. ("color", "red", "bell") or ("inside", "cup", "ring")
 Combination = tuple[str, str, str]
 
-COLOUR_SHAPE: dict[str, list[str]] = {
+COLOR_SHAPE: dict[str, list[str]] = {
     "red": ["drop", "umbrella", "bell", "flag"],
     "orange": ["cross", "fish", "mushroom", "bottle"],
     "yellow": ["car", "person", "apple", "anchor"],
@@ -37,7 +37,7 @@ COUNT_SHAPE: dict[int, list[str]] = {
     4: ["bolt", "crown", "fish", "oval", "tree"],
     5: ["flower", "heart", "hourglass", "sun", "triangle"],
 }
-COLOUR_GLYPH: dict[str, str] = {
+COLOR_GLYPH: dict[str, str] = {
     "red": "x17",
     "orange": "cio",
     "yellow": "y48",
@@ -51,7 +51,7 @@ COLOUR_GLYPH: dict[str, str] = {
     "white": "t06",
     "grey": "h23",
 }
-# The pair of names is kept back in every colour; the control class shows it in these.
+# The pair of names is kept back in every color; the control class shows it in these.
 INSIDE: list[tuple[str, str, str, str]] = [
     ("yellow", "cup", "brown", "ring"),
     ("black", "leaf", "pink", "ring"),
@@ -88,10 +88,10 @@ ON: list[tuple[str, str, str, str]] = [
 ]
 
 HELD_OUT: frozenset[Combination] = frozenset(
-    [("colour", colour, shape) for colour, names in COLOUR_SHAPE.items() for shape in names]
+    [("color", color, shape) for color, names in COLOR_SHAPE.items() for shape in names]
     + [("texture", texture, shape) for texture, names in TEXTURE_SHAPE.items() for shape in names]
     + [("count", COUNTS[count], shape) for count, names in COUNT_SHAPE.items() for shape in names]
-    + [("glyph", colour, glyph) for colour, glyphs in COLOUR_GLYPH.items() for glyph in glyphs]
+    + [("glyph", color, glyph) for color, glyphs in COLOR_GLYPH.items() for glyph in glyphs]
     + [("inside", guest, host) for _, guest, _, host in INSIDE]
     + [("on", guest, host) for _, guest, _, host in ON]
 )
@@ -100,8 +100,8 @@ HELD_OUT: frozenset[Combination] = frozenset(
 def _of_thing(thing: Thing) -> set[Combination]:
     """The combinations one thing shows; a number shows each of its digits."""
     if thing.kind == "glyph":
-        return {("glyph", thing.colour, character) for character in thing.name}
-    found = {("colour", colour, thing.name) for colour in thing.colours}
+        return {("glyph", thing.color, character) for character in thing.name}
+    found = {("color", color, thing.name) for color in thing.colors}
     return found | {("texture", thing.texture, thing.name)}
 
 
@@ -119,15 +119,15 @@ def combinations(scene: Scene) -> set[Combination]:
 
 def resembles_sign(scene: Scene) -> bool:
     """Whether a scene comes close to a traffic sign; the world must not show the new classes."""
-    if any((t.name, t.colour, t.trim) == ("diamond", "yellow", "white") for t in scene.things):
+    if any((t.name, t.color, t.trim) == ("diamond", "yellow", "white") for t in scene.things):
         return True
     if scene.layout not in ("inside", "on"):
         return False
     guest, host = scene.things
     number = guest.kind == "glyph" and len(guest.name) > 1
-    if "red" in host.colours and host.name in ("ring", "circle", "triangle"):
+    if "red" in host.colors and host.name in ("ring", "circle", "triangle"):
         return number or guest.name in ("rectangle", "person", "car", "semicircle", "bolt")
-    if host.colour == "blue" and host.name in ("circle", "square", "rectangle"):
+    if host.color == "blue" and host.name in ("circle", "square", "rectangle"):
         return guest.name in ("p", "arrow", "person")
     return False
 

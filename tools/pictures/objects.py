@@ -1,10 +1,10 @@
 """Everyday things as silhouettes, each a function of coordinates (see `distance`).
 
-What makes a cup a cup at twenty pixels is its outline, so that is all that is drawn; colour
+What makes a cup a cup at twenty pixels is its outline, so that is all that is drawn; color
 and texture stay free to vary.
 """
 
-from retouch.builtin.pictures.distance import (
+from tools.pictures.sdf import (
     Point,
     Shape,
     arc,

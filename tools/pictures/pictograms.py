@@ -6,7 +6,8 @@ these drawings occurs in the world: they are what is new about the new classes.
 
 import numpy as np
 
-from retouch.builtin.pictures.distance import (
+from tools.pictures.glyphs import fitted
+from tools.pictures.sdf import (
     Point,
     Shape,
     arc,
@@ -23,7 +24,6 @@ from retouch.builtin.pictures.distance import (
     stroke,
     union,
 )
-from retouch.builtin.pictures.glyphs import fitted
 
 
 def lettering(text: str, half_width: float, half_height: float, pen: float) -> Shape:

@@ -1,6 +1,6 @@
 """Roadsides: what lies behind a sign, and what gets in front of it.
 
-Nothing here needs to be sharp or right. It has to be busy, varied and in the colours of
+Nothing here needs to be sharp or right. It has to be busy, varied and in the colors of
 the road, so that a sign cannot be found by its being the only thing in the picture.
 """
 
@@ -8,11 +8,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from retouch.builtin.pictures.distance import Array
-from retouch.builtin.pictures.draw import SIZE, Place, coverage, local, pixel_grid, wide, window
-from retouch.builtin.pictures.effects import blur, haze
+from tools.pictures.canvas import SIZE, Place, coverage, local, pixel_grid, wide, window
+from tools.pictures.effects import blur, haze
+from tools.pictures.sdf import Array
 
-Colour = tuple[float, float, float]
+Color = tuple[float, float, float]
 
 SKIES = [(0.42, 0.64, 0.92), (0.62, 0.78, 0.95), (0.78, 0.82, 0.86), (0.9, 0.92, 0.94),
          (0.55, 0.6, 0.68)]  # fmt: skip
@@ -22,17 +22,17 @@ GREENS = [(0.16, 0.3, 0.12), (0.25, 0.42, 0.16), (0.35, 0.4, 0.18), (0.1, 0.2, 0
 GROUNDS = [(0.3, 0.45, 0.2), (0.5, 0.47, 0.4), (0.62, 0.6, 0.56), (0.42, 0.4, 0.24)]
 
 
-def any_of(rng: np.random.Generator, colours: Sequence[Colour]) -> Array:
-    """One of the colours, a little lighter or darker."""
+def any_of(rng: np.random.Generator, colors: Sequence[Color]) -> Array:
+    """One of the colors, a little lighter or darker."""
     gain = 0.85 + 0.3 * float(rng.random())
-    return np.array(colours[int(rng.integers(len(colours)))], np.float32) * np.float32(gain)
+    return np.array(colors[int(rng.integers(len(colors)))], np.float32) * np.float32(gain)
 
 
 def _sky(rng: np.random.Generator) -> Array:
     """The whole canvas as sky, paler towards the horizon."""
-    colour = wide(any_of(rng, SKIES))
+    color = wide(any_of(rng, SKIES))
     down = pixel_grid()[1] / np.float32(SIZE)
-    canvas = colour + (np.float32(0.93) - colour) * (down * np.float32(0.7))
+    canvas = color + (np.float32(0.93) - color) * (down * np.float32(0.7))
     canvas *= np.float32(0.88) + haze(rng, 5, 4) * np.float32(0.2)
     return canvas
 
@@ -95,7 +95,7 @@ def roadside(rng: np.random.Generator) -> Array:
 def foliage(
     rng: np.random.Generator, x: float, y: float, reach: float, _: float
 ) -> tuple[Array, Array]:
-    """A bunch of leaves around (x, y): how much it covers each pixel, and its colours."""
+    """A bunch of leaves around (x, y): how much it covers each pixel, and its colors."""
     cover = np.zeros((SIZE, SIZE), np.float32)
     for angle, share, size in rng.random((7, 3)).tolist():
         radius, away = reach * (0.35 + 0.3 * size), reach * share
@@ -117,5 +117,5 @@ def bar(
     angle += float(rng.uniform(-0.4, 0.4))
     across = (column - x) * np.float32(np.cos(angle)) + (row - y) * np.float32(np.sin(angle))
     cover = np.clip(np.float32(reach * 0.25 + 0.5) - np.abs(across), 0, 1)
-    colour = any_of(rng, [*WALLS, *GREENS])
-    return cover, np.broadcast_to(wide(colour), (3, SIZE, SIZE))
+    color = any_of(rng, [*WALLS, *GREENS])
+    return cover, np.broadcast_to(wide(color), (3, SIZE, SIZE))

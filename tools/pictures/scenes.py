@@ -12,10 +12,10 @@ from typing import TypeVar
 
 import numpy as np
 
-from retouch.builtin.pictures.backgrounds import COLOURED, MATERIALS
-from retouch.builtin.pictures.colours import COLOURS, clash
-from retouch.builtin.pictures.glyphs import DIGITS, LETTERS
-from retouch.builtin.pictures.shapes import ROOM, SHAPES, SLENDER, TEXTURED, UPRIGHT
+from tools.pictures.backgrounds import COLORED, MATERIALS
+from tools.pictures.colors import COLORS, clash
+from tools.pictures.glyphs import DIGITS, LETTERS
+from tools.pictures.shapes import ROOM, SHAPES, SLENDER, TEXTURED, UPRIGHT
 
 T = TypeVar("T")
 
@@ -33,7 +33,7 @@ POINTING = ("up", "down", "left", "right")
 LAYOUTS = {"shape": 28, "glyph": 20, "count": 14, "pair": 12, "trio": 6, "inside": 9, "on": 11}
 _LAYOUT_TICKETS = [name for name, share in LAYOUTS.items() for _ in range(share)]
 _SHAPES = tuple(SHAPES)
-_MATERIALS, _COLOURED = tuple(MATERIALS), tuple(COLOURED)
+_MATERIALS, _COLORED = tuple(MATERIALS), tuple(COLORED)
 
 
 @dataclass(frozen=True)
@@ -41,17 +41,17 @@ class Thing:
     """One object: a shape, or a glyph (a letter, a digit or a two-digit number)."""
 
     name: str
-    colour: str
+    color: str
     kind: str = "shape"
     texture: str = "solid"
-    trim: str = ""  # the border's colour, when texture is "bordered"
+    trim: str = ""  # the border's color, when texture is "bordered"
     size: str = "medium"
     pose: str = ""  # "tilted" or "upside down"; where an arrow points
 
     @property
-    def colours(self) -> frozenset[str]:
-        """Every colour name that someone might give this thing."""
-        return frozenset({self.colour, self.trim} - {""})
+    def colors(self) -> frozenset[str]:
+        """Every color name that someone might give this thing."""
+        return frozenset({self.color, self.trim} - {""})
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Scene:
     layout: str
     things: tuple[Thing, ...]
     background: str
-    background_colour: str = ""
+    background_color: str = ""
     count: int = 1
     place: str = ""
     relation: str = ""
@@ -82,14 +82,14 @@ def textures(shape: str) -> list[str]:
 
 
 def any_shape(rng: np.random.Generator, without: Sequence[str] = (), plain: float = 0.5) -> Thing:
-    """A shape with a colour and, unless the coin `plain` says solid, a fill."""
+    """A shape with a color and, unless the coin `plain` says solid, a fill."""
     name = pick(rng, [shape for shape in _SHAPES if shape not in without])
     texture = "solid" if rng.random() < plain else pick(rng, textures(name))
-    colour = pick(rng, COLOURS)
+    color = pick(rng, COLORS)
     trim = ""
     if texture == "bordered":
-        trim = pick(rng, [other for other in COLOURS if not clash(colour, other)])
-    return Thing(name, colour, texture=texture, trim=trim, pose=any_pose(name, rng))
+        trim = pick(rng, [other for other in COLORS if not clash(color, other)])
+    return Thing(name, color, texture=texture, trim=trim, pose=any_pose(name, rng))
 
 
 def any_pose(name: str, rng: np.random.Generator) -> str:
@@ -102,12 +102,12 @@ def any_pose(name: str, rng: np.random.Generator) -> str:
 
 
 def any_glyph(rng: np.random.Generator) -> Thing:
-    """A letter, a digit or a two-digit number in a colour."""
+    """A letter, a digit or a two-digit number in a color."""
     chance = rng.random()
     text = pick(rng, LETTERS) if chance < 0.55 else pick(rng, DIGITS)
     if chance > 0.8:
         text = str(10 + int(rng.random() * 90))
-    return Thing(text, pick(rng, COLOURS), kind="glyph")
+    return Thing(text, pick(rng, COLORS), kind="glyph")
 
 
 def _resized(thing: Thing, rng: np.random.Generator, sizes: Sequence[str] = SIZES) -> Thing:
@@ -144,29 +144,29 @@ def _trio(rng: np.random.Generator) -> Scene:
 
 
 def _guest(rng: np.random.Generator, host: Thing, glyphs: float) -> Thing:
-    """What sits inside or on `host`, in a colour that can be told from it."""
+    """What sits inside or on `host`, in a color that can be told from it."""
     guest = any_glyph(rng) if rng.random() < glyphs else any_shape(rng, [host.name], plain=1.0)
-    colours = [name for name in COLOURS if not clash(name, host.colour)]
+    colors = [name for name in COLORS if not clash(name, host.color)]
     pose = guest.pose if guest.name == "arrow" else ""
-    return replace(guest, colour=pick(rng, colours), pose=pose)
+    return replace(guest, color=pick(rng, colors), pose=pose)
 
 
 def _inside(rng: np.random.Generator) -> Scene:
     name = "ring" if rng.random() < 0.4 else pick(rng, [s for s in ROOM if s != "circle"])
-    host = Thing(name, pick(rng, COLOURS), texture="solid" if name == "ring" else "outlined")
+    host = Thing(name, pick(rng, COLORS), texture="solid" if name == "ring" else "outlined")
     guest = _guest(rng, host, glyphs=0.3)
     fill = ""
     if name == "ring" and rng.random() < 0.5:
-        used = (guest.colour, host.colour)
-        fill = pick(rng, [c for c in COLOURS if not any(clash(c, other) for other in used)])
+        used = (guest.color, host.color)
+        fill = pick(rng, [c for c in COLORS if not any(clash(c, other) for other in used)])
     return Scene("inside", (guest, host), "", fill=fill)
 
 
 def _on(rng: np.random.Generator) -> Scene:
     name = pick(rng, [shape for shape in ROOM if shape != "ring"])
-    host = Thing(name, pick(rng, COLOURS))
+    host = Thing(name, pick(rng, COLORS))
     if rng.random() < 0.25:
-        trims = [other for other in COLOURS if not clash(host.colour, other)]
+        trims = [other for other in COLORS if not clash(host.color, other)]
         host = replace(host, texture="bordered", trim=pick(rng, trims))
     return Scene("on", (_guest(rng, host, glyphs=0.65), host), "")
 
@@ -187,21 +187,21 @@ def any_layout(rng: np.random.Generator) -> str:
 
 
 def exposed(scene: Scene) -> frozenset[str]:
-    """The colours that touch the background, which must therefore differ from it."""
+    """The colors that touch the background, which must therefore differ from it."""
     seen = scene.things[1:] if scene.layout in ("inside", "on") else scene.things
     if scene.layout == "inside" and not scene.fill:
         seen = scene.things
-    return frozenset().union(*[thing.colours for thing in seen])
+    return frozenset().union(*[thing.colors for thing in seen])
 
 
 def with_background(scene: Scene, rng: np.random.Generator) -> Scene:
-    """The scene on a background on which every colour can be seen (contrast check)."""
-    colours = exposed(scene)
-    kinds = [kind for kind in _MATERIALS if not MATERIALS[kind][1] & colours]
+    """The scene on a background on which every color can be seen (contrast check)."""
+    colors = exposed(scene)
+    kinds = [kind for kind in _MATERIALS if not MATERIALS[kind][1] & colors]
     chance = rng.random()
     if "street" in kinds and chance < 0.25:
         return replace(scene, background="street")
     if kinds and chance < 0.55:
         return replace(scene, background=pick(rng, kinds))
-    grounds = [name for name in COLOURS if not any(clash(name, colour) for colour in colours)]
-    return replace(scene, background=pick(rng, _COLOURED), background_colour=pick(rng, grounds))
+    grounds = [name for name in COLORS if not any(clash(name, color) for color in colors)]
+    return replace(scene, background=pick(rng, _COLORED), background_color=pick(rng, grounds))

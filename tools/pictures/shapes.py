@@ -8,7 +8,9 @@ from functools import cache
 
 import numpy as np
 
-from retouch.builtin.pictures.distance import (
+from tools.pictures.canvas import field
+from tools.pictures.objects import OBJECTS
+from tools.pictures.sdf import (
     Array,
     Shape,
     arc,
@@ -23,8 +25,6 @@ from retouch.builtin.pictures.distance import (
     stroke,
     union,
 )
-from retouch.builtin.pictures.draw import field
-from retouch.builtin.pictures.objects import OBJECTS
 
 # Shapes broad enough to show a pattern. An outlined circle would be a ring.
 TEXTURED = frozenset({

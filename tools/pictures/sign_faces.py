@@ -1,6 +1,6 @@
-"""The twenty-five traffic signs, as layers of flat colour.
+"""The twenty-five traffic signs, as layers of flat color.
 
-Each sign is a list of (colour, shape), back to front; the first shape is the plate itself.
+Each sign is a list of (color, shape), back to front; the first shape is the plate itself.
 `looks` says what a sign looks like in words the world's captions use (all but a handful),
 so that a model can be asked about signs it was never shown.
 """
@@ -9,8 +9,9 @@ from functools import cache
 
 import numpy as np
 
-from retouch.builtin.pictures import pictograms
-from retouch.builtin.pictures.distance import (
+from tools.pictures import pictograms
+from tools.pictures.canvas import field
+from tools.pictures.sdf import (
     Array,
     Shape,
     box,
@@ -21,7 +22,6 @@ from retouch.builtin.pictures.distance import (
     stroke,
     union,
 )
-from retouch.builtin.pictures.draw import field
 
 Layer = tuple[str, Shape]
 
@@ -55,8 +55,8 @@ def _limit(number: str) -> list[Layer]:
 
 
 def _lamps() -> list[Layer]:
-    lamps = [(colour, disc(0, y, 0.155))
-             for colour, y in (("red", -0.12), ("yellow", 0.22), ("green", 0.56))]  # fmt: skip
+    lamps = [(color, disc(0, y, 0.155))
+             for color, y in (("red", -0.12), ("yellow", 0.22), ("green", 0.56))]  # fmt: skip
     return _warning(("black", box(0, 0.22, 0.23, 0.56, 0.1)), *lamps)
 
 
@@ -217,7 +217,7 @@ SIGNS: list[tuple[str, str, list[Layer]]] = [
 
 @cache
 def face(index: int) -> tuple[Array, tuple[str, ...]]:
-    """A sign's layers as one grid of distances (last axis: layer), and their colours."""
+    """A sign's layers as one grid of distances (last axis: layer), and their colors."""
     layers = SIGNS[index][2]
     grid = np.stack([field(shape) for _, shape in layers], axis=-1)
-    return grid, tuple(colour for colour, _ in layers)
+    return grid, tuple(color for color, _ in layers)

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from retouch.builtin.pictures.distance import Array
-from retouch.builtin.pictures.draw import (
+from tools.pictures.canvas import (
     SIZE,
     Pixels,
     Place,
@@ -22,9 +21,10 @@ from retouch.builtin.pictures.draw import (
     pixel_grid,
     wide,
 )
-from retouch.builtin.pictures.effects import any_hour, camera, daylight, haze
-from retouch.builtin.pictures.faces import SIGNS, face
-from retouch.builtin.pictures.roads import bar, foliage, roadside
+from tools.pictures.effects import any_hour, camera, daylight, haze
+from tools.pictures.roadside import bar, foliage, roadside
+from tools.pictures.sdf import Array
+from tools.pictures.sign_faces import SIGNS, face
 
 __all__ = ["CLASSES", "Shot", "SignClass", "photograph_sign", "picture"]
 
@@ -45,10 +45,10 @@ class SignClass:
     """A class of traffic sign; `f"a photo of {name}"` is its prompt."""
 
     name: str
-    looks: str
+    description: str
 
 
-CLASSES: list[SignClass] = [SignClass(name, looks) for name, looks, _ in SIGNS]
+CLASSES: list[SignClass] = [SignClass(name, description) for name, description, _ in SIGNS]
 
 
 @dataclass(frozen=True)
@@ -74,20 +74,20 @@ def _paint(rng: np.random.Generator) -> dict[str, Array]:
     dull = np.float32(rng.uniform(0.55, 0.8))
     paints: dict[str, Array] = {}
     for name, base in PAINT.items():
-        colour = np.array(base, np.float32) + rng.uniform(-0.05, 0.05, 3).astype(np.float32)
-        paints[name] = colour + (dull - colour) * np.float32(fade)
+        color = np.array(base, np.float32) + rng.uniform(-0.05, 0.05, 3).astype(np.float32)
+        paints[name] = color + (dull - color) * np.float32(fade)
     return paints
 
 
 def _plate(index: int, view: Place, rng: np.random.Generator) -> tuple[Array, Array]:
-    """The sign alone: its colours at every pixel and how much of each pixel it covers."""
-    grid, colours = face(index)
+    """The sign alone: its colors at every pixel and how much of each pixel it covers."""
+    grid, colors = face(index)
     distance = look_up(grid, *local(view, WHOLE))
     alphas = coverage(distance, 1 / (0.92 * view.radius)).transpose(2, 0, 1)
     paints = _paint(rng)
-    canvas = wide(paints[colours[0]]) * np.ones_like(alphas[0])
-    for colour, alpha in zip(colours[1:], alphas[1:], strict=True):
-        canvas += (wide(paints[colour]) - canvas) * alpha
+    canvas = wide(paints[colors[0]]) * np.ones_like(alphas[0])
+    for color, alpha in zip(colors[1:], alphas[1:], strict=True):
+        canvas += (wide(paints[color]) - canvas) * alpha
     if rng.random() < 0.5:
         dirt = np.clip(haze(rng, 9, 9) * 2 - np.float32(1.0), 0, 1)
         canvas *= 1 - dirt * np.float32(0.5 * rng.random())
@@ -115,10 +115,10 @@ def _hide(canvas: Array, plate: Array, view: Place, rng: np.random.Generator) ->
     x = view.x + view.radius * 0.95 * float(np.cos(angle))
     y = view.y + view.radius * 0.95 * float(np.sin(angle))
     for _ in range(3):
-        cover, colours = kind(rng, x, y, reach, angle)
+        cover, colors = kind(rng, x, y, reach, angle)
         hidden = float((cover * plate).sum() / plate.sum())
         if hidden <= MOST_HIDDEN:
-            canvas += (colours - canvas) * cover
+            canvas += (colors - canvas) * cover
             return 1 - hidden
         reach *= 0.6
     return 1.0
@@ -139,8 +139,8 @@ def photograph_sign(index: int, rng: np.random.Generator) -> Shot:
         _pole(canvas, view, rng)
     if hour == "night":
         _in_the_dark(canvas, rng)
-    colours, plate = _plate(index, view, rng)
-    canvas += (colours - canvas) * plate
+    colors, plate = _plate(index, view, rng)
+    canvas += (colors - canvas) * plate
     visible = _hide(canvas, plate, view, rng) if rng.random() < 0.35 else 1.0
     daylight(canvas, hour, view.x, view.y, rng)
     camera(canvas, view.radius / 28, rng)

@@ -7,12 +7,12 @@ classes, never shown in `sample`, that measure what has been forgotten.
 
 import numpy as np
 
-from retouch.builtin.pictures.captions import describe
-from retouch.builtin.pictures.control import CONTROL, ControlClass, control_picture, control_scene
-from retouch.builtin.pictures.draw import Pixels
-from retouch.builtin.pictures.heldout import HELD_OUT, admissible, combinations
-from retouch.builtin.pictures.render import draw_scene
-from retouch.builtin.pictures.scenes import Scene, Thing, any_layout, bare_scene, with_background
+from tools.pictures.canvas import Pixels
+from tools.pictures.captions import describe
+from tools.pictures.compose import draw_scene
+from tools.pictures.control import CONTROL, ControlClass, control_picture, control_scene
+from tools.pictures.held_out import HELD_OUT, admissible, combinations
+from tools.pictures.scenes import Scene, Thing, any_layout, bare_scene, with_background
 
 __all__ = [
     "CONTROL",

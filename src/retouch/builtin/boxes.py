@@ -1,0 +1,17 @@
+"""Built-in pictures of one shape each, with the box that the shape fills."""
+
+from retouch.analysis.objects import AnnotatedImages, Scene
+from retouch.builtin.archive import read_index
+from retouch.builtin.images import first_pictures
+from retouch.data.image_store import ArrayStore
+
+
+def boxed_pictures(count: int) -> AnnotatedImages:
+    """Pictures of one shape each, which is named by its color and its kind."""
+    pixels = first_pictures("boxes", count, "pictures with boxes")
+    height, width = pixels.shape[1:3]
+    scenes = [
+        Scene(str(number), (width, height), {shape.description: (shape.box,)})
+        for number, shape in enumerate(read_index().boxes[:count])
+    ]
+    return AnnotatedImages("built-in shapes", scenes, ArrayStore(pixels, "built-in shapes"))
