@@ -15,7 +15,7 @@ def test_a_box_lies_inside_its_picture_and_holds_what_stands_out():
         assert description.split()[0] in ("a", "an")
         assert 0 <= left < left + width <= 64
         assert 0 <= top < top + height <= 64
-        pixels = objects.store.arrays[number].astype(float)
+        pixels = objects.pictures.arrays[number].astype(float)
         inside = np.zeros((64, 64), bool)
         inside[int(top) : int(top + height), int(left) : int(left + width)] = True
         if (~inside).any():

@@ -67,13 +67,24 @@ def main(
     log.info("%s", json.dumps(accuracies))
     model.half()
     clip.save(out)
-    name = torch.cuda.get_device_name() if device.type == "cuda" else "CPU"
-    recipe = {"pictures": len(pixels), "captions": CAPTIONS, "steps": steps, "batch": batch}
-    recipe |= {"lr": lr, "seed": seed}
-    sizes = {"parameters": clip.size, "vocabulary": tokenizer.get_vocab_size()}
-    sizes |= {"size": SIZE, "patch": PATCH}
-    times = {"drawing": drawing, "training": training, "device": name}
-    (out / "README.md").write_text(CARD.format(**shape, **recipe, **sizes, **times, **accuracies))
+    card = CARD.format(
+        parameters=clip.size,
+        size=SIZE,
+        patch=PATCH,
+        vocabulary=tokenizer.get_vocab_size(),
+        pictures=len(pixels),
+        captions=CAPTIONS,
+        steps=steps,
+        batch=batch,
+        lr=lr,
+        seed=seed,
+        drawing=drawing,
+        training=training,
+        device=torch.cuda.get_device_name() if device.type == "cuda" else "CPU",
+        **shape,
+        **accuracies,
+    )
+    (out / "README.md").write_text(card)
 
 
 if __name__ == "__main__":
