@@ -233,10 +233,10 @@ def test_the_pointing_game():
 def two_things(seed: int) -> list[tuple[Tensor, str, Box]]:
     """A picture of two large things beside each other: it, the name of each, and its box."""
     rng = np.random.default_rng([31, seed])
-    one = scenes.any_shape(rng, plain=1.0)
-    other = scenes.any_shape(rng, without=[one.name], plain=1.0)
+    one = scenes.random_shape(rng, plain=1.0)
+    other = scenes.random_shape(rng, without=[one.name], plain=1.0)
     while other.color == one.color:
-        other = scenes.any_shape(rng, without=[one.name], plain=1.0)
+        other = scenes.random_shape(rng, without=[one.name], plain=1.0)
     things = tuple(replace(thing, size="large", pose="") for thing in (one, other))
     scene = scenes.with_background(scenes.Scene("pair", things, "", relation="above"), rng)
     canvas = compose.paint_background(scene.background, scene.background_color, rng)
@@ -244,14 +244,14 @@ def two_things(seed: int) -> list[tuple[Tensor, str, Box]]:
     boxes = []
     for thing, (x, y) in zip(things, ends[:: 1 if seed % 4 < 2 else -1], strict=True):
         before = canvas.copy()
-        place = compose.placed(thing, rng, "pair", x, y, 1.5, (0.0, 0.0))
+        place = compose.place_thing(thing, rng, "pair", x, y, 1.5, (0.0, 0.0))
         compose.draw_thing(canvas, thing, place, rng)
         there = np.abs(canvas - before).max(axis=0) > 0.05
         rows, columns = (np.flatnonzero(there.any(axis=axis)) for axis in (1, 0))
         left, top = float(columns[0]), float(rows[0])
         boxes.append((left, top, columns[-1] + 1.0 - left, rows[-1] + 1.0 - top))
     compose.photograph(canvas, rng)
-    picture = torch.from_numpy(compose.finish(canvas))
+    picture = torch.from_numpy(compose.to_uint8(canvas))
     names = [f"a photo of {with_article(f'{thing.color} {thing.name}')}" for thing in things]
     return [(picture, name, box) for name, box in zip(names, boxes, strict=True)]
 

@@ -7,7 +7,15 @@ import numpy as np
 import pytest
 
 from tools.pictures import signs, world
-from tools.pictures.canvas import Pixels, Place, coverage, local, look_up, sheet, window
+from tools.pictures.canvas import (
+    Pixels,
+    Placement,
+    contact_sheet,
+    coverage,
+    interpolate,
+    local_coordinates,
+    window,
+)
 from tools.pictures.captions import LIMIT, PLURALS, with_article
 from tools.pictures.colors import COLORS, clash
 from tools.pictures.glyphs import DIGITS, LETTERS
@@ -166,15 +174,17 @@ def test_a_sign_varies_and_stays_visible(index: int) -> None:
 
 
 def test_a_drawn_circle_has_a_circles_area() -> None:
-    place = Place(32, 32, 20)
+    place = Placement(32, 32, 20)
     where = window(place)
-    alpha = coverage(look_up(shape_field("circle"), *local(place, where)), 1 / place.radius)
+    alpha = coverage(
+        interpolate(shape_field("circle"), *local_coordinates(place, where)), 1 / place.radius
+    )
     assert float(alpha.sum()) == pytest.approx(np.pi * 19**2, rel=0.01)
 
 
 def test_a_sheet_shows_every_picture() -> None:
     pictures = [np.full((64, 64, 3), 10 * k, np.uint8) for k in range(5)]
-    board = sheet(pictures, columns=3, scale=2)
+    board = contact_sheet(pictures, columns=3, scale=2)
     assert board.shape == (2 * 130 + 2, 3 * 130 + 2, 3)
     assert [int(board[70 + 130 * (k // 3), 70 + 130 * (k % 3), 0]) for k in range(5)] == [
         0, 10, 20, 30, 40,

@@ -1,12 +1,12 @@
-"""The drawing board: coordinates, edges, textures and contact sheets.
+"""The canvas: coordinates, anti-aliased edges, textures and contact sheets.
 
-Shapes (see `distance`) are too slow to be worked out afresh for millions of pictures, so
-each one is worked out once, on a grid of CELLS x CELLS points, and kept. Drawing is then a
-look-up of that grid at the pixels' own coordinates, turned, scaled or seen in perspective
-as one likes, and the cost no longer depends on how intricate the shape is.
+Shapes (see `sdf`) are too slow to be evaluated for each of millions of pictures, so each is
+evaluated once, on a grid of CELLS x CELLS points, and cached. Drawing interpolates that grid at the
+pixels' coordinates, rotated, scaled or in perspective, and the cost no longer depends on how
+intricate the shape is.
 
-A canvas is a float32 array (3, SIZE, SIZE) from 0 to 1: colors come first because numpy
-is several times faster that way. Only `finish` makes the usual (SIZE, SIZE, 3) bytes.
+A canvas is a float32 array (3, SIZE, SIZE) from 0 to 1: channels come first because numpy is
+several times faster that way. Only `to_uint8` makes the usual (SIZE, SIZE, 3) bytes.
 """
 
 from collections.abc import Sequence
@@ -27,27 +27,27 @@ Window = tuple[slice, slice]
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a shape goes: its centre and half size in pixels, its turns in degrees."""
+class Placement:
+    """Where a shape is drawn: center and half size in pixels, rotations in degrees."""
 
     x: float
     y: float
     radius: float
     turn: float = 0.0
     mirror: bool = False
-    yaw: float = 0.0  # turned away from the camera, sideways
+    yaw: float = 0.0  # rotation away from the camera, sideways
     pitch: float = 0.0  # and upwards
 
 
-def field(shape: Shape) -> Array:
-    """Work a shape out on the grid, once; `look_up` reads from the result."""
+def distance_field(shape: Shape) -> Array:
+    """Evaluate a shape on the grid; `interpolate` reads from the result."""
     line = np.linspace(-REACH, REACH, CELLS, dtype=np.float32)
     x, y = np.meshgrid(line, line)
     return np.ascontiguousarray(shape(x, y), np.float32)
 
 
-def look_up(grid: Array, u: Array, v: Array) -> Array:
-    """The distances at (u, v), mixed from the four nearest grid points.
+def interpolate(grid: Array, u: Array, v: Array) -> Array:
+    """The distances at (u, v), interpolated between the four nearest grid points.
 
     `grid` is (CELLS, CELLS), or (CELLS, CELLS, layers) to read several shapes at once.
     """
@@ -70,14 +70,14 @@ def look_up(grid: Array, u: Array, v: Array) -> Array:
 
 @cache
 def pixel_grid() -> tuple[Array, Array]:
-    """The x and y of every pixel's centre, each (SIZE, SIZE)."""
+    """The x and y of every pixel's center, each (SIZE, SIZE)."""
     line = np.arange(SIZE, dtype=np.float32) + np.float32(0.5)
     x, y = np.meshgrid(line, line)
     return x, y
 
 
-def window(place: Place) -> Window:
-    """The rows and columns a shape at this place can touch."""
+def window(place: Placement) -> Window:
+    """The rows and columns that a shape placed here can touch."""
     reach = place.radius * REACH + 1
 
     def span(middle: float) -> slice:
@@ -86,8 +86,8 @@ def window(place: Place) -> Window:
     return span(place.y), span(place.x)
 
 
-def local(place: Place, where: Window) -> tuple[Array, Array]:
-    """The pixels of a window in the shape's own coordinates (-1 to 1)."""
+def local_coordinates(place: Placement, where: Window) -> tuple[Array, Array]:
+    """The pixels of a window in the shape's coordinates (-1 to 1)."""
     x, y = pixel_grid()
     if place.yaw or place.pitch:
         u, v = _in_perspective(place, x[where], y[where])
@@ -99,11 +99,11 @@ def local(place: Place, where: Window) -> tuple[Array, Array]:
     return (-u if place.mirror else u), v
 
 
-def _in_perspective(place: Place, x: Array, y: Array) -> tuple[Array, Array]:
-    """For every pixel the point (u, v) of the shape's plane that is seen there.
+def _in_perspective(place: Placement, x: Array, y: Array) -> tuple[Array, Array]:
+    """For every pixel, the point (u, v) of the shape's plane that is seen there.
 
-    The plane is turned in space and seen with a little perspective; this is the inverse of
-    the 3 x 3 homography from the plane to the picture.
+    The plane is rotated in space and seen with slight perspective; this is the inverse of the
+    3 x 3 homography from the plane to the picture.
     """
     yaw, pitch, roll = np.radians([place.yaw, place.pitch, place.turn])
     cy, sy, cp, sp = np.cos(yaw), np.sin(yaw), np.cos(pitch), np.sin(pitch)
@@ -126,18 +126,18 @@ def coverage(distance: Array, pixel: float | Array) -> Array:
 
 
 def fraction(values: Array) -> Array:
-    """What follows the decimal point (numpy's own `%` takes five times as long)."""
+    """The fractional part (numpy's `%` takes five times as long)."""
     return values - np.floor(values)
 
 
 def blend(canvas: Array, where: Window, alpha: Array, color: Array) -> None:
-    """Lay a color (or a canvas of colors) over a window of the canvas, in place."""
+    """Blend a color (or a canvas of colors) into a window of the canvas, in place."""
     view = canvas[:, where[0], where[1]]
-    view += (wide(color) - view) * alpha
+    view += (per_pixel(color) - view) * alpha
 
 
-def wide(color: Array) -> Array:
-    """A color in the form that spreads over a canvas; a canvas of colors stays as it is."""
+def per_pixel(color: Array) -> Array:
+    """A color with axes to broadcast over a canvas; a canvas of colors is returned as it is."""
     return color[:, None, None] if color.ndim == 1 else color
 
 
@@ -150,11 +150,14 @@ def stripes(u: Array, v: Array, pixel: float) -> Array:
 def dots(u: Array, v: Array, pixel: float) -> Array:
     """The share of each pixel in a pattern of round dots."""
     pitch = 0.56
-    x, y = fraction(u / pitch) - np.float32(0.5), fraction(v / pitch) - np.float32(0.5)
+    x, y = (
+        fraction(u / pitch) - np.float32(0.5),
+        fraction(v / pitch) - np.float32(0.5),
+    )
     return coverage(np.hypot(x, y) - np.float32(0.33), pixel / pitch)
 
 
-def checks(u: Array, v: Array, pixel: float) -> Array:
+def checkerboard(u: Array, v: Array, pixel: float) -> Array:
     """The share of each pixel in the paler squares of a chessboard."""
 
     def side(values: Array) -> Array:
@@ -165,7 +168,7 @@ def checks(u: Array, v: Array, pixel: float) -> Array:
     return np.float32(0.5) + np.float32(2) * side(u) * side(v)
 
 
-def finish(canvas: Array) -> Pixels:
+def to_uint8(canvas: Array) -> Pixels:
     """The canvas (3, SIZE, SIZE), 0 to 1, as the bytes of a picture (SIZE, SIZE, 3)."""
     scaled = canvas * np.float32(255)
     scaled += np.float32(0.5)
@@ -173,7 +176,7 @@ def finish(canvas: Array) -> Pixels:
     return np.ascontiguousarray(scaled.astype(np.uint8).transpose(1, 2, 0))
 
 
-def sheet(pictures: Sequence[Pixels], columns: int, scale: int = 2) -> Pixels:
+def contact_sheet(pictures: Sequence[Pixels], columns: int, scale: int = 2) -> Pixels:
     """Tile pictures into one contact sheet, row by row, each pixel `scale` pixels wide."""
     gap = 2
     cell = SIZE * scale + gap

@@ -1,7 +1,7 @@
-"""The twelve colors, with the spread that each name covers.
+"""The twelve colors, with the range that each name covers.
 
-A color name is a region, not a point: real reds differ in hue and light. The regions are
-kept apart so that a caption stays true after noise and a change of brightness.
+A color name is a region, not a point: real reds differ in hue and brightness. The regions are
+disjoint, so that a caption stays true after noise and a change of brightness.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ import numpy as np
 
 from tools.pictures.sdf import Array
 
-# name: (hue in degrees, saturation, value), each from - to
+# name: (hue in degrees, saturation, value), each as (low, high)
 RANGES: dict[str, tuple[tuple[float, float], ...]] = {
     "red": ((-7, 6), (0.82, 1.0), (0.68, 1.0)),
     "orange": ((24, 33), (0.88, 1.0), (0.92, 1.0)),
@@ -34,7 +34,7 @@ FAINT = frozenset({frozenset({"white", "yellow"}), frozenset({"white", "cyan"})}
 
 
 def shade(name: str, rng: np.random.Generator) -> Array:
-    """One of the many colors that go by this name, as red, green, blue from 0 to 1."""
+    """A random color of this name, as red, green, blue from 0 to 1."""
     hue, saturation, value = (
         low + (high - low) * share
         for (low, high), share in zip(RANGES[name], rng.random(3).tolist(), strict=True)
@@ -42,14 +42,14 @@ def shade(name: str, rng: np.random.Generator) -> Array:
     return np.array(hsv_to_rgb(hue % 360 / 360, saturation, value), np.float32)
 
 
-def middle(name: str) -> Array:
-    """The typical color of a name."""
+def typical(name: str) -> Array:
+    """The color in the middle of a name's range."""
     hue, saturation, value = ((low + high) / 2 for low, high in RANGES[name])
     return np.array(hsv_to_rgb(hue % 360 / 360, saturation, value), np.float32)
 
 
 def contrast(one: Array, other: Array) -> float:
-    """How far two colors are apart to the eye, 0 to 3; it weighs green most, as eyes do."""
+    """The perceived distance of two colors, 0 to 3; green weighs most, as in human vision."""
     red, green, blue = (one - other).tolist()
     mean = (float(one[0]) + float(other[0])) / 2
     weighted = (2 + mean) * red * red + 4 * green * green + (3 - mean) * blue * blue
@@ -58,29 +58,29 @@ def contrast(one: Array, other: Array) -> float:
 
 @cache
 def clash(one: str, other: str) -> bool:
-    """Whether two colors are too alike to tell one on top of the other."""
+    """Whether two colors are too similar for one to be seen on the other."""
     if one == other or frozenset({one, other}) in FAINT:
         return True
-    return contrast(middle(one), middle(other)) < CONTRAST
+    return contrast(typical(one), typical(other)) < CONTRAST
 
 
 def legible_shade(name: str, behind: Sequence[Array], rng: np.random.Generator) -> Array:
     """A shade of this name that stands out from the colors behind it.
 
-    The scene's choice has already ruled out names that clash; this looks at the colors
-    themselves, takes the first of a few tries that is clear enough, else the clearest.
+    The scene has already ruled out names that clash; this compares the colors themselves, and
+    returns the first of six candidates with enough contrast, else the one with the most.
     """
-    tries: list[tuple[float, Array]] = []
+    candidates: list[tuple[float, Array]] = []
     for _ in range(6):
         color = shade(name, rng)
-        tries.append((min((contrast(color, other) for other in behind), default=9.0), color))
-        if tries[-1][0] >= 0.7 * CONTRAST:
+        candidates.append((min((contrast(color, other) for other in behind), default=9.0), color))
+        if candidates[-1][0] >= 0.7 * CONTRAST:
             break
-    return max(tries, key=lambda item: item[0])[1]
+    return max(candidates, key=lambda item: item[0])[1]
 
 
 def paler(color: Array) -> Array:
-    """The second color of a pattern: the same hue, nearer to white (or to black if light)."""
-    light = float(color @ np.array([0.3, 0.59, 0.11], np.float32))
-    target = np.float32(0.0 if light > 0.62 else 1.0)
+    """The second color of a pattern: the same hue, closer to white (or to black if light)."""
+    luma = float(color @ np.array([0.3, 0.59, 0.11], np.float32))
+    target = np.float32(0.0 if luma > 0.62 else 1.0)
     return np.asarray(color + (target - color) * np.float32(0.72), np.float32)

@@ -1,8 +1,8 @@
-"""The control classes: combinations the world kept back.
+"""The control classes: combinations held out of the world.
 
-Each class is one held-out combination. Its pictures vary in everything its name leaves
-open, except that no picture of one class may be a true picture of another: the striped
-cloud is never pink, because "a pink cloud" is a class of its own.
+Each class is one held-out combination. Its pictures vary in everything that its name leaves open,
+except that no picture of one class may also show another: the striped cloud is never pink, because
+"a pink cloud" is a class too.
 """
 
 from dataclasses import dataclass
@@ -28,8 +28,8 @@ from tools.pictures.scenes import (
     COUNTS,
     Scene,
     Thing,
-    any_pose,
     pick,
+    random_pose,
     several,
     single,
     textures,
@@ -43,7 +43,7 @@ class ControlClass:
 
     name: str
     combination: Combination
-    colors: tuple[str, str] = ("", "")  # of guest and host, for "inside" and "on"
+    colors: tuple[str, str] = ("", "")  # of guest and host, for the layouts "inside" and "on"
 
 
 def _glyph_name(glyph: str) -> str:
@@ -59,35 +59,37 @@ def _nested(layout: str, row: tuple[str, str, str, str]) -> ControlClass:
 
 
 def _classes() -> list[ControlClass]:
-    """All control classes, kind after kind, in the order of the tables."""
-    found: list[ControlClass] = []
+    """All control classes, one kind after the other, in the order of the tables."""
+    classes: list[ControlClass] = []
     for kind, table in (("color", COLOR_SHAPE), ("texture", TEXTURE_SHAPE)):
         for word, shapes in table.items():
-            found += [ControlClass(with_article(f"{word} {s}"), (kind, word, s)) for s in shapes]
+            classes += [ControlClass(with_article(f"{word} {s}"), (kind, word, s)) for s in shapes]
     for count, shapes in COUNT_SHAPE.items():
         word = COUNTS[count]
-        found += [ControlClass(f"{word} {plural(s)}", ("count", word, s)) for s in shapes]
+        classes += [ControlClass(f"{word} {plural(s)}", ("count", word, s)) for s in shapes]
     for color, glyphs in COLOR_GLYPH.items():
-        found += [ControlClass(f"{_glyph_name(g)} in {color}", ("glyph", color, g)) for g in glyphs]
-    found += [_nested("inside", row) for row in INSIDE]
-    return found + [_nested("on", row) for row in ON]
+        classes += [
+            ControlClass(f"{_glyph_name(g)} in {color}", ("glyph", color, g)) for g in glyphs
+        ]
+    classes += [_nested("inside", row) for row in INSIDE]
+    return classes + [_nested("on", row) for row in ON]
 
 
 CONTROL: list[ControlClass] = _classes()
 
 
 def _shape(name: str, color: str, texture: str, rng: np.random.Generator) -> Thing:
-    """A shape with what the class fixes; empty strings are filled at random."""
+    """A shape; its color is random if empty."""
     color = color or pick(rng, COLORS)
     trim = ""
     if texture == "bordered":
         trim = pick(rng, [other for other in COLORS if not clash(color, other)])
-    return Thing(name, color, texture=texture, trim=trim, pose=any_pose(name, rng))
+    return Thing(name, color, texture=texture, trim=trim, pose=random_pose(name, rng))
 
 
-def _attempt(chosen: ControlClass, rng: np.random.Generator) -> Scene:
-    """A scene that shows the class, though perhaps another class as well."""
-    kind, one, other = chosen.combination
+def _attempt(control: ControlClass, rng: np.random.Generator) -> Scene:
+    """A scene that shows the class, and perhaps another one as well."""
+    kind, one, other = control.combination
     if kind == "color":
         texture = "solid" if rng.random() < 0.7 else pick(rng, textures(other))
         return single(_shape(other, one, texture, rng), rng)
@@ -99,18 +101,18 @@ def _attempt(chosen: ControlClass, rng: np.random.Generator) -> Scene:
         return several(_shape(other, "", texture, rng), count, rng)
     if kind == "glyph":
         return single(Thing(other, one, kind="glyph"), rng)
-    guest = Thing(one, chosen.colors[0], kind="glyph" if kind == "on" else "shape")
+    guest = Thing(one, control.colors[0], kind="glyph" if kind == "on" else "shape")
     outlined = kind == "inside" and other != "ring"
-    host = Thing(other, chosen.colors[1], texture="outlined" if outlined else "solid")
+    host = Thing(other, control.colors[1], texture="outlined" if outlined else "solid")
     return Scene(kind, (guest, host), "")
 
 
 def control_scene(index: int, rng: np.random.Generator) -> Scene:
     """A scene of one control class and of no other."""
-    chosen = CONTROL[index]
+    control = CONTROL[index]
     while True:
-        scene = _attempt(chosen, rng)
-        if combinations(scene) & HELD_OUT == {chosen.combination}:
+        scene = _attempt(control, rng)
+        if combinations(scene) & HELD_OUT == {control.combination}:
             return with_background(scene, rng)
 
 

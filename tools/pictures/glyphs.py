@@ -1,15 +1,15 @@
 """A stroke font: A to Z and 0 to 9 as pen lines.
 
-No font file is shipped or looked for on the machine, so a letter looks the same
-everywhere. Look-alikes are kept apart on purpose: O is wide and 0 narrow, I has feet and 1
-a flag. Each glyph is a list of strokes on a grid 4 wide and 6 high, y down; a stroke is a
-list of points and of arcs (centre x, centre y, radius x, radius y, from, to in degrees).
+No font file is used, so letters look the same on every machine. Similar glyphs differ on purpose:
+O is wide and 0 narrow, I has serifs and 1 a flag. Each glyph is a list of strokes on a grid 4 wide
+and 6 high, y down; a stroke is a list of points and of arcs (center x, center y, radius x,
+radius y, start and end in degrees).
 """
 
 from functools import cache
 
-from tools.pictures.canvas import field
-from tools.pictures.sdf import Array, Point, arc, stroke, union
+from tools.pictures.canvas import distance_field
+from tools.pictures.sdf import Array, Point, arc_points, stroke, union
 
 Item = tuple[float, ...]
 
@@ -67,15 +67,15 @@ GLYPHS: dict[str, list[list[Item]]] = {
 
 
 def _points(items: list[Item]) -> list[Point]:
-    """A stroke with its arcs turned into points."""
+    """A stroke with its arcs converted to points."""
     points: list[Point] = []
     for item in items:
-        points += [(item[0], item[1])] if len(item) == 2 else arc(*item)
+        points += [(item[0], item[1])] if len(item) == 2 else arc_points(*item)
     return points
 
 
 def outline(text: str) -> tuple[list[list[Point]], float]:
-    """The strokes of a text around (0, 0), half a letter's height being 1; its half width."""
+    """A text's strokes around (0, 0), in units of half a letter's height, and its half width."""
     lines: list[list[Point]] = []
     right = -GAP
     for character in text:
@@ -97,5 +97,5 @@ def fitted(text: str, half_width: float, half_height: float) -> list[list[Point]
 
 @cache
 def glyph_field(text: str) -> Array:
-    """Distances to a text's middle lines; the pen's half width is subtracted when drawing."""
-    return field(union(*[stroke(points, 0.0) for points in fitted(text, 0.85, 0.82)]))
+    """Distances to the center lines of a text; drawing subtracts half the pen's width."""
+    return distance_field(union(*[stroke(points, 0.0) for points in fitted(text, 0.85, 0.82)]))

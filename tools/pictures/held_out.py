@@ -1,9 +1,9 @@
-"""What the world never shows: the combinations kept back for the control set.
+"""What the world never shows: the combinations held out for the control set.
 
-Every color, shape, texture, count and glyph is common in the world, but these pairs of
-them never meet there. A model that recognises them has put together what it knows, and a
-model that no longer does has forgotten something; that is what the control set measures.
-The tables are written out, not drawn at random, so they can never shift with a library.
+Every color, shape, texture, count and glyph is common in the world, but these pairs of them never
+occur together. A model that recognizes them combines what it knows, and a model that no longer does
+has forgotten something; that is what the control set measures. The tables are written out, not
+sampled, so they cannot change with a library.
 """
 
 from tools.pictures.scenes import COUNTS, Scene, Thing
@@ -51,7 +51,7 @@ COLOR_GLYPH: dict[str, str] = {
     "white": "t06",
     "grey": "h23",
 }
-# The pair of names is kept back in every color; the control class shows it in these.
+# The pair of names is held out in every color; the control class shows it in these.
 INSIDE: list[tuple[str, str, str, str]] = [
     ("yellow", "cup", "brown", "ring"),
     ("black", "leaf", "pink", "ring"),
@@ -97,28 +97,28 @@ HELD_OUT: frozenset[Combination] = frozenset(
 )
 
 
-def _of_thing(thing: Thing) -> set[Combination]:
-    """The combinations one thing shows; a number shows each of its digits."""
+def _thing_combinations(thing: Thing) -> set[Combination]:
+    """The combinations that one thing shows; a number shows each of its digits."""
     if thing.kind == "glyph":
         return {("glyph", thing.color, character) for character in thing.name}
-    found = {("color", color, thing.name) for color in thing.colors}
-    return found | {("texture", thing.texture, thing.name)}
+    colored = {("color", color, thing.name) for color in thing.colors}
+    return colored | {("texture", thing.texture, thing.name)}
 
 
 def combinations(scene: Scene) -> set[Combination]:
     """Every combination of two attributes that can be seen in a scene."""
-    found: set[Combination] = set().union(*[_of_thing(thing) for thing in scene.things])
+    pairs: set[Combination] = set().union(*[_thing_combinations(thing) for thing in scene.things])
     if scene.count > 1:
-        found.add(("count", COUNTS[scene.count], scene.things[0].name))
+        pairs.add(("count", COUNTS[scene.count], scene.things[0].name))
     if scene.layout in ("inside", "on"):
         guest, host = scene.things
         names = guest.name if guest.kind == "glyph" else [guest.name]
-        found |= {(scene.layout, name, host.name) for name in names}
-    return found
+        pairs |= {(scene.layout, name, host.name) for name in names}
+    return pairs
 
 
 def resembles_sign(scene: Scene) -> bool:
-    """Whether a scene comes close to a traffic sign; the world must not show the new classes."""
+    """Whether a scene resembles a traffic sign; the world must not show the new classes."""
     if any((t.name, t.color, t.trim) == ("diamond", "yellow", "white") for t in scene.things):
         return True
     if scene.layout not in ("inside", "on"):

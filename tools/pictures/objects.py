@@ -1,28 +1,30 @@
-"""Everyday things as silhouettes, each a function of coordinates (see `distance`).
+"""Everyday objects as silhouettes, each a signed distance function (see `sdf`).
 
-What makes a cup a cup at twenty pixels is its outline, so that is all that is drawn; color
-and texture stay free to vary.
+At twenty pixels a cup is recognized by its outline, so nothing else is drawn; color and texture
+can vary.
 """
 
 from tools.pictures.sdf import (
     Point,
     Shape,
-    arc,
-    band,
+    annulus,
+    arc_points,
     box,
-    common,
-    cut,
+    difference,
     disc,
+    intersection,
     mirrored,
-    moved,
     polygon,
     stroke,
+    transformed,
     union,
 )
 
 
 def _butterfly() -> Shape:
-    wing = union(moved(disc(0, 0, 0.5), 0.52, -0.38), moved(disc(0, 0, 0.38), 0.42, 0.42))
+    wing = union(
+        transformed(disc(0, 0, 0.5), 0.52, -0.38), transformed(disc(0, 0, 0.38), 0.42, 0.42)
+    )
     feeler = stroke([(0, -0.5), (0.22, -0.95)], 0.09)
     half = union(wing, feeler, box(0, 0, 0.1, 0.7, 0.08))
     return union(half, mirrored(half))
@@ -30,8 +32,8 @@ def _butterfly() -> Shape:
 
 def _umbrella() -> Shape:
     scallops = [disc(x, 0.06, 0.3) for x in (-0.66, 0.0, 0.66)]
-    dome = cut(common(disc(0, 0, 0.98), box(0, -0.5, 1.0, 0.56)), *scallops)
-    hook = [(0.0, -0.3), (0.0, 0.75), *arc(0.17, 0.75, 0.17, 0.18, 180, 0)]
+    dome = difference(intersection(disc(0, 0, 0.98), box(0, -0.5, 1.0, 0.56)), *scallops)
+    hook = [(0.0, -0.3), (0.0, 0.75), *arc_points(0.17, 0.75, 0.17, 0.18, 180, 0)]
     return union(dome, stroke([(0, -1.0), (0, -0.9)], 0.1), stroke(hook, 0.14))
 
 
@@ -44,7 +46,7 @@ def _car() -> Shape:
     )
     gaps = union(disc(-0.5, 0.36, 0.28), disc(0.52, 0.36, 0.28))
     wheels = union(disc(-0.5, 0.38, 0.21), disc(0.52, 0.38, 0.21))
-    return union(cut(body, windows, gaps), wheels)
+    return union(difference(body, windows, gaps), wheels)
 
 
 def _bird() -> Shape:
@@ -53,17 +55,17 @@ def _bird() -> Shape:
     wing = polygon([(0.25, -0.1), (-0.55, -0.95), (-0.4, 0.1)])
     head = union(disc(0.52, -0.25, 0.27), polygon([(0.7, -0.4), (1.05, -0.18), (0.7, -0.1)]))
     legs = union(stroke([(0, 0.4), (0, 0.9)], 0.09), stroke([(0.25, 0.4), (0.25, 0.9)], 0.09))
-    return cut(union(body, wing, head, legs), disc(0.6, -0.3, 0.07))
+    return difference(union(body, wing, head, legs), disc(0.6, -0.3, 0.07))
 
 
 def _anchor() -> Shape:
-    arms = stroke(arc(0, 0.2, 0.72, 0.68, 12, 168), 0.19)
+    arms = stroke(arc_points(0, 0.2, 0.72, 0.68, 12, 168), 0.19)
     tips = union(
         polygon([(0.95, 0.45), (0.46, 0.34), (0.86, -0.05)]),
         polygon([(-0.95, 0.45), (-0.46, 0.34), (-0.86, -0.05)]),
     )
     stem = union(stroke([(0, -0.5), (0, 0.85)], 0.19), stroke([(-0.42, -0.3), (0.42, -0.3)], 0.17))
-    return union(arms, tips, stem, band(0, -0.74, 0.17, 0.14))
+    return union(arms, tips, stem, annulus(0, -0.74, 0.17, 0.14))
 
 
 def _crown() -> Shape:
@@ -81,20 +83,21 @@ def _person() -> Shape:
 
 
 def _key() -> Shape:
-    bow = band(-0.58, 0, 0.3, 0.22)
+    bow = annulus(-0.58, 0, 0.3, 0.22)
     blade = union(stroke([(-0.3, 0), (0.95, 0)], 0.2), box(0.55, 0.2, 0.08, 0.22))
     return union(bow, blade, box(0.86, 0.24, 0.1, 0.28))
 
 
 def _apple() -> Shape:
     fruit = union(disc(-0.32, 0.18, 0.58), disc(0.32, 0.18, 0.58), disc(0, 0.5, 0.42))
-    dented = cut(fruit, disc(0, -0.52, 0.22))
-    leaf = common(disc(0.12, -0.55, 0.42), disc(0.48, -0.92, 0.42))
+    dented = difference(fruit, disc(0, -0.52, 0.22))
+    leaf = intersection(disc(0.12, -0.55, 0.42), disc(0.48, -0.92, 0.42))
     return union(dented, leaf, stroke([(0, -0.25), (-0.08, -0.75)], 0.12))
 
 
 def _bell() -> Shape:
-    body = polygon([(-0.9, 0.58), (-0.62, 0.3), (-0.55, -0.3), *arc(0, -0.3, 0.5, 0.5, 180, 360),
+    top = arc_points(0, -0.3, 0.5, 0.5, 180, 360)
+    body = polygon([(-0.9, 0.58), (-0.62, 0.3), (-0.55, -0.3), *top,
                     (0.55, -0.3), (0.62, 0.3), (0.9, 0.58)])  # fmt: skip
     return union(body, disc(0, 0.76, 0.2), disc(0, -0.84, 0.13))
 
@@ -106,13 +109,13 @@ def _tree() -> Shape:
 
 def _cup() -> Shape:
     body = polygon([(-0.8, -0.65), (0.5, -0.65), (0.38, 0.7), (-0.68, 0.7)])
-    return union(body, cut(band(0.5, -0.02, 0.36, 0.18), box(0, 0, 0.4, 0.9)))
+    return union(body, difference(annulus(0.5, -0.02, 0.36, 0.18), box(0, 0, 0.4, 0.9)))
 
 
 def _fish() -> Shape:
-    body = common(disc(0.2, 0.5, 0.98), disc(0.2, -0.5, 0.98))
+    body = intersection(disc(0.2, 0.5, 0.98), disc(0.2, -0.5, 0.98))
     tail = polygon([(-0.45, 0), (-1.0, -0.5), (-0.85, 0), (-1.0, 0.5)])
-    return cut(union(body, tail), disc(0.62, -0.12, 0.1))
+    return difference(union(body, tail), disc(0.62, -0.12, 0.1))
 
 
 def _boat() -> Shape:
@@ -123,30 +126,32 @@ def _boat() -> Shape:
 
 
 def _leaf() -> Shape:
-    blade = common(disc(0.5, 0, 0.95), disc(-0.5, 0, 0.95))
+    blade = intersection(disc(0.5, 0, 0.95), disc(-0.5, 0, 0.95))
     vein = stroke([(0, -0.35), (0, 0.9)], 0.07)
-    return moved(union(cut(blade, vein), stroke([(0, 0.7), (0, 1.0)], 0.12)), 0, -0.05, 1.05, 35)
+    return transformed(
+        union(difference(blade, vein), stroke([(0, 0.7), (0, 1.0)], 0.12)), 0, -0.05, 1.05, 35
+    )
 
 
 def _mushroom() -> Shape:
-    cap = common(disc(0, 0, 0.92), box(0, -0.5, 1.0, 0.55))
-    return moved(union(cap, box(0, 0.4, 0.27, 0.5, 0.1)), 0, 0.05)
+    cap = intersection(disc(0, 0, 0.92), box(0, -0.5, 1.0, 0.55))
+    return transformed(union(cap, box(0, 0.4, 0.27, 0.5, 0.1)), 0, 0.05)
 
 
 def _house() -> Shape:
     walls = polygon([(-0.98, -0.1), (0, -0.95), (0.98, -0.1), (0.74, -0.1), (0.74, 0.85),
                      (-0.74, 0.85), (-0.74, -0.1)])  # fmt: skip
-    return cut(walls, box(0, 0.55, 0.18, 0.34))
+    return difference(walls, box(0, 0.55, 0.18, 0.34))
 
 
 def _cloud() -> Shape:
     puffs = union(disc(-0.56, 0.14, 0.4), disc(-0.08, -0.16, 0.5), disc(0.54, 0.1, 0.44))
-    return moved(union(puffs, box(0, 0.14, 0.6, 0.4)), 0, 0.05)
+    return transformed(union(puffs, box(0, 0.14, 0.6, 0.4)), 0, 0.05)
 
 
 def _sun() -> Shape:
     ray: list[Point] = [(-0.17, -0.66), (0.17, -0.66), (0.0, -1.05)]
-    return union(disc(0, 0, 0.52), *[moved(polygon(ray), turn=45 * k) for k in range(8)])
+    return union(disc(0, 0, 0.52), *[transformed(polygon(ray), turn=45 * k) for k in range(8)])
 
 
 def _bottle() -> Shape:
@@ -163,7 +168,7 @@ def _hourglass() -> Shape:
     bulb = polygon([(-0.66, -0.85), (0.66, -0.85), (0.66, -0.7), (0.07, 0), (-0.07, 0),
                     (-0.66, -0.7)])  # fmt: skip
     half = union(bulb, box(0, -0.88, 0.76, 0.12))
-    return union(half, moved(half, turn=180), box(0, 0, 0.07, 0.1))
+    return union(half, transformed(half, turn=180), box(0, 0, 0.07, 0.1))
 
 
 def _hammer() -> Shape:

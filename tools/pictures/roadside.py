@@ -1,15 +1,23 @@
 """Roadsides: what lies behind a sign, and what gets in front of it.
 
-Nothing here needs to be sharp or right. It has to be busy, varied and in the colors of
-the road, so that a sign cannot be found by its being the only thing in the picture.
+Nothing here needs to be sharp or correct. It has to be busy, varied and in the colors of a road, so
+that a sign is not the only thing in its picture.
 """
 
 from collections.abc import Sequence
 
 import numpy as np
 
-from tools.pictures.canvas import SIZE, Place, coverage, local, pixel_grid, wide, window
-from tools.pictures.effects import blur, haze
+from tools.pictures.canvas import (
+    SIZE,
+    Placement,
+    coverage,
+    local_coordinates,
+    per_pixel,
+    pixel_grid,
+    window,
+)
+from tools.pictures.effects import blur, smooth_noise
 from tools.pictures.sdf import Array
 
 Color = tuple[float, float, float]
@@ -22,18 +30,18 @@ GREENS = [(0.16, 0.3, 0.12), (0.25, 0.42, 0.16), (0.35, 0.4, 0.18), (0.1, 0.2, 0
 GROUNDS = [(0.3, 0.45, 0.2), (0.5, 0.47, 0.4), (0.62, 0.6, 0.56), (0.42, 0.4, 0.24)]
 
 
-def any_of(rng: np.random.Generator, colors: Sequence[Color]) -> Array:
+def random_color(rng: np.random.Generator, colors: Sequence[Color]) -> Array:
     """One of the colors, a little lighter or darker."""
     gain = 0.85 + 0.3 * float(rng.random())
     return np.array(colors[int(rng.integers(len(colors)))], np.float32) * np.float32(gain)
 
 
 def _sky(rng: np.random.Generator) -> Array:
-    """The whole canvas as sky, paler towards the horizon."""
-    color = wide(any_of(rng, SKIES))
+    """A canvas full of sky, paler towards the horizon."""
+    color = per_pixel(random_color(rng, SKIES))
     down = pixel_grid()[1] / np.float32(SIZE)
     canvas = color + (np.float32(0.93) - color) * (down * np.float32(0.7))
-    canvas *= np.float32(0.88) + haze(rng, 5, 4) * np.float32(0.2)
+    canvas *= np.float32(0.88) + smooth_noise(rng, 5, 4) * np.float32(0.2)
     return canvas
 
 
@@ -43,7 +51,7 @@ def _buildings(canvas: Array, rng: np.random.Generator, horizon: int) -> None:
         left, width = int(rng.integers(-8, 56)), int(rng.integers(12, 34))
         top = int(rng.integers(0, horizon - 6))
         block = canvas[:, top : horizon + 2, max(0, left) : left + width]
-        wall = wide(any_of(rng, WALLS))
+        wall = per_pixel(random_color(rng, WALLS))
         block[:] = wall
         step = int(rng.integers(5, 9))
         for across in range(2):
@@ -55,18 +63,22 @@ def _trees(canvas: Array, rng: np.random.Generator, horizon: int) -> None:
     """A ragged line of leaves along the horizon."""
     _, y = pixel_grid()
     height = 2 + 34 * float(rng.random()) ** 1.5
-    ragged = haze(rng, 2, 3 + int(rng.integers(10)))[:1]
+    ragged = smooth_noise(rng, 2, 3 + int(rng.integers(10)))[:1]
     leaves = np.clip((y - (horizon - height * ragged * 1.6)) * np.float32(0.7), 0, 1)
     leaves *= y < horizon + 2
-    green = wide(any_of(rng, GREENS)) * (np.float32(0.6) + haze(rng, 16, 16) * np.float32(0.9))
+    green = per_pixel(random_color(rng, GREENS)) * (
+        np.float32(0.6) + smooth_noise(rng, 16, 16) * np.float32(0.9)
+    )
     canvas += (green - canvas) * leaves
 
 
 def _road(canvas: Array, rng: np.random.Generator, horizon: int) -> None:
-    """Verge, asphalt running to a far point, and the line along its middle."""
+    """Verge, asphalt running to a vanishing point, and a center line."""
     x, y = pixel_grid()
     ground = (y > horizon).astype(np.float32)
-    verge = wide(any_of(rng, GROUNDS)) * (np.float32(0.8) + haze(rng, 12, 12) * np.float32(0.4))
+    verge = per_pixel(random_color(rng, GROUNDS)) * (
+        np.float32(0.8) + smooth_noise(rng, 12, 12) * np.float32(0.4)
+    )
     canvas += (verge - canvas) * ground
     far, slant = float(rng.uniform(-10, 74)), float(rng.uniform(-1.5, 1.5))
     depth = y - np.float32(horizon)
@@ -79,7 +91,7 @@ def _road(canvas: Array, rng: np.random.Generator, horizon: int) -> None:
 
 
 def roadside(rng: np.random.Generator) -> Array:
-    """A blurred scene by the road, as a fresh canvas."""
+    """A blurred scene by the road, as a new canvas."""
     canvas = np.ascontiguousarray(_sky(rng), np.float32)
     horizon = int(rng.integers(30, 60))
     chance = rng.random(3).tolist()
@@ -100,22 +112,22 @@ def foliage(
     for angle, share, size in rng.random((7, 3)).tolist():
         radius, away = reach * (0.35 + 0.3 * size), reach * share
         dx, dy = away * np.cos(6.283 * angle), away * np.sin(6.283 * angle)
-        place = Place(x + dx, y + dy, radius, 180 * size)
+        place = Placement(x + dx, y + dy, radius, 180 * size)
         where = window(place)
-        u, v = local(place, where)
+        u, v = local_coordinates(place, where)
         leaf = coverage(np.hypot(u, v * 2) - np.float32(0.9), 1 / radius)
         cover[where] = np.maximum(cover[where], leaf)
-    tone = np.float32(0.7) + haze(rng, 10, 10) * np.float32(0.8)
-    return cover, wide(any_of(rng, GREENS)) * tone
+    tone = np.float32(0.7) + smooth_noise(rng, 10, 10) * np.float32(0.8)
+    return cover, per_pixel(random_color(rng, GREENS)) * tone
 
 
 def bar(
     rng: np.random.Generator, x: float, y: float, reach: float, angle: float
 ) -> tuple[Array, Array]:
-    """A post or a branch that passes over (x, y), roughly square to the direction `angle`."""
+    """A post or a branch across (x, y), roughly perpendicular to the direction `angle`."""
     column, row = pixel_grid()
     angle += float(rng.uniform(-0.4, 0.4))
     across = (column - x) * np.float32(np.cos(angle)) + (row - y) * np.float32(np.sin(angle))
     cover = np.clip(np.float32(reach * 0.25 + 0.5) - np.abs(across), 0, 1)
-    color = any_of(rng, [*WALLS, *GREENS])
-    return cover, np.broadcast_to(wide(color), (3, SIZE, SIZE))
+    color = random_color(rng, [*WALLS, *GREENS])
+    return cover, np.broadcast_to(per_pixel(color), (3, SIZE, SIZE))

@@ -1,10 +1,10 @@
 """Shapes as signed distance functions.
 
-A shape here is a function from coordinates to the distance from its edge: negative
-inside, positive outside. That one idea pays for everything else. Distances join and cut
-with a plain minimum or maximum, an outline is the set of points near distance zero, a pen
-stroke is the distance to a line less the pen's half width, and an anti-aliased edge is the
-distance counted in pixels. Units: a shape fills about -1 to 1, x to the right, y DOWN.
+A shape is a function from coordinates to the distance from its edge: negative inside, positive
+outside. Shapes are joined and cut with a minimum or a maximum, an outline is the set of points near
+distance zero, a pen stroke is the distance to a line minus half the pen's width, and an
+anti-aliased edge is the distance counted in pixels.
+A shape fills about -1 to 1; x points right and y DOWN.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,13 +24,13 @@ def disc(cx: float = 0.0, cy: float = 0.0, radius: float = 1.0) -> Shape:
     return lambda x, y: np.hypot(x - cx, y - cy) - np.float32(radius)
 
 
-def band(cx: float, cy: float, radius: float, width: float) -> Shape:
-    """A ring whose middle line has `radius` and whose band is `width` thick."""
+def annulus(cx: float, cy: float, radius: float, width: float) -> Shape:
+    """A ring of the given width; `radius` is that of its center line."""
     return lambda x, y: np.abs(np.hypot(x - cx, y - cy) - radius) - np.float32(width / 2)
 
 
 def box(cx: float, cy: float, half_w: float, half_h: float, rounding: float = 0.0) -> Shape:
-    """An upright rectangle, with rounded corners if asked."""
+    """An axis-aligned rectangle; `rounding` is the radius of its corners."""
 
     def distance(x: Array, y: Array) -> Array:
         dx = np.abs(x - cx) - (half_w - rounding)
@@ -42,7 +42,7 @@ def box(cx: float, cy: float, half_w: float, half_h: float, rounding: float = 0.
 
 
 def _to_segment(x: Array, y: Array, a: Point, b: Point) -> Array:
-    """The squared distance from every coordinate to the line piece from a to b."""
+    """The squared distance from every coordinate to the line segment from a to b."""
     ex, ey = b[0] - a[0], b[1] - a[1]
     px, py = x - a[0], y - a[1]
     along = np.clip((px * ex + py * ey) / max(ex * ex + ey * ey, 1e-12), 0, 1)
@@ -78,24 +78,24 @@ def stroke(points: Sequence[Point], width: float) -> Shape:
 
 
 def union(*shapes: Shape) -> Shape:
-    """Everything that lies in at least one of the shapes."""
+    """The points that lie in at least one of the shapes."""
     return lambda x, y: reduce(np.minimum, [shape(x, y) for shape in shapes])
 
 
-def common(*shapes: Shape) -> Shape:
-    """Everything that lies in all of the shapes."""
+def intersection(*shapes: Shape) -> Shape:
+    """The points that lie in all of the shapes."""
     return lambda x, y: reduce(np.maximum, [shape(x, y) for shape in shapes])
 
 
-def cut(shape: Shape, *holes: Shape) -> Shape:
-    """A shape with the other shapes taken away from it."""
+def difference(shape: Shape, *holes: Shape) -> Shape:
+    """A shape with the other shapes cut out."""
     return lambda x, y: np.maximum(shape(x, y), -union(*holes)(x, y))
 
 
-def moved(
+def transformed(
     shape: Shape, dx: float = 0.0, dy: float = 0.0, scale: float = 1.0, turn: float = 0.0
 ) -> Shape:
-    """A shape scaled, turned clockwise by `turn` degrees, then shifted."""
+    """A shape scaled, rotated clockwise by `turn` degrees, then shifted."""
     cos, sin = np.float32(np.cos(np.radians(turn))), np.float32(np.sin(np.radians(turn)))
 
     def distance(x: Array, y: Array) -> Array:
@@ -105,24 +105,24 @@ def moved(
     return distance
 
 
-def grown(shape: Shape, by: float) -> Shape:
-    """A shape made larger all around, its corners rounded; smaller if `by` is negative."""
+def offset(shape: Shape, by: float) -> Shape:
+    """A shape enlarged on all sides, its corners rounded; shrunk if `by` is negative."""
     return lambda x, y: shape(x, y) - np.float32(by)
 
 
 def mirrored(shape: Shape) -> Shape:
-    """A shape with left and right exchanged."""
+    """A shape with left and right swapped."""
     return lambda x, y: shape(-x, y)
 
 
-def arc(cx: float, cy: float, rx: float, ry: float, start: float, end: float) -> list[Point]:
-    """Points along a piece of an ellipse; degrees, 0 to the right, 90 down."""
+def arc_points(cx: float, cy: float, rx: float, ry: float, start: float, end: float) -> list[Point]:
+    """Points along an arc of an ellipse; angles in degrees, 0 is right and 90 is down."""
     count = max(3, int(abs(end - start) / 15) + 1)
     angles = np.radians(np.linspace(start, end, count))
     return [(cx + rx * float(np.cos(t)), cy + ry * float(np.sin(t))) for t in angles]
 
 
-def regular(corners: int, radius: float = 1.0, turn: float = -90.0) -> list[Point]:
-    """The corners of a regular polygon; the first one points up unless turned."""
+def regular_polygon(corners: int, radius: float = 1.0, turn: float = -90.0) -> list[Point]:
+    """The corners of a regular polygon; by default the first points up."""
     angles = np.radians(turn + np.arange(corners) * 360 / corners)
     return [(radius * float(np.cos(t)), radius * float(np.sin(t))) for t in angles]

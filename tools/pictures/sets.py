@@ -47,7 +47,11 @@ def draw_box(number: int) -> tuple[Pixels, str, Box]:
 
 
 def _sign_set(name: str, per_class: int) -> PictureSet:
-    return PictureSet(per_class, len(signs.CLASSES), lambda sheet, row: draw_sign(name, row, sheet))
+    return PictureSet(
+        per_class,
+        len(signs.CLASSES),
+        lambda sheet, row: draw_sign(name, row, sheet),
+    )
 
 
 SETS = {

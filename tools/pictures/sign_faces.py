@@ -1,8 +1,8 @@
 """The twenty-five traffic signs, as layers of flat color.
 
 Each sign is a list of (color, shape), back to front; the first shape is the plate itself.
-`looks` says what a sign looks like in words the world's captions use (all but a handful),
-so that a model can be asked about signs it was never shown.
+The description says what a sign looks like, in words of the world's captions (all but a handful),
+so that a model can be asked about signs that it was never shown.
 """
 
 from functools import cache
@@ -10,28 +10,28 @@ from functools import cache
 import numpy as np
 
 from tools.pictures import pictograms
-from tools.pictures.canvas import field
+from tools.pictures.canvas import distance_field
 from tools.pictures.sdf import (
     Array,
     Shape,
     box,
-    common,
     disc,
-    moved,
+    intersection,
     polygon,
     stroke,
+    transformed,
     union,
 )
 
 Layer = tuple[str, Shape]
 
 
-def _forbidding(*layers: Layer) -> list[Layer]:
+def _prohibitory(*layers: Layer) -> list[Layer]:
     """A white disc with a red border."""
     return [("red", disc(0, 0, 1.0)), ("white", disc(0, 0, 0.76)), *layers]
 
 
-def _bidding(symbol: Shape) -> list[Layer]:
+def _mandatory(symbol: Shape) -> list[Layer]:
     """A blue disc with a thin white rim and a white symbol."""
     return [("white", disc(0, 0, 1.0)), ("blue", disc(0, 0, 0.93)), ("white", symbol)]
 
@@ -42,54 +42,56 @@ def _warning(*layers: Layer) -> list[Layer]:
     return [("red", plate), ("white", white), *layers]
 
 
-def _informing(*layers: Layer) -> list[Layer]:
+def _informational(*layers: Layer) -> list[Layer]:
     """A blue square with a thin white rim."""
     return [("white", box(0, 0, 0.92, 0.92, 0.14)), ("blue", box(0, 0, 0.85, 0.85, 0.1)), *layers]
 
 
-def _limit(number: str) -> list[Layer]:
+def _speed_limit(number: str) -> list[Layer]:
     """A speed limit."""
     wide = len(number) > 2
     text = pictograms.lettering(number, 0.54, 0.36 if wide else 0.42, 0.14 if wide else 0.17)
-    return _forbidding(("black", text))
+    return _prohibitory(("black", text))
 
 
-def _lamps() -> list[Layer]:
+def _traffic_signals() -> list[Layer]:
     lamps = [(color, disc(0, y, 0.155))
              for color, y in (("red", -0.12), ("yellow", 0.22), ("green", 0.56))]  # fmt: skip
     return _warning(("black", box(0, 0.22, 0.23, 0.56, 0.1)), *lamps)
 
 
 def _no_parking() -> list[Layer]:
-    bar = common(stroke([(-0.8, -0.8), (0.8, 0.8)], 0.21), disc(0, 0, 0.9))
+    bar = intersection(stroke([(-0.8, -0.8), (0.8, 0.8)], 0.21), disc(0, 0, 0.9))
     return [("red", disc(0, 0, 1.0)), ("blue", disc(0, 0, 0.78)), ("red", bar)]
 
 
 def _crossing() -> list[Layer]:
     triangle = polygon([(0, -0.72), (0.76, 0.64), (-0.76, 0.64)])
-    return _informing(("white", triangle), ("black", moved(pictograms.walker(), 0.0, 0.12, 0.54)))
+    return _informational(
+        ("white", triangle), ("black", transformed(pictograms.walker(), 0.0, 0.12, 0.54))
+    )
 
 
 def _no_overtaking() -> list[Layer]:
     car = pictograms.car_from_behind()
-    left, right = moved(car, -0.35, 0.02, 0.37), moved(car, 0.37, 0.02, 0.37)
-    return _forbidding(("red", left), ("black", right))
+    left, right = transformed(car, -0.35, 0.02, 0.37), transformed(car, 0.37, 0.02, 0.37)
+    return _prohibitory(("red", left), ("black", right))
 
 
 def _slippery() -> list[Layer]:
-    car = moved(pictograms.car_from_behind(), 0.0, -0.02, 0.3, 14)
+    car = transformed(pictograms.car_from_behind(), 0.0, -0.02, 0.3, 14)
     return _warning(("black", union(car, pictograms.skid_marks())))
 
 
 def _yield() -> list[Layer]:
-    plate = moved(pictograms.warning_plate(), turn=180)
-    return [("red", plate), ("white", moved(pictograms.warning_plate(0.26), turn=180))]
+    plate = transformed(pictograms.warning_plate(), turn=180)
+    return [("red", plate), ("white", transformed(pictograms.warning_plate(0.26), turn=180))]
 
 
 def _priority() -> list[Layer]:
     square = [(0.0, -1.0), (1.0, 0.0), (0.0, 1.0), (-1.0, 0.0)]
-    return [("black", moved(polygon(square), scale=1.04)), ("white", polygon(square)),
-            ("yellow", moved(polygon(square), scale=0.7))]  # fmt: skip
+    return [("black", transformed(polygon(square), scale=1.04)), ("white", polygon(square)),
+            ("yellow", transformed(polygon(square), scale=0.7))]  # fmt: skip
 
 
 def _stop() -> list[Layer]:
@@ -97,7 +99,7 @@ def _stop() -> list[Layer]:
     return [("white", pictograms.octagon(1.04)), ("red", pictograms.octagon(0.96)), ("white", text)]
 
 
-# Name, looks, layers.
+# Name, description, layers.
 SIGNS: list[tuple[str, str, list[Layer]]] = [
     ("a stop sign", "a red octagon with the white word stop", _stop()),
     ("a yield sign", "an upside down white triangle with a red border", _yield()),
@@ -109,22 +111,22 @@ SIGNS: list[tuple[str, str, list[Layer]]] = [
     (
         "a speed limit 30 sign",
         "a black number 30 inside a red ring",
-        _limit("30"),
+        _speed_limit("30"),
     ),
     (
         "a speed limit 50 sign",
         "a black number 50 inside a red ring",
-        _limit("50"),
+        _speed_limit("50"),
     ),
     (
         "a speed limit 80 sign",
         "a black number 80 inside a red ring",
-        _limit("80"),
+        _speed_limit("80"),
     ),
     (
         "a speed limit 120 sign",
         "a black number 120 inside a red ring",
-        _limit("120"),
+        _speed_limit("120"),
     ),
     (
         "a no overtaking sign",
@@ -135,22 +137,22 @@ SIGNS: list[tuple[str, str, list[Layer]]] = [
     (
         "an ahead only sign",
         "a white arrow pointing up on a blue circle",
-        _bidding(pictograms.arrow(0)),
+        _mandatory(pictograms.arrow(0)),
     ),
     (
         "a turn left sign",
         "a white arrow pointing left on a blue circle",
-        _bidding(pictograms.bent_arrow()),
+        _mandatory(pictograms.bent_arrow()),
     ),
     (
         "a keep right sign",
         "a white arrow pointing bottom right on a blue circle",
-        _bidding(pictograms.arrow(135)),
+        _mandatory(pictograms.arrow(135)),
     ),
     (
         "a roundabout sign",
         "a ring of three white arrows on a blue circle",
-        _bidding(pictograms.circling_arrows()),
+        _mandatory(pictograms.circling_arrows()),
     ),
     (
         "a pedestrian crossing sign",
@@ -170,7 +172,7 @@ SIGNS: list[tuple[str, str, list[Layer]]] = [
     (
         "a traffic signals sign",
         "a red, a yellow and a green circle inside a red triangle",
-        _lamps(),
+        _traffic_signals(),
     ),
     (
         "a slippery road sign",
@@ -200,12 +202,12 @@ SIGNS: list[tuple[str, str, list[Layer]]] = [
     (
         "a parking sign",
         "a white letter p on a blue square",
-        _informing(("white", moved(pictograms.lettering("p", 0.5, 0.56, 0.24), 0.06))),
+        _informational(("white", transformed(pictograms.lettering("p", 0.5, 0.56, 0.24), 0.06))),
     ),
     (
         "a bicycle path sign",
         "a white bicycle on a blue circle",
-        _bidding(pictograms.bicycle()),
+        _mandatory(pictograms.bicycle()),
     ),
     (
         "a level crossing sign",
@@ -216,8 +218,8 @@ SIGNS: list[tuple[str, str, list[Layer]]] = [
 
 
 @cache
-def face(index: int) -> tuple[Array, tuple[str, ...]]:
-    """A sign's layers as one grid of distances (last axis: layer), and their colors."""
+def face_field(index: int) -> tuple[Array, tuple[str, ...]]:
+    """The distance fields of a sign's layers (last axis: layer), and their colors."""
     layers = SIGNS[index][2]
-    grid = np.stack([field(shape) for _, shape in layers], axis=-1)
+    grid = np.stack([distance_field(shape) for _, shape in layers], axis=-1)
     return grid, tuple(color for color, _ in layers)

@@ -1,8 +1,8 @@
-"""The broad world: the general knowledge a model starts with and must not lose.
+"""The world: the general knowledge that a model starts with and must not lose.
 
-This is the door to the world's modules. `sample` gives pictures with captions to pre-train
-on, `corpus` captions alone for a tokenizer, and `CONTROL` with `control_picture` the
-classes, never shown in `sample`, that measure what has been forgotten.
+`sample` draws pictures with captions to pre-train on, `corpus` makes captions for a tokenizer, and
+`CONTROL` with `control_picture` are the classes, never shown by `sample`, that measure what has
+been forgotten.
 """
 
 import numpy as np
@@ -12,7 +12,7 @@ from tools.pictures.captions import describe
 from tools.pictures.compose import draw_scene
 from tools.pictures.control import CONTROL, ControlClass, control_picture, control_scene
 from tools.pictures.held_out import HELD_OUT, admissible, combinations
-from tools.pictures.scenes import Scene, Thing, any_layout, bare_scene, with_background
+from tools.pictures.scenes import Scene, Thing, random_layout, random_scene, with_background
 
 __all__ = [
     "CONTROL",
@@ -33,9 +33,9 @@ __all__ = [
 
 def choose_scene(rng: np.random.Generator) -> Scene:
     """A random scene with no held-out combination in it, and not a traffic sign."""
-    layout = any_layout(rng)
+    layout = random_layout(rng)
     while True:
-        scene = bare_scene(layout, rng)
+        scene = random_scene(layout, rng)
         if admissible(scene):
             return with_background(scene, rng)
 
@@ -47,5 +47,5 @@ def sample(rng: np.random.Generator) -> tuple[Pixels, str]:
 
 
 def corpus(rng: np.random.Generator, n: int) -> list[str]:
-    """`n` captions without their pictures, the text a tokenizer is built from."""
+    """`n` captions without pictures, to train a tokenizer on."""
     return [describe(choose_scene(rng), rng) for _ in range(n)]
