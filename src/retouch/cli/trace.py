@@ -38,7 +38,7 @@ def trace(
     coco: Annotated[
         str | None,
         typer.Option(
-            help="COCO's folder (instances*.json and images), or 'builtin': drawn shapes.",
+            help="COCO's folder (instances*.json and images), or 'builtin': 200 built-in pictures.",
             metavar="DIR",
         ),
     ] = None,
