@@ -80,7 +80,7 @@ def test_every_command_for_a_product(tmp_path: Path, monkeypatch: pytest.MonkeyP
     document = (ROOT / "docs" / "product.md").read_text()
     lines = [line for block in blocks(document, "sh") for line in block.splitlines()]
     assert lines[0] == "python -m retouch.builtin.photos ."
-    write_photos(tmp_path, each=4)
+    write_photos(tmp_path, per_class=4)
     monkeypatch.chdir(tmp_path)
     ran = set()
     for line in lines[1:]:

@@ -96,7 +96,13 @@ def test_everything_promised_can_be_imported():
 
 @pytest.mark.parametrize(
     "name",
-    ["py.typed", "builtin/demo.yaml", "builtin/model/model.safetensors", "report/page.html.j2"],
+    [
+        "py.typed",
+        "builtin/demo.yaml",
+        "builtin/model/model.safetensors",
+        "builtin/pictures.tar",
+        "report/page.html.j2",
+    ],
 )
 def test_the_data_files_are_there(name: str):
     assert files("retouch").joinpath(name).is_file()
