@@ -150,12 +150,6 @@ def test_the_examples_for_contributors_run(number: int, tmp_path: Path):
         assert package.teach(space["clip"], stream, "flyp", settings=settings).finished
 
 
-def test_every_link_and_picture_in_the_documents_exists():
-    for document in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]:
-        for target in re.findall(r"\]\(([^)#]+)\)", document.read_text()):
-            assert (document.parent / target).exists(), f"{document.name}: {target}"
-
-
 def test_the_methods_of_the_readme_are_those_there_are():
     from retouch.methods import RECIPES
 
