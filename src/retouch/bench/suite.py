@@ -26,6 +26,7 @@ SUITES = (
     "demo",
     "pareto",
 )
+"""The suites that come with the package."""
 Kind = Literal["table", "efficiency", "pareto"]
 
 

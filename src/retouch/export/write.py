@@ -17,7 +17,9 @@ from retouch.export.silence import silence_libraries
 from retouch.files import atomic_folder, refuse_full
 
 Format = Literal["hf", "open_clip", "onnx"]
+"""The name of a format."""
 FORMATS: tuple[Format, ...] = get_args(Format)
+"""All formats that `export` writes."""
 CLASSES = "classes.json"
 
 _WRITERS: dict[Format, Callable[[ExportModel, Path], Written]] = {

@@ -160,6 +160,7 @@ _ALL = (
     ),
 )
 RECIPES = {method.name: method for method in _ALL}
+"""All methods by name."""
 
 
 def recipe(name: str, changes: dict[str, Any] | None = None) -> Method:
