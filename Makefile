@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check clean
+.PHONY: demo test check docs clean
 
 demo: .venv/demo.stamp  ## a CLIP learns 25 traffic signs by four methods; a page shows what each forgot
 	$(BIN)/retouch demo --out runs/demo
@@ -14,6 +14,9 @@ check: .venv/test.stamp  ## lint, format and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+docs: .venv/docs.stamp  ## the documents and the API reference as a site, in site/; a broken link is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 .venv/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -28,5 +31,9 @@ check: .venv/test.stamp  ## lint, format and types
 	$(BIN)/pip install --quiet --editable '.[test]'
 	touch $@
 
+.venv/docs.stamp: pyproject.toml | .venv/bin/python
+	$(BIN)/pip install --quiet --editable '.[docs]'
+	touch $@
+
 clean:
-	rm -rf .venv runs
+	rm -rf .venv runs site

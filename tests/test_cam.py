@@ -23,8 +23,6 @@ import retouch
 from retouch.analysis.cam import Cam, cam, masks
 from retouch.analysis.neurons import layer_of, selected_neurons
 from retouch.analysis.pointing import Pointing, pointing_game
-from retouch.builtin.pictures import render, scenes
-from retouch.builtin.pictures.captions import with_article
 from retouch.clip import Clip, DualEncoder, Preprocess
 from retouch.clip.open_clip import OpenClip, _library
 from retouch.errors import UserError
@@ -32,6 +30,8 @@ from retouch.report.cam import Shown, figure, overlay, wrapped, write_cam
 from retouch.report.theme import styled
 from retouch.sparse import Delta
 from retouch.train.run_folder import delta_file, open_run
+from tools.pictures import compose, scenes
+from tools.pictures.captions import with_article
 
 PATCH, ROWS, COLUMNS = 8, 3, 5
 Box = tuple[float, float, float, float]
@@ -233,26 +233,26 @@ def test_the_pointing_game():
 def two_things(seed: int) -> list[tuple[Tensor, str, Box]]:
     """A picture of two large things beside each other: it, the name of each, and its box."""
     rng = np.random.default_rng([31, seed])
-    one = scenes.any_shape(rng, plain=1.0)
-    other = scenes.any_shape(rng, without=[one.name], plain=1.0)
-    while other.colour == one.colour:
-        other = scenes.any_shape(rng, without=[one.name], plain=1.0)
+    one = scenes.random_shape(rng, plain=1.0)
+    other = scenes.random_shape(rng, without=[one.name], plain=1.0)
+    while other.color == one.color:
+        other = scenes.random_shape(rng, without=[one.name], plain=1.0)
     things = tuple(replace(thing, size="large", pose="") for thing in (one, other))
     scene = scenes.with_background(scenes.Scene("pair", things, "", relation="above"), rng)
-    canvas = render.paint_background(scene.background, scene.background_colour, rng)
+    canvas = compose.paint_background(scene.background, scene.background_color, rng)
     ends = [((32, 17), (32, 47)), ((17, 32), (47, 32))][seed % 2]
     boxes = []
     for thing, (x, y) in zip(things, ends[:: 1 if seed % 4 < 2 else -1], strict=True):
         before = canvas.copy()
-        place = render.placed(thing, rng, "pair", x, y, 1.5, (0.0, 0.0))
-        render.draw_thing(canvas, thing, place, rng)
+        place = compose.place_thing(thing, rng, "pair", x, y, 1.5, (0.0, 0.0))
+        compose.draw_thing(canvas, thing, place, rng)
         there = np.abs(canvas - before).max(axis=0) > 0.05
         rows, columns = (np.flatnonzero(there.any(axis=axis)) for axis in (1, 0))
         left, top = float(columns[0]), float(rows[0])
         boxes.append((left, top, columns[-1] + 1.0 - left, rows[-1] + 1.0 - top))
-    render.photograph(canvas, rng)
-    picture = torch.from_numpy(render.finish(canvas))
-    names = [f"a photo of {with_article(f'{thing.colour} {thing.name}')}" for thing in things]
+    compose.photograph(canvas, rng)
+    picture = torch.from_numpy(compose.to_uint8(canvas))
+    names = [f"a photo of {with_article(f'{thing.color} {thing.name}')}" for thing in things]
     return [(picture, name, box) for name, box in zip(names, boxes, strict=True)]
 
 

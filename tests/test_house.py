@@ -4,6 +4,7 @@ import ast
 import subprocess
 import sys
 from importlib.resources import files
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -96,7 +97,13 @@ def test_everything_promised_can_be_imported():
 
 @pytest.mark.parametrize(
     "name",
-    ["py.typed", "builtin/demo.yaml", "builtin/model/model.safetensors", "report/page.html.j2"],
+    [
+        "py.typed",
+        "builtin/demo.yaml",
+        "builtin/model/model.safetensors",
+        "builtin/pictures.tar",
+        "report/page.html.j2",
+    ],
 )
 def test_the_data_files_are_there(name: str):
     assert files("retouch").joinpath(name).is_file()
@@ -109,3 +116,22 @@ def test_the_checks_of_make_check(command: str):
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"$(BIN)/{command}" in (ROOT / "Makefile").read_text()
+
+
+def test_the_picture_of_the_rooms_shows_every_import():
+    """Each room is in the diagram of docs/architecture.md, and each import follows its arrows."""
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    diagram = text.split("```mermaid\n")[1].split("```")[0]
+    chains = [line.split(" --> ") for line in diagram.splitlines() if " --> " in line]
+    above: dict[str, set[str]] = {}
+    for upper, lower in sorted(
+        (pair for chain in chains for pair in pairwise(map(str.strip, chain))),
+        key=lambda pair: ROOMS.index(pair[0]),
+    ):
+        assert ROOMS.index(upper) < ROOMS.index(lower), f"{upper} --> {lower}"
+        above.setdefault(lower, set()).update({upper}, above.get(upper, set()))
+    rooms = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+    assert set(above) | {"distributed"} == rooms
+    for room in rooms:
+        used = set().union(*map(imports, (PACKAGE / room).rglob("*.py"))) & rooms - {room}
+        assert used <= above.get(room, set()), f"{room} uses {used - above.get(room, set())}"

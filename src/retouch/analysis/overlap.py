@@ -68,15 +68,26 @@ class Overlap(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     tasks: int
+    """How many tasks there are."""
     layers: list[LayerOverlap]
+    """The overlap in each layer."""
     whole: list[str] = []
-    """Tensors that every task chose all of; these are in no layer."""
+    """Tensors of which every task selected all; these are in no layer."""
 
     def tower(self, tower: Tower) -> list[LayerOverlap]:
+        """The layers of one tower.
+
+        Args:
+            tower: `image` or `text`.
+        """
         return [layer for layer in self.layers if layer.tower == tower]
 
     def only(self, tower: Tower) -> "Overlap":
-        """Of one tower alone."""
+        """The overlap in one tower alone.
+
+        Args:
+            tower: `image` or `text`.
+        """
         if tower not in self.towers:
             raise UserError(f"no task chose weights of the {tower} tower; choose the other")
         return self.model_copy(update={"layers": self.tower(tower)})
@@ -87,7 +98,11 @@ class Overlap(BaseModel):
 
 
 def read_overlap(run: str | Path) -> Overlap:
-    """What the tasks of a run share, from the deltas in its folder; its model is not needed."""
+    """What the tasks of a run share, from its deltas; the model is not needed.
+
+    Args:
+        run: The run's folder.
+    """
     folder = Path(run)
     results = Results.read(folder)
     if results.done < 2:

@@ -70,7 +70,7 @@ class BenchData:
     def prepare(self, cells: Sequence[Cell]) -> None:
         """Find what is missing before anything is run, and decode images once, for all cells.
 
-        What comes with the package is drawn where it is needed.
+        What comes with the package is read where it is needed.
         """
         if not cells:
             return

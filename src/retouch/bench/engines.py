@@ -23,12 +23,14 @@ RETRIES = 2
 
 @dataclass
 class Done:
-    """A cell that was run."""
+    """A cell that was run to its end."""
 
     cell: Cell
+    """The cell."""
     results: Results
+    """What it measured."""
     whole: bool
-    """Whether all images of the data set were there."""
+    """Whether all images of the data set were found."""
     earlier: bool = False
     """It was finished before this grid began."""
 
@@ -38,9 +40,11 @@ class Failed:
     """A cell that was not run to its end, and why; the others go on."""
 
     cell: Cell
+    """The cell."""
     why: str
+    """The reason, for the user."""
     trace: str = ""
-    """For one who looks for a mistake in the program."""
+    """The traceback, for whoever debugs it."""
 
 
 @dataclass
@@ -89,7 +93,7 @@ def ignore_events(said: Event) -> None:
 
 
 class Engine(ABC):
-    """Starts cells, so many at a time, and says how they ended. One is for one grid."""
+    """Starts cells, several at a time, and says how they ended. Use an engine for one grid only."""
 
     size: float = 1
     """Cells at a time."""
@@ -98,11 +102,20 @@ class Engine(ABC):
 
     @abstractmethod
     def start(self, bench: "Bench", cell: Cell) -> None:
-        """Give a cell to a worker."""
+        """Give a cell to a worker.
+
+        Args:
+            bench: The suite that the cell belongs to.
+            cell: The cell.
+        """
 
     @abstractmethod
     def wait(self, tell: Listener) -> Sequence[Finished | Failed | WorkerLost]:
-        """Wait a while for cells to end; pass on the news."""
+        """Wait a while for cells to end, and return those that did.
+
+        Args:
+            tell: Called with everything worth showing, as it happens.
+        """
 
     @property
     @abstractmethod
@@ -110,11 +123,19 @@ class Engine(ABC):
         """How many cells are with workers."""
 
     def ask(self, question: Callable[[], Any]) -> Any:
-        """What a worker answers."""
+        """Call a function on a worker, and return its result.
+
+        Args:
+            question: The function.
+        """
         return question()
 
     def close(self, tell: Listener) -> None:
-        """Let cells that are under way save where they are, and stop them."""
+        """Let running cells save where they are, and stop them.
+
+        Args:
+            tell: Called with everything worth showing, as it happens.
+        """
         if self.busy:
             under_way = f"{self.busy} cells under way" if self.busy > 1 else "the cell under way"
             tell(Note(f"stopping; saving {under_way}. Ctrl-C again stops at once"))
@@ -122,7 +143,13 @@ class Engine(ABC):
     def run(
         self, bench: "Bench", cells: Sequence[Cell], tell: Listener = ignore_events
     ) -> Iterator[Finished | Failed]:
-        """All cells, in the order in which they end; one whose worker died is tried again."""
+        """Run cells, and yield them in the order in which they end; retries one whose worker died.
+
+        Args:
+            bench: The suite that the cells belong to.
+            cells: The cells to run.
+            tell: Called with everything worth showing, as it happens.
+        """
         waiting, lost = deque(cells), Counter[str]()
         try:
             while waiting or self.busy:
@@ -169,7 +196,15 @@ def engine(
     gpus: float | None = None,
     cpus: float | None = None,
 ) -> Engine:
-    """The engine that a user asked for: `on` is "ray" or an address, None is this machine."""
+    """The engine that options ask for.
+
+    Args:
+        on: `ray`, or the address of a Ray cluster. Default: this machine.
+        jobs: How many cells run at a time.
+        device: Where cells compute: `auto`, `cpu` or `cuda`.
+        gpus: GPUs per cell on Ray; a fraction lets cells share one.
+        cpus: CPUs per cell on Ray.
+    """
     check_engine(on, jobs, gpus, cpus)
     if on is not None:
         from retouch.bench.ray_engine import RayEngine

@@ -26,7 +26,13 @@ TRACE = "error.txt"
 
 
 class Incomplete(UserError):
-    """Some cells failed; what the others found is here."""
+    """Some cells failed; what the others found is here.
+
+    Args:
+        message: Which cells failed, and why.
+        done: The cells that were run to their end.
+        failed: The cells that were not.
+    """
 
     def __init__(self, message: str, done: list[Done], failed: list[Failed]) -> None:
         super().__init__(message)
@@ -35,15 +41,20 @@ class Incomplete(UserError):
 
 @dataclass
 class Bench:
-    """A suite on a model. It travels to other processes, which run its cells there."""
+    """A suite on a model. It can be sent to other processes, which then run its cells."""
 
     suite: Suite
+    """The table to run."""
     on: BenchData
+    """Opens models and data sets by name."""
     model: str
+    """The name of the model in tables."""
     out: Path
+    """The folder to write; finished cells in it are not run again."""
     options: Options = field(default_factory=Options)
+    """Seeds, data sets and settings that replace the suite's."""
     keep_deltas: bool = False
-    """Keep what every task changed: gigabytes a cell where all weights move."""
+    """Keep the deltas of every task: gigabytes per cell where all weights move."""
 
     @property
     def base(self) -> BenchDefaults:
@@ -54,11 +65,14 @@ class Bench:
         return cells(self.suite, self.base, self.model, self.options, load_defaults("paper"))
 
     def run(self, engine: Engine | None = None, tell: Listener = ignore_events) -> list[Done]:
-        """All cells, each once; a grid that was killed goes on where it stopped.
+        """Run all cells and return them in the suite's order. An interrupted grid is resumed.
 
-        What is told comes as it happens; what is returned is in the suite's order. A cell that
-        fails does not cost the others: when all have ended, `Incomplete` names those that did.
-        Where several processes learn each cell together, the first one has what was found.
+        A cell that fails does not stop the others: when all have ended, `Incomplete` names those
+        that failed. Where several ranks learn each cell together, rank 0 has the results.
+
+        Args:
+            engine: What runs the cells. Default: one after the other, in this process.
+            tell: Called with everything worth showing, as it happens.
         """
         engine = engine or Serial()
         with _alone(self.out):
@@ -100,7 +114,11 @@ class Bench:
         return found or Failed(end.cell, f"what was found is not in {end.cell.folder(self.out)}")
 
     def finished(self, cell: Cell) -> Done | None:
-        """What a cell found, if it was run to its end."""
+        """The results of a cell, if it was run to its end.
+
+        Args:
+            cell: The cell.
+        """
         results = cell.finished(self.out)
         if results is None:
             return None
@@ -116,7 +134,12 @@ class Bench:
         return Done(cell, results, whole)
 
     def run_cell(self, cell: Cell, watch: Callback | None = None) -> None:
-        """Run a cell to its end, here and now."""
+        """Run a cell to its end in this process.
+
+        Args:
+            cell: The cell.
+            watch: A callback, as in `teach`.
+        """
         stream, clip, method = self.on.stream(cell), self.on.make_model(), cell.recipe
         cuda = clip.device.type == "cuda"
         if cuda:

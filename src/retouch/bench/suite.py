@@ -26,6 +26,7 @@ SUITES = (
     "demo",
     "pareto",
 )
+"""The suites that come with the package."""
 Kind = Literal["table", "efficiency", "pareto"]
 
 
@@ -77,21 +78,31 @@ class BenchDefaults(BaseModel):
 
 
 class Suite(BaseModel):
-    """A table."""
+    """A table as data: rows, columns and settings, and what the paper found."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     title: str
+    """The title of the table."""
     source: str = ""
+    """Where the paper has it."""
     kind: Kind = "table"
+    """What is made of the cells: a `table`, a table of costs (`efficiency`), or curves (`pareto`).
+    """
     name: str = ""
+    """The name of the suite; of a file, its stem."""
     datasets: tuple[str, ...] = ()
+    """Data sets, one column each. Default: those of the model."""
     control: str | None = None
+    """The control set. Default: that of the model."""
     tasks: int | None = None
+    """How many tasks a data set is split into. Default: that of the model."""
     settings: SomeSettings = {}
+    """Fields of `Settings` to change."""
     lr: tuple[float, ...] = ()
     """For a pareto suite, the learning rates to try."""
     rows: tuple[SuiteRow, ...]
+    """The rows: methods, and how each differs from its recipe."""
 
     @model_validator(mode="after")
     def _rates_are_for_pareto(self) -> Self:
@@ -103,7 +114,11 @@ class Suite(BaseModel):
         return self
 
     def only(self, methods: list[str] | None) -> "Suite":
-        """With just these rows, named by their method or their name."""
+        """The suite with some of its rows.
+
+        Args:
+            methods: Methods or names of rows. None: all.
+        """
         if not methods:
             return self
         known = {name for row in self.rows for name in (row.method, row.name)}
@@ -116,7 +131,11 @@ class Suite(BaseModel):
 
 
 def load_suite(name: str) -> Suite:
-    """A suite that comes with the package, or one's own file."""
+    """A suite by its name, or from a file of your own.
+
+    Args:
+        name: One of `SUITES`, or the path of a YAML file.
+    """
     if name in SUITES:
         text = (files("retouch.bench") / "suites" / f"{name}.yaml").read_text("utf-8")
     elif Path(name).is_file():

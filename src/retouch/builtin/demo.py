@@ -21,16 +21,16 @@ QUICK = {"pictures": {"train": 4, "test": 2, "control": 1}, "epochs": 1, "replay
 def run_demo(
     folder: Path, methods: Sequence[str], *, quick: bool = False, seed: int = 0, quiet: bool = False
 ) -> list[Results]:
-    """Run each method into a folder of its own; those that are finished there are not run again."""
+    """Run each method in its own subfolder; runs that are finished are not repeated."""
     options = yaml.safe_load((files("retouch.builtin") / "demo.yaml").read_text())
     options |= QUICK if quick else {}
-    chosen = [_method(name, options) for name in methods]
-    each = options["pictures"]
-    signs = sign_images("train", each["train"]), sign_images("test", each["test"])
+    recipes = [_method(name, options) for name in methods]
+    per_class = options["pictures"]
+    signs = sign_images("train", per_class["train"]), sign_images("test", per_class["test"])
     stream = Stream.split(*signs, tasks=options["tasks"], order=seed)
-    control = control_images(each["control"])
+    control = control_images(per_class["control"])
     runs = []
-    for method in chosen:
+    for method in recipes:
         settings = Settings(
             epochs=options["epochs"],
             batch=options["batch"],
@@ -49,7 +49,7 @@ def run_demo(
                 callback=progress_callback(
                     method.name, len(stream.tasks), settings.epochs, quiet=quiet
                 ),
-                store_images=False,  # the demo compares methods, by task
+                store_images=False,  # the demo compares methods, task by task
                 per_class=False,
             )
         )
@@ -58,5 +58,5 @@ def run_demo(
 
 def _method(name: str, options: dict[str, Any]) -> Method:
     method = recipe(name)
-    keeps_images = "size" in type(method.replay).model_fields
-    return method.with_change({"replay.size": options["replay"]}) if keeps_images else method
+    has_buffer = "size" in type(method.replay).model_fields
+    return method.with_change({"replay.size": options["replay"]}) if has_buffer else method

@@ -1,11 +1,11 @@
-"""The built-in pictures as labelled images: classes to learn, and what must not be forgotten."""
+"""The built-in pictures as labeled images: classes to learn, and what must not be forgotten."""
 
-from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
 
-from retouch.builtin.pictures import signs, world
+from retouch.builtin.archive import check_request, read_index, read_sheets
+from retouch.clip.preprocess import Uint8
 from retouch.data import Images, Pairs, in_memory
 from retouch.data.image_store import ArrayStore
 from retouch.data.string_array import StringArray
@@ -13,43 +13,46 @@ from retouch.data.string_array import StringArray
 TEMPLATES = ("a photo of {}", "a picture of {}", "an image of {}", "a photo showing {}")
 
 Split = Literal["train", "test"]
-Called = Literal["looks", "name"]
-Draw = Callable[[int, np.random.Generator], np.ndarray]
-
-# Which pictures a seed belongs to; the same number always gives the same picture.
-_SEEDS = {"train": 1, "test": 2, "control": 3, "pairs": 4}
+Naming = Literal["description", "name"]
 
 
-def sign_images(split: Split, each: int, called: Called = "looks") -> Images:
-    """So many pictures of each of the 25 traffic signs; train and test differ in every picture.
+def sign_images(split: Split, per_class: int, naming: Naming = "description") -> Images:
+    """Pictures of each of the 25 traffic signs; no picture is in both splits.
 
-    A sign is called by what it looks like, as CLIP's authors do with traffic signs: to a model that
-    never met the word, its name ("a yield sign") says next to nothing.
+    A sign's class name is what it looks like, as in CLIP's own prompts for traffic signs: to a
+    model that never met the word, its name ("a yield sign") says next to nothing.
     """
-    names = [getattr(sign, called) for sign in signs.CLASSES]
-    return _images(f"built-in signs, {split}", names, signs.picture, each, _SEEDS[split])
+    classes = [getattr(sign, naming) for sign in read_index().signs]
+    return _images(f"built-in signs, {split}", f"signs-{split}", classes, per_class)
 
 
-def control_images(each: int) -> Images:
-    """So many pictures of each control class: combinations kept back from the pre-training."""
-    names = [control.name for control in world.CONTROL]
-    return _images("built-in world", names, world.control_picture, each, _SEEDS["control"])
+def control_images(per_class: int) -> Images:
+    """Pictures of each control class: combinations held out of the pre-training."""
+    return _images("built-in world", "control", read_index().control, per_class)
 
 
-def _images(name: str, classes: list[str], draw: Draw, each: int, seed: int) -> Images:
-    labels = np.repeat(np.arange(len(classes)), each)
-    pictures = [
-        draw(label, np.random.default_rng([seed, label, number]))
-        for label in range(len(classes))
-        for number in range(each)
-    ]
-    images = in_memory(name, classes, labels, np.stack(pictures))
+def world_pairs(count: int) -> Pairs:
+    """Pictures of the world with captions, like those that the built-in model was trained on."""
+    pixels = first_pictures("pairs", count, "pictures with captions")
+    captions = StringArray(read_index().captions[:count])
+    return Pairs("built-in world", captions, ArrayStore(pixels, "built-in world"))
+
+
+def first_pictures(name: str, count: int, what: str) -> Uint8:
+    """The first pictures of a set, [count, height, width, 3]; an error calls them `what`."""
+    stored = read_index().sets[name]
+    check_request(count, stored.sheets * stored.rows, what)
+    sheets = read_sheets(name, -(-count // stored.rows))
+    return sheets.reshape(-1, *sheets.shape[2:])[:count]
+
+
+def _images(name: str, picture_set: str, classes: list[str], per_class: int) -> Images:
+    """Class after class; sheet n holds picture n of every class."""
+    shipped = read_index().sets[picture_set].sheets
+    check_request(per_class, shipped, f"pictures per class ({name})")
+    sheets = read_sheets(picture_set, per_class)
+    labels = np.repeat(np.arange(len(classes)), per_class)
+    pixels = sheets.swapaxes(0, 1).reshape(-1, *sheets.shape[2:])
+    images = in_memory(name, list(classes), labels, pixels)
     images.templates = TEMPLATES
     return images
-
-
-def world_pairs(count: int, seed: int = 0) -> Pairs:
-    """Pictures of the world with captions, like those that the built-in model was trained on."""
-    drawn = [world.sample(np.random.default_rng([_SEEDS["pairs"], seed, i])) for i in range(count)]
-    pictures = ArrayStore(np.stack([picture for picture, _ in drawn]), "built-in world")
-    return Pairs("built-in world", StringArray(caption for _, caption in drawn), pictures)

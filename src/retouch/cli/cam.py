@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 BUILTIN = ("builtin", "builtin:world")
-"""Pictures that are drawn: traffic signs, and what the built-in model knows."""
+"""Built-in pictures: traffic signs, and what the built-in model knows."""
 
 
 class Choice(StrEnum):
@@ -52,7 +52,7 @@ def cam(
     images: Annotated[
         list[str],
         typer.Argument(
-            metavar="IMAGE…", help="Image files, or folders of them; or 'builtin': drawn pictures."
+            metavar="IMAGE…", help="Image files, or folders of them; or 'builtin': built-in pictures."
         ),
     ],
     text: Annotated[

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from retouch.analysis.trace import Told
 
 BUILTIN = 200
-"""So many built-in pictures there are, or as many as are asked for."""
+"""The number of built-in pictures; more are an error."""
 
 
 class Towers(StrEnum):
@@ -38,7 +38,7 @@ def trace(
     coco: Annotated[
         str | None,
         typer.Option(
-            help="COCO's folder (instances*.json and images), or 'builtin': drawn shapes.",
+            help="COCO's folder (instances*.json and images), or 'builtin': 200 built-in pictures.",
             metavar="DIR",
         ),
     ] = None,

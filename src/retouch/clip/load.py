@@ -24,13 +24,17 @@ def load(
 ) -> Clip:
     """Load a CLIP, whichever library it comes from.
 
-    `name` is a folder of either library, a hub id of transformers (`openai/clip-vit-base-patch16`),
-    `open_clip:NAME/TAG`, `open_clip:NAME@FILE.safetensors`, or `builtin`, the small model that
-    comes with the package; or `FILE.py:FUNCTION`, which is run (see `clip.user_model`). Missing
-    weights are an error; `random_weights` asks for them. Weights stored in 16 bits are loaded as
-    float32, because training moves them by less than 16 bits can tell apart. `light` is for a model
-    that is only asked: a plain CLIP in a folder is then loaded without its library, which takes
-    seconds to import.
+    Weights that are missing are an error. Weights stored in 16 bits are loaded as float32, because
+    training moves them by less than 16 bits can represent.
+
+    Args:
+        name: A folder of either library, a hub id of transformers (`openai/clip-vit-base-patch16`),
+            `open_clip:NAME/TAG`, `open_clip:NAME@FILE.safetensors`, `builtin` for the small model
+            that comes with the package, or `FILE.py:FUNCTION`, which is run.
+        device: Where to load it, such as `cpu` or `cuda`.
+        random_weights: Initialize the model at random instead of loading weights.
+        light: For inference only: load a plain CLIP in a folder without its library, which takes
+            seconds to import.
     """
     if not isinstance(name, str | Path):
         raise UserError(

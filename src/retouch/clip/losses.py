@@ -33,20 +33,28 @@ Objective = Literal["summed", "joined"]
 class Batch:
     """Image–prompt pairs of the current task, followed by replayed ones."""
 
-    pixels: Tensor  # [b, H, W, 3], 8 bits: in a single process, all
-    tokens: Tokens  # of P distinct prompts
-    prompt: Tensor  # [B], which of the prompts belongs to each image
-    new: int  # how many of the pairs belong to the current task
+    pixels: Tensor
+    """8-bit pixels [b, H, W, 3] of this rank's images; on a single rank, of all."""
+    tokens: Tokens
+    """Tokens of the P distinct prompts."""
+    prompt: Tensor
+    """Which of the prompts belongs to each image [B]."""
+    new: int
+    """How many of the pairs, from the first, belong to the current task."""
 
 
 @dataclass(frozen=True)
 class Features:
     """What a loss may look at."""
 
-    images: Tensor  # [B, D]
-    texts: Tensor  # [P, D]
+    images: Tensor
+    """Normalized features of the images [B, D]."""
+    texts: Tensor
+    """Normalized features of the distinct prompts [P, D]."""
     scale: Tensor
+    """What similarities are multiplied by."""
     batch: Batch
+    """The batch that was encoded."""
 
 
 def contrastive(

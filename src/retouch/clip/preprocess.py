@@ -36,15 +36,18 @@ def scaled(pixels: Tensor, mean: Tensor, std: Tensor) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class Preprocess:
-    """How a model wants its pictures. The result equals the model's own library to rounding."""
+    """How a model wants its images. The result equals the model's own library up to rounding."""
 
     size: tuple[int, int]
     """Height and width that the model sees."""
     shortest: int | None = None
     """Resize the shorter side to this and crop the middle; None squashes to `size`."""
     mean: tuple[float, float, float] = OPENAI_MEAN
+    """Mean of each color channel, for values from 0 to 1."""
     std: tuple[float, float, float] = OPENAI_STD
+    """Standard deviation of each color channel, for values from 0 to 1."""
     resample: Image.Resampling = Image.Resampling.BICUBIC
+    """The filter that resizes."""
     odd_pixel: Literal["floor", "round"] = "floor"
     """Of an odd number of pixels to crop, transformers floors the half, torchvision rounds it."""
 
@@ -68,7 +71,11 @@ class Preprocess:
         return f"{self.size[0]}x{self.size[1]}-{how}-{self.resample.name.lower()}"
 
     def prepare(self, picture: Image.Image) -> Uint8:
-        """Resize and crop to [height, width, 3]."""
+        """Resize and crop a picture to [height, width, 3].
+
+        Args:
+            picture: An RGB picture of any size.
+        """
         if picture.mode != "RGB":
             picture = picture.convert("RGB")
         if self.shortest is None:
@@ -92,13 +99,24 @@ class Preprocess:
         return picture[top : top + self.size[0], left : left + self.size[1]]
 
     def normalize(self, pixels: Tensor, scale: Scale = scaled) -> Tensor:
-        """[B, height, width, 3] of 8 bits to [B, 3, height, width] of floats."""
+        """Normalize pixels: [B, height, width, 3] of 8 bits to [B, 3, height, width] of floats.
+
+        Args:
+            pixels: 8-bit pixels [B, H, W, 3].
+            scale: Computes the normalization from pixels, mean and standard deviation. Compiled
+                towers bring their own.
+        """
         mean, std = (_there(numbers, pixels.device) for numbers in (self.mean, self.std))
         return scale(pixels, mean, std)
 
     @classmethod
     def from_processor(cls, settings: Mapping[str, Any], image_size: int) -> "Preprocess":
-        """Read the settings that transformers stores as preprocessor_config.json."""
+        """Read the settings that transformers stores as preprocessor_config.json.
+
+        Args:
+            settings: The settings by name.
+            image_size: The size that the model expects, where the settings say none.
+        """
         if not isinstance(settings, Mapping):
             raise UserError(f"preprocessor settings are names and values, not {settings!r:.60}")
         size = settings.get("size", image_size)

@@ -148,10 +148,16 @@ def cached(
     skip_bad: bool = False,
     progress: Progress = no_progress,
 ) -> Images:
-    """The same images with their pixels in a cache, which is built if it is not there.
+    """The same images with their pixels in a cache, which is built if it does not exist.
 
-    An image that cannot be read is an error that names it; with `skip_bad` it is left out, and the
-    images' notes name it.
+    An image that cannot be read is an error that names it.
+
+    Args:
+        images: The images to decode.
+        pixels: The size and crop that the model wants, `clip.preprocess`.
+        folder: Where caches lie. Default: `RETOUCH_CACHE`, or `~/.cache/retouch`.
+        skip_bad: Leave out images that cannot be read; the notes of the result name them.
+        progress: Passes on the parts of the work, for a progress bar.
     """
     if images.store.is_preprocessed(pixels):
         return images

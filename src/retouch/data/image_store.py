@@ -34,49 +34,84 @@ class UnreadableImage:
 
 
 class ImageStore(ABC):
-    """A sequence of pictures. A kind says how many there are, and gives one when asked."""
+    """A sequence of pictures. A subclass says how many there are and returns one at a time."""
 
     @abstractmethod
     def __len__(self) -> int: ...
 
     @abstractmethod
     def image(self, index: int) -> Image.Image:
-        """One of them in RGB. Raises `Unreadable`."""
+        """Decode one picture, in RGB. Raises `Unreadable`.
+
+        Args:
+            index: Its position.
+        """
 
     @abstractmethod
     def location(self, index: int) -> str:
-        """Where a person would find it."""
+        """Where a person would find a picture.
+
+        Args:
+            index: Its position.
+        """
 
     @abstractmethod
     def version(self) -> str:
-        """Changes whenever a picture does; what was made from them before is then made anew."""
+        """A text that changes whenever a picture does; caches made before are then built again."""
 
     def file_range(self, index: int) -> FileRange | None:
-        """Where its bytes lie, if they are in a file."""
+        """Where the bytes of a picture lie, if they are in a file.
+
+        Args:
+            index: Its position.
+        """
         return None
 
     def identifiers(self, indices: Indices) -> Iterator[bytes]:
-        """A mark of each of these that a copy shares, wherever it lies: its name and size, say.
+        """A mark of each picture that a copy elsewhere shares, such as its name and size.
 
-        It is cheap: no picture is decoded. A kind that does not say goes by its `stamp`.
+        It is cheap: no picture is decoded. A kind that does not say uses its `version`.
+
+        Args:
+            indices: Their positions.
         """
         stamp = self.version().encode()
         return (b"%s %d" % (stamp, index) for index in indices)
 
     def leading_bytes(self, index: int, most: int) -> bytes:
-        """The first bytes of a picture as it is stored, where there is such a thing."""
+        """The first bytes of a picture as it is stored, if it is.
+
+        Args:
+            index: Its position.
+            most: How many bytes at most.
+        """
         return b""
 
     def is_preprocessed(self, pixels: Preprocess) -> bool:
-        """Whether they are as the model takes them already, with nothing left to decode."""
+        """Whether the pictures are as the model takes them already, with nothing left to decode.
+
+        Args:
+            pixels: The size and crop that the model wants.
+        """
         return False
 
     def preprocessed(self, index: int, pixels: Preprocess) -> Uint8:
-        """One of them as the model takes it, [H, W, 3]. Raises `Unreadable`."""
+        """One picture as the model takes it, [H, W, 3]. Raises `Unreadable`.
+
+        Args:
+            index: Its position.
+            pixels: The size and crop that the model wants.
+        """
         return pixels.prepare(self.image(index))
 
     def read(self, indices: Indices, pixels: Preprocess, out: Uint8 | None = None) -> Uint8:
-        """These pictures as the model takes them, [B, H, W, 3]; in `out`, if there is one."""
+        """Read pictures as the model takes them, [B, H, W, 3].
+
+        Args:
+            indices: Their positions.
+            pixels: The size and crop that the model wants.
+            out: An array to read them into. Default: a new one.
+        """
         found, bad = self.try_read(indices, pixels, out)
         if bad:
             raise UserError(f"{bad[0]}; repair or remove it, or skip such images with --skip-bad")
@@ -85,7 +120,13 @@ class ImageStore(ABC):
     def try_read(
         self, indices: Indices, pixels: Preprocess, out: Uint8 | None = None
     ) -> tuple[Uint8, list[UnreadableImage]]:
-        """The same, black where one cannot be read, and which those are."""
+        """The same, black where a picture cannot be read, and which those are.
+
+        Args:
+            indices: Their positions.
+            pixels: The size and crop that the model wants.
+            out: An array to read them into. Default: a new one.
+        """
         found = output_buffer(indices, pixels, out)
 
         def one(place: int) -> UnreadableImage | None:

@@ -19,12 +19,16 @@ TEMPLATE = "a photo of {}"
 
 @dataclass
 class Images:
-    """Pictures with one label each, an index into `classes`."""
+    """Pictures with one label each."""
 
     name: str
+    """The name of the data set in messages and reports."""
     classes: list[str]
+    """The class names."""
     labels: Indices
+    """One per picture, an index into `classes`."""
     store: ImageStore
+    """The pictures, not decoded yet."""
     prompt: str = TEMPLATE
     """What a class is called while training."""
     templates: Sequence[str] = (TEMPLATE,)
@@ -53,15 +57,29 @@ class Images:
         return len(self.labels)
 
     def read(self, indices: Indices, pixels: Preprocess, out: Uint8 | None = None) -> Uint8:
-        """These images as the model takes them, [B, H, W, 3]; in `out`, if there is one."""
+        """Read images as the model takes them, [B, H, W, 3].
+
+        Args:
+            indices: Their positions.
+            pixels: The size and crop that the model wants.
+            out: An array to read them into. Default: a new one.
+        """
         return self.store.read(indices, pixels, out)
 
     def of_classes(self, classes: Sequence[int]) -> Indices:
-        """The positions of all images of these classes, in order."""
+        """The positions of all images of some classes, in order.
+
+        Args:
+            classes: Their labels.
+        """
         return np.flatnonzero(np.isin(self.labels, list(classes)))
 
     def subset(self, positions: Indices) -> Self:
-        """The images at these positions, as if there were no others."""
+        """Some of the images, as if there were no others.
+
+        Args:
+            positions: Their positions.
+        """
         return replace(
             self,
             labels=self.labels[positions],
@@ -70,7 +88,11 @@ class Images:
         )
 
     def texts(self, positions: Indices) -> tuple[list[str], Indices]:
-        """What these images are called while training: each text once, and which is whose."""
+        """The distinct training prompts of some images, and which of them belongs to each image.
+
+        Args:
+            positions: Their positions.
+        """
         labels, which = np.unique(self.labels[positions], return_inverse=True)
         texts = fill_template(self.prompt, [self.classes[label] for label in labels])
         if self.captions is None:
@@ -106,7 +128,14 @@ def concatenate(first: Images, second: Images) -> Images:
 def in_memory(
     name: str, classes: Sequence[str], labels: Sequence[int] | Indices, arrays: Uint8
 ) -> Images:
-    """Images from an array [N, H, W, 3]."""
+    """Images from an array.
+
+    Args:
+        name: The name of the data set in messages and reports.
+        classes: The class names.
+        labels: One per image, an index into `classes`.
+        arrays: Pixels [N, H, W, 3].
+    """
     return Images(name, list(classes), np.asarray(labels, np.int64), ArrayStore(arrays, name))
 
 

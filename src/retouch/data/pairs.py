@@ -13,24 +13,44 @@ from retouch.errors import UserError
 
 @dataclass
 class Pairs:
-    """Pictures, and what is said of each."""
+    """Pictures with a caption each."""
 
     name: str
+    """The name of the data set in messages and reports."""
     captions: StringArray
+    """One per picture."""
     store: ImageStore
+    """The pictures, not decoded yet."""
 
     def __len__(self) -> int:
         return len(self.captions)
 
     def read(self, indices: Indices, pixels: Preprocess, out: Uint8 | None = None) -> Uint8:
+        """Read pictures as the model takes them, [B, H, W, 3].
+
+        Args:
+            indices: Their positions.
+            pixels: The size and crop that the model wants.
+            out: An array to read them into. Default: a new one.
+        """
         return self.store.read(indices, pixels, out)
 
     def texts(self, indices: Indices) -> list[str]:
+        """The captions of some pictures.
+
+        Args:
+            indices: Their positions.
+        """
         return [self.captions[int(i)] for i in indices]
 
 
 def read_pairs(source: str | Path) -> Pairs:
-    """From tar shards (CC12M and others, as img2dataset writes them), a table, or COCO."""
+    """Read images with captions.
+
+    Args:
+        source: Tar shards as img2dataset writes them (CC12M and others), a table with captions, or
+            a folder of COCO.
+    """
     path = Path(source)
     if table.recognises(path):
         return _from_table(path)

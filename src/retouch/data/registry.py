@@ -71,10 +71,13 @@ def data_root(root: str | Path | None = None) -> Path:
 
 
 def read_data(source: str | Path, root: str | Path | None = None) -> Splits:
-    """The images of a source; none is decoded yet.
+    """Find the images of a source. None is decoded yet.
 
-    `source` is the name of a benchmark (see `retouch datasets`), looked for under `root`; a path to
-    class folders, a table, shards or a saved data set; or `hf:OWNER/NAME`.
+    Args:
+        source: The name of a benchmark (`retouch datasets` lists them); a path to class folders, a
+            table, tar shards or a saved Hugging Face data set; or `hf:OWNER/NAME`.
+        root: The folder in which benchmarks are looked for. Default: `RETOUCH_DATA`, or `data` in
+            the current folder.
     """
     name = str(source)
     path = Path(source)

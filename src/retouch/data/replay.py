@@ -12,10 +12,13 @@ Balance = Literal["task", "class", "reservoir"]
 
 
 class ReplayBuffer:
-    """Keeps positions of earlier training images, at most `size` of them.
+    """Positions of earlier training images, to replay them.
 
-    By `"task"` every task seen so far keeps the same number, as in the authors' code; by `"class"`
-    every class does; a `"reservoir"` keeps every image seen so far with the same chance.
+    Args:
+        size: How many images it holds at most.
+        balance: What gets an equal share: each `"task"` seen so far, as in the authors' code; each
+            `"class"`; or, in a `"reservoir"`, each image.
+        seed: Seeds which images are stored.
     """
 
     def __init__(self, size: int, balance: Balance = "task", seed: int = 0) -> None:
@@ -28,7 +31,12 @@ class ReplayBuffer:
         self._seen = 0
 
     def check(self, tasks: int, classes: int) -> None:
-        """Refuse, before anything is learned, a size that would one day leave no image a group."""
+        """Refuse a size that would one day leave a task or a class without an image.
+
+        Args:
+            tasks: How many tasks there will be.
+            classes: How many classes there will be.
+        """
         groups = {"task": tasks, "class": classes, "reservoir": 0}[self.balance]
         if 0 < self.size < groups:
             raise UserError(
@@ -38,7 +46,13 @@ class ReplayBuffer:
             )
 
     def add(self, task: int, positions: Indices, labels: Indices) -> None:
-        """Take in a learned task; the choice depends on the seed and the task alone."""
+        """Store images of a learned task. The choice depends on the seed and the task alone.
+
+        Args:
+            task: The number of the task.
+            positions: Positions of its training images.
+            labels: Their labels.
+        """
         if self.size == 0:
             return
         rng = np.random.default_rng([self.seed, task])
@@ -55,7 +69,12 @@ class ReplayBuffer:
         self._groups = {g: rng.permutation(kept)[:share] for g, kept in self._groups.items()}
 
     def draw(self, count: int, rng: np.random.Generator) -> Indices:
-        """`count` kept images at random; none is drawn again before all have been drawn."""
+        """Draw stored images at random. None is drawn again before all have been drawn.
+
+        Args:
+            count: How many to draw.
+            rng: The random generator to use.
+        """
         kept = self.kept
         if len(kept) == 0 or count == 0:
             return np.empty(0, np.int64)
@@ -63,9 +82,14 @@ class ReplayBuffer:
         return np.concatenate([rng.permutation(kept) for _ in range(rounds)])[:count]
 
     def batch(self, number: int, size: int, rng: Callable[[int], np.random.Generator]) -> Indices:
-        """The batch of this number from an endless data loader over the kept images.
+        """One batch of an endless data loader over the stored images.
 
-        Each pass is shuffled by `dice` of its number, and its last batch has what is left.
+        Each pass is newly shuffled, and its last batch has what is left.
+
+        Args:
+            number: Which batch, from 0.
+            size: Images per batch.
+            rng: Gives the random generator of a pass by its number.
         """
         kept = self.kept
         if len(kept) == 0:
@@ -78,11 +102,16 @@ class ReplayBuffer:
         return np.concatenate([np.empty(0, np.int64), *self._groups.values()])
 
     def state(self) -> dict[str, Any]:
-        """What to store, to go on later as if nothing had happened."""
+        """What to store, to resume later as if nothing had happened."""
         groups = {str(group): kept.tolist() for group, kept in self._groups.items()}
         return {"seen": self._seen, "groups": groups}
 
     def restore(self, state: dict[str, Any]) -> None:
+        """Take over what `state` returned.
+
+        Args:
+            state: The stored state.
+        """
         self._seen = state["seen"]
         self._groups = {int(g): np.array(k, np.int64) for g, k in state["groups"].items()}
 

@@ -11,16 +11,19 @@ from retouch.errors import UserError
 
 @dataclass(frozen=True)
 class Splits:
-    """The images of a source. Without `test`, `train` is everything there is."""
+    """The images of a source."""
 
     train: Images | None = None
+    """Images to learn from; without `test`, all there are."""
     test: Images | None = None
+    """Images to evaluate on, if the source has such a part."""
 
     def train_and_test(self, holdout: float = 0.2, seed: int = 0) -> tuple[Images, Images]:
-        """Images to learn from and images to judge by.
+        """Images to learn from and images to evaluate on.
 
-        Where the source does not say which are which, the share `holdout` of every class is kept
-        aside for judging.
+        Args:
+            holdout: Where the source has no test part, the share of every class to hold out as one.
+            seed: Seeds which images are held out.
         """
         if self.train is None:
             name = self.test.name if self.test else "this source"
@@ -28,13 +31,17 @@ class Splits:
         return (self.train, self.test) if self.test else _hold_out(self.train, holdout, seed)
 
     def evaluation_images(self) -> Images:
-        """The images to judge by; all, where the source does not divide them."""
+        """The images to evaluate on: the test part, or all if there is none."""
         found = self.test or self.train
         assert found is not None
         return found
 
     def each(self, change: Callable[[Images], Images]) -> "Splits":
-        """Both parts changed in the same way."""
+        """Change both parts in the same way.
+
+        Args:
+            change: Makes new images of old ones.
+        """
         train, test = (part and change(part) for part in (self.train, self.test))
         return Splits(train, test)
 

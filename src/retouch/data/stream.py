@@ -16,23 +16,30 @@ from retouch.plural import count
 
 @dataclass(frozen=True)
 class Task:
-    """Some classes, with their images to learn from and to judge by."""
+    """Some classes, with their images to learn from and to evaluate on."""
 
-    number: int  # from 0
-    classes: tuple[int, ...]  # labels of the stream's images
-    train: Indices  # positions in the stream's training images
-    test: Indices  # positions in the stream's test images
+    number: int
+    """Its place in the stream, from 0."""
+    classes: tuple[int, ...]
+    """Labels of its classes."""
+    train: Indices
+    """Positions in the stream's training images."""
+    test: Indices
+    """Positions in the stream's test images."""
 
 
 @dataclass(frozen=True)
 class Stream:
-    """Labelled images, divided into tasks."""
+    """Labelled images, split into tasks."""
 
     train: Images
+    """All images to learn from."""
     test: Images
+    """All images to evaluate on, with the same classes."""
     tasks: tuple[Task, ...]
+    """The tasks, in order."""
     missing_images: int = 0
-    """Images that tasks of an earlier run were learned from, and that are no longer at hand."""
+    """How many images earlier tasks were learned from that are no longer available."""
 
     @classmethod
     def split(
@@ -42,10 +49,13 @@ class Stream:
         tasks: int | Sequence[int] = 10,
         order: int | Sequence[str] = 0,
     ) -> "Stream":
-        """Deal the classes out to tasks.
+        """Split labelled images into tasks with disjoint classes.
 
-        `tasks` is their number, or how many classes each one gets. `order` is a seed for the order
-        of the classes, or the class names in order.
+        Args:
+            train: Images to learn from.
+            test: Images to evaluate on, with the same classes.
+            tasks: The number of tasks, or how many classes each one gets.
+            order: The order of the classes: a seed, or all class names in order.
         """
         _check_kinds(train, test)
         if train.classes != test.classes:
@@ -72,6 +82,11 @@ class Stream:
         return list(dict.fromkeys(label for task in self.tasks for label in task.classes))
 
     def names(self, labels: Sequence[int]) -> list[str]:
+        """The names of some classes.
+
+        Args:
+            labels: Their labels.
+        """
         return [self.train.classes[label] for label in labels]
 
 

@@ -102,7 +102,12 @@ def _labels(asked: ImageSubset) -> Indices:
 
 
 class Evaluator:
-    """Judges after every task, always on the same images."""
+    """Evaluates a model after every task, always on the same images.
+
+    Args:
+        stream: The tasks to evaluate on.
+        control: Images of what the model could do before, which no task teaches.
+    """
 
     def __init__(self, stream: Stream, control: Images | None = None) -> None:
         self._stream = stream
@@ -111,7 +116,11 @@ class Evaluator:
         self._prompts: dict[int, PromptEnsemble] = {}
 
     def begin(self, clip: Clip) -> None:
-        """See the model before it learns anything."""
+        """Encode everyday words before anything is learned, to measure their drift later.
+
+        Args:
+            clip: The model before the first task.
+        """
         self._words = word_features(clip)
 
     def __call__(self, clip: Clip, learned: int) -> Row:
@@ -144,12 +153,23 @@ class Evaluator:
         return drift_between(self._words, word_features(clip))
 
     def tasks(self, clip: Clip, learned: int, which: Sequence[int]) -> list[float | None]:
-        """The accuracy on some tasks when so many are learned; None where there are no images."""
+        """The accuracy on some tasks, in percent; None where there are no images.
+
+        Args:
+            clip: The model.
+            learned: How many tasks are learned; later ones are evaluated over all classes of the
+                stream.
+            which: The numbers of the tasks.
+        """
         (tests,) = self._encode(clip, self._tests(which))
         return self._right_by_task(tests, learned, which)
 
     def control(self, clip: Clip) -> float | None:
-        """Accuracy on what the model could do before, in percent."""
+        """The accuracy on the control set, in percent.
+
+        Args:
+            clip: The model.
+        """
         (control,) = self._encode(clip, self._controls())
         return self._right_of_control(control)
 
@@ -212,7 +232,12 @@ class Evaluator:
         return self._prompts[id(images)].features(clip)
 
     def accuracy(self, clip: Clip, learned: int) -> float | None:
-        """Percent right over all classes learned so far."""
+        """The accuracy over all classes learned so far, in percent.
+
+        Args:
+            clip: The model.
+            learned: How many tasks are learned.
+        """
         images = [len(task.test) for task in self._stream.tasks[:learned]]
         pairs = zip(self.tasks(clip, learned, range(learned)), images, strict=True)
         known = [(value, count) for value, count in pairs if value is not None]

@@ -59,6 +59,7 @@ class Row(BaseModel):
     joint: Joint | None = None
     """On control and, at once, on the classes learned by then; before the first task, on all."""
     drift: Drift | None = None
+    """How far the features of everyday words moved."""
 
 
 class DataInfo(BaseModel):
@@ -75,10 +76,15 @@ class Results(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     method: str
+    """The name of the recipe."""
     summary: str
+    """The recipe in a few words."""
     model: str
+    """The name of the model."""
     tasks: list[TaskInfo]
+    """The classes and the number of images of each task."""
     parameters: int
+    """How many parameters the model has."""
     learned_before: int = 0
     """How many tasks an earlier run had learned (`learn --from`); this run learns the others."""
     command: str = ""
@@ -96,12 +102,15 @@ class Results(BaseModel):
     fraction_kept: list[float] = []
     """How much of each task's change was kept: 1, or less where it would have cost too much."""
     replay: dict[str, Any] = {}
+    """The state of the replay buffer."""
     state: str = ""
     """Checksum of what the method remembers between tasks, if it does."""
     notes: list[str] = []
     """What the user should know: whatever was logged as a warning."""
     settings: dict[str, Any] = {}
+    """The settings of the run."""
     environment: dict[str, str] = {}
+    """Versions and hardware."""
 
     @property
     def done(self) -> int:
@@ -124,7 +133,7 @@ class Results(BaseModel):
 
     @property
     def matrix(self) -> list[list[float]]:
-        """a[t][i] for i ≤ t, of the tasks learned so far that can be judged."""
+        """`matrix[t][i]`: the accuracy on task i after task t, of tasks with test images."""
         learned = [number for number in self.was_evaluated if number < self.done]
         rows = [[self.rows[t + 1].tasks[i] for i in learned if i <= t] for t in learned]
         return [[value for value in row if value is not None] for row in rows]
@@ -147,9 +156,14 @@ class Results(BaseModel):
         return self.frozen_accuracy if self.was_evaluated else None
 
     def begin(self, first: Row, now: Row | None = None) -> None:
-        """The model was judged before the first task, and as it is now if it has learned some.
+        """Add the first evaluation of a run.
 
         Rows of an earlier run in between know nothing of the tasks that came later.
+
+        Args:
+            first: The evaluation before the first task.
+            now: The evaluation of the model as it is now, if an earlier run taught it tasks
+                already.
         """
         self.rows[:1] = [first]
         for row in self.rows[1:]:
@@ -191,15 +205,24 @@ class Results(BaseModel):
         return found
 
     def to_json(self) -> str:
+        """The results as JSON."""
         return self.model_dump_json(indent=1)
 
     def write(self, folder: str | Path) -> None:
-        """Into a run's folder, with a checksum."""
+        """Write the results into a run's folder, with a checksum.
+
+        Args:
+            folder: The run's folder.
+        """
         checksummed.write_json(Path(folder) / FILE, json.loads(self.to_json()))
 
     @classmethod
     def read(cls, folder: str | Path) -> "Results":
-        """The results of a run's folder."""
+        """Read the results of a run's folder.
+
+        Args:
+            folder: The run's folder. Results that were changed or damaged are refused.
+        """
         file = Path(folder) / FILE
         try:
             found = cls.model_validate(checksummed.read_json(file, "take another copy of the run"))
@@ -229,7 +252,12 @@ class Results(BaseModel):
         return f"{done} tasks are learned, but {odd[0]} has another length" if odd else ""
 
     def check_replay(self, folder: str | Path, images: int) -> None:
-        """Refuse a replay buffer with positions outside of so many training images."""
+        """Refuse a replay buffer whose positions are outside of the training images.
+
+        Args:
+            folder: The run's folder, for the message.
+            images: How many training images there are.
+        """
         positions = [p for group in self.replay.get("groups", {}).values() for p in group]
         if wrong := [p for p in positions if type(p) is not int or not 0 <= p < images]:
             raise UserError(

@@ -16,9 +16,10 @@ TEMPLATE = "a photo of {}"
 
 @dataclass(frozen=True)
 class ExportModel:
-    """A model on its way out. What it says of itself names no path of this machine."""
+    """A model to export. What it says about itself names no path of this machine."""
 
     clip: Clip
+    """The model."""
     base: str
     """The model it began as, for people."""
     hub: str | None = None
@@ -26,7 +27,9 @@ class ExportModel:
     run: Results | None = None
     """What is known of the run at this moment of it; None for a model that just changes library."""
     config: dict[str, Any] = field(default_factory=dict)
+    """What the run began with."""
     by_class: PerClass | None = None
+    """The comparison by class, if the run has one."""
 
     @property
     def classes(self) -> list[str]:
@@ -42,7 +45,14 @@ class ExportModel:
 
 
 def of_run(folder: str | Path, *, model: str | None = None, task: int | None = None) -> ExportModel:
-    """The model of a run when so many tasks were learned: 0 is the one before, None the last."""
+    """The model of a run.
+
+    Args:
+        folder: The run's folder.
+        model: The model that the run began with, if it has moved since.
+        task: How many tasks are learned in it: 0 is the model before the first. Default: all of
+            them.
+    """
     if not is_run(folder):
         raise UserError(f"{folder} holds no run: config.yaml is missing there")
     opened = open_run(folder, model=model)
@@ -65,7 +75,11 @@ def of_run(folder: str | Path, *, model: str | None = None, task: int | None = N
 
 
 def of_model(name: str) -> ExportModel:
-    """Any model that `retouch.load` knows: it changes its library, nothing else."""
+    """Any model that `retouch.load` knows: it changes its library, nothing else.
+
+    Args:
+        name: As in `retouch.load`.
+    """
     return ExportModel(load(name), base=shown(name), hub=hub_id(name))
 
 

@@ -17,7 +17,9 @@ from retouch.export.silence import silence_libraries
 from retouch.files import atomic_folder, refuse_full
 
 Format = Literal["hf", "open_clip", "onnx"]
+"""The name of a format."""
 FORMATS: tuple[Format, ...] = get_args(Format)
+"""All formats that `export` writes."""
 CLASSES = "classes.json"
 
 _WRITERS: dict[Format, Callable[[ExportModel, Path], Written]] = {
@@ -29,22 +31,32 @@ _WRITERS: dict[Format, Callable[[ExportModel, Path], Written]] = {
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written, and how near it is to the model it came from."""
+    """What was written, and how close it is to the model that it came from."""
 
     folder: Path
+    """The folder that was written."""
     to: Format
+    """The format."""
     files: list[str]
+    """The files in it."""
     size: int
     """Bytes in all."""
     max_difference: float
+    """The largest difference of a feature between the model and its export, loaded again."""
     tolerance: float
+    """The largest difference allowed."""
 
 
 def export(subject: ExportModel, to: Format, folder: str | Path) -> Exported:
-    """Write the model for another program into a new folder, with a card as its README.md.
+    """Write the model for another library into a new folder, with a model card as its README.md.
 
     What was written is loaded again and compared before the folder appears: it is there whole and
     right, or not at all.
+
+    Args:
+        subject: The model, from `of_run` or `of_model`.
+        to: `hf` for transformers, `open_clip`, or `onnx`.
+        folder: The folder to write; it must not exist yet.
     """
     folder = Path(folder)
     if to not in FORMATS:

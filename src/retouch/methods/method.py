@@ -58,7 +58,20 @@ class Part(BaseModel):
 
 
 class TaskUpdate:
-    """What may move while a task is learned, and what moves it. Leaving it sets all free again."""
+    """What may move while a task is learned, and the optimizer that moves it.
+
+    Leaving its context restores which parameters require a gradient.
+
+    Args:
+        model: The model that learns.
+        selection: The entries that may differ when the task is over.
+        optimizer: Makes the optimizer once the model is ready. It may register callbacks for the
+            end of the task. None: nothing moves.
+        trainable: Parameters of the model that need a gradient, if the optimizer moves something
+            other than the selection.
+        end: Puts the result into the selection when the last step is done.
+        sharding: Closing it makes the model whole again if its frozen weights are sharded.
+    """
 
     def __init__(
         self,
@@ -70,13 +83,6 @@ class TaskUpdate:
         end: Callable[[], None] | None = None,
         sharding: ExitStack | None = None,
     ) -> None:
-        """`optimizer` makes one when the model is ready, and may ask to be told of the end.
-
-        `selection` are the entries that may differ when the task is over. Where the optimizer moves
-        something else meanwhile, `moving` says which of the model's own parameters need a gradient,
-        and `end` puts the result into the selection when the last step is done. Closing `divided`
-        makes the model whole again where processes share its frozen weights (`distributed.fsdp`).
-        """
         self.selection = selection
         self._model = model
         self._divided = sharding
@@ -113,7 +119,11 @@ class TaskUpdate:
         }
 
     def restore(self, entries: Mapping[str, Tensor]) -> None:
-        """Write such entries back, of all selected tensors or of some."""
+        """Write entries back that `snapshot` returned.
+
+        Args:
+            entries: Entries by tensor, of all selected tensors or of some.
+        """
         for name, each in entries.items():
             self.selection[name].scatter(self.tensors[name], each)
 
@@ -135,9 +145,13 @@ class TaskUpdate:
         collectives.broadcast(self.tensors[name] for name in self.selection)
 
     def step(self, factor: float) -> None:
-        """Move by the gradients at hand, with the learning rate times `factor`.
+        """Move by the gradients at hand.
 
-        Of several processes, only the gradients of what the optimizer moves travel, once a step.
+        With several ranks, only the gradients of what the optimizer moves are reduced, once per
+        step.
+
+        Args:
+            factor: Multiplies the learning rate in this step.
         """
         assert self.optimizer is not None
         groups = self.optimizer.param_groups
@@ -165,11 +179,19 @@ class Update(Part):
     """Whether it learns as well where processes share the frozen weights (`distributed.fsdp`)."""
 
     def shardable_parameters(self, clip: Clip) -> dict[str, nn.Parameter]:
-        """The frozen weights that they then share, by name."""
+        """The frozen parameters, by name, that ranks may shard.
+
+        Args:
+            clip: The model.
+        """
         return {}
 
     def begin(self, context: TaskContext) -> TaskUpdate:
-        """Decide, before a task is learned, what may move and how."""
+        """Decide, before a task is learned, what may move and how.
+
+        Args:
+            context: The task, its model and its data.
+        """
         return TaskUpdate(context.clip.model, Selection())
 
 
@@ -177,15 +199,31 @@ class Replay(Part):
     """Which images of earlier tasks join a batch? None."""
 
     def buffer(self, images: int, seed: int) -> ReplayBuffer:
-        """An empty buffer for a stream of so many training images."""
+        """An empty buffer.
+
+        Args:
+            images: How many training images the stream has.
+            seed: The seed of the run.
+        """
         return ReplayBuffer(0)
 
     def is_active(self, epoch: int) -> bool:
-        """Whether replayed images take part in this epoch of a task."""
+        """Whether replayed images join the batches of an epoch.
+
+        Args:
+            epoch: The epoch of the task, from 0.
+        """
         return False
 
     def draw(self, context: TaskContext, buffer: ReplayBuffer, step: int, new: int) -> Indices:
-        """The images that are replayed in this step, beside so many new ones."""
+        """Draw the images that are replayed in a step.
+
+        Args:
+            context: The task, its model and its data.
+            buffer: The images to draw from.
+            step: The step of the task, from 0.
+            new: How many new images the batch has.
+        """
         return np.empty(0, np.int64)
 
 
@@ -193,17 +231,33 @@ class Regularizer(Part):
     """What holds the old knowledge during a step? Nothing."""
 
     def begin(self, context: TaskContext) -> None:
-        """Look at the model before a task is learned."""
+        """Look at the model before a task is learned.
+
+        Args:
+            context: The task, its model and its data.
+        """
 
     def end(self, context: TaskContext) -> None:
-        """Look at the model when a task is learned."""
+        """Look at the model after a task is learned.
+
+        Args:
+            context: The task, its model and its data.
+        """
 
     def loss(self, features: Features) -> Tensor | None:
-        """What to add to the loss of a batch."""
+        """The term to add to the loss of a batch, or None.
+
+        Args:
+            features: The features of the whole batch.
+        """
         return None
 
     def extra_passes(self, settings: Settings) -> float:
-        """Forward passes that `loss` adds per image of a batch; a backward pass counts as two."""
+        """Forward passes that `loss` adds per image of a batch; a backward pass counts as two.
+
+        Args:
+            settings: The settings of the run.
+        """
         return 0.0
 
 
@@ -211,13 +265,29 @@ class AfterTask(Part):
     """What happens when a task ends? Nothing."""
 
     def begin(self, context: TaskContext, update: TaskUpdate) -> None:
-        """Change the model before a task is learned, among the entries that may move."""
+        """Change the model before a task is learned, among the entries that may move.
+
+        Args:
+            context: The task, its model and its data.
+            update: What moves in this task.
+        """
 
     def after_step(self, context: TaskContext, update: TaskUpdate, step: int) -> None:
-        """A step is done."""
+        """Called after each step.
+
+        Args:
+            context: The task, its model and its data.
+            update: What moves in this task.
+            step: The step, from 0.
+        """
 
     def end(self, context: TaskContext, update: TaskUpdate) -> None:
-        """Change the model once more, among the entries that the update may move."""
+        """Change the model after the last step, among the entries that may move.
+
+        Args:
+            context: The task, its model and its data.
+            update: What moves in this task.
+        """
 
     @property
     def fraction_kept(self) -> float:
@@ -231,7 +301,11 @@ class BalancedReplay(Replay):
     size: Annotated[float, Field(gt=0)] = 0.04
     """Images to keep; below 1 a share of the training images."""
     balance: Balance = "task"
+    """What gets an equal share of the buffer: each `task`, each `class`, or each image
+    (`reservoir`).
+    """
     from_epoch: Annotated[int, Field(ge=0)] = 0
+    """The first epoch of a task in which images are replayed."""
 
     def buffer(self, images: int, seed: int) -> ReplayBuffer:
         size = round(self.size * images) if self.size < 1 else int(self.size)
@@ -270,19 +344,31 @@ class Cosine(Schedule):
 
 
 class Method(BaseModel):
-    """Four parts, and how their loss is put together."""
+    """A recipe: four parts, and how the loss is put together."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
+    """The name of the method, in results and reports."""
     summary: str = ""
+    """The method in a few words."""
     update: SerializeAsAny[Update] = Update()
+    """Which parameters move, and how."""
     replay: SerializeAsAny[Replay] = Replay()
+    """Which images of earlier tasks join a batch."""
     regularizer: SerializeAsAny[Regularizer] = Regularizer()
+    """What is added to the loss to hold old knowledge."""
     after_task: SerializeAsAny[AfterTask] = AfterTask()
+    """What happens to the weights when a task ends."""
     schedule: SerializeAsAny[Schedule] = Cosine()
+    """How the learning rate changes over the steps of a task."""
     loss: LossName = "contrastive"
+    """`contrastive` as in CLIP, or `label-aware`, where images of the same class are no negatives.
+    """
     objective: Objective = "summed"
+    """Whether the losses on new and replayed pairs are `summed`, as in the paper, or all pairs are
+    `joined` in one matrix.
+    """
     drop_last: bool = False
     """Leave out the last batch of an epoch if it is not full (and not the only one)."""
 
@@ -306,7 +392,14 @@ class Method(BaseModel):
         return self.update.shards and not self.copies
 
     def start(self, clip: Clip, settings: Settings, reference: Pairs | None = None) -> "Method":
-        """A copy for one run, that has looked at the model."""
+        """A copy of the method for one run. Its parts have seen the pre-trained model.
+
+        Args:
+            clip: The pre-trained model.
+            settings: The settings of the run.
+            reference: Images with captions, for methods that keep old knowledge with them (`zscl`,
+                `lora-ewc`).
+        """
         self.check_needs(True, reference is not None)
         self._check_weights(clip)
         own = self.model_copy(deep=True)
@@ -315,7 +408,12 @@ class Method(BaseModel):
         return own
 
     def check_needs(self, control: bool, reference: bool) -> None:
-        """Refuse to begin without a control set, or reference pairs, if it needs them."""
+        """Refuse to begin without a control set or reference pairs if a part needs them.
+
+        Args:
+            control: Whether there is a control set.
+            reference: Whether there are reference pairs.
+        """
         if self.needs_reference and not reference:
             raise UserError(
                 f"{self.name} holds on to what the model knew by images with captions that are "
@@ -345,17 +443,26 @@ class Method(BaseModel):
             )
 
     def state(self) -> dict[str, Tensor]:
-        """What the parts must not forget."""
+        """What the parts carry from task to task, to be stored."""
         found = {name: part.state() for name, part in self.parts.items()}
         return {f"{name}:{key}": t for name, each in found.items() for key, t in each.items()}
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Take over what `state` returned in an earlier process or run.
+
+        Args:
+            state: Tensors by name.
+        """
         for name, part in self.parts.items():
             own = {k.partition(":")[2]: t for k, t in state.items() if k.startswith(f"{name}:")}
             part.restore(own)
 
     def with_change(self, changes: dict[str, Any]) -> "Method":
-        """The same recipe with other settings, named as in `{"update.rate": 0.05}`."""
+        """The same recipe with other settings of its parts.
+
+        Args:
+            changes: Values by name, such as `{"update.rate": 0.05}`.
+        """
         fields = {name: getattr(self, name) for name in type(self).model_fields}
         for path, value in changes.items():
             name, _, setting = path.partition(".")

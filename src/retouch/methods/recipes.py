@@ -160,10 +160,16 @@ _ALL = (
     ),
 )
 RECIPES = {method.name: method for method in _ALL}
+"""All methods by name."""
 
 
 def recipe(name: str, changes: dict[str, Any] | None = None) -> Method:
-    """A method by name, with changes such as `{"update.rate": 0.05}`."""
+    """A method by its name.
+
+    Args:
+        name: One of `RECIPES`, such as `spu`.
+        changes: Settings of its parts to change, such as `{"update.rate": 0.05}`.
+    """
     if name not in RECIPES:
         raise UserError(f"there is no method {name!r}; there are {', '.join(RECIPES)}")
     return RECIPES[name].with_change(changes or {})

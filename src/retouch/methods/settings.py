@@ -11,7 +11,7 @@ Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
 class Settings(BaseModel):
-    """The knobs of training. The paper names all but the weight decay, which is its code's."""
+    """How to train. The defaults are the paper's; the weight decay is its released code's."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -26,14 +26,23 @@ class Settings(BaseModel):
                 raise UserError(f"{first_problem(why)}{names if unknown else ''}") from None
 
     epochs: Annotated[int, Field(ge=0)] = 10
+    """How often a task's images are gone through. Raise it for tasks of few images."""
     batch: Annotated[int, Field(ge=2)] = 128
-    """New images a step; as many replayed ones join them."""
+    """New images per step; as many replayed ones join them. At least 2, as the loss compares."""
     lr: Annotated[float, Field(gt=0)] = 7.5e-6
+    """The learning rate of AdamW at its peak. It matters more than any other setting: methods that
+    move few weights need a higher one.
+    """
     weight_decay: Annotated[float, Field(ge=0)] = 0.2
+    """AdamW's weight decay, on what moves."""
     betas: tuple[Beta, Beta] = (0.9, 0.999)
+    """AdamW's decay rates of the two moments."""
     eps: Annotated[float, Field(ge=0)] = 1e-8
+    """AdamW's term for numerical stability."""
     seed: Annotated[int, Field(ge=0)] = 0
+    """Seeds every random choice of the run: the order of images, replay, selections."""
     precision: Literal["fp32", "bf16"] = "fp32"
+    """What the towers compute in. `bf16` is faster on hardware that has units for it."""
     compile: bool = False
     """Compile the towers: slow to begin, then faster, on a GPU by far."""
     micro_batch: Positive | None = None

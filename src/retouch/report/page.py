@@ -25,8 +25,11 @@ FILE = "report.html"
 def write_report(folder: str | Path, runs: Sequence[Run]) -> Path:
     """Write `report.html`, which holds all it needs, and its plots as files in `plots/`.
 
-    A run is named by its folder, or given as its results. One run is told as a story, several are
-    compared. The same runs always give the same bytes.
+    One run is told as a story, several are compared. The same runs always give the same bytes.
+
+    Args:
+        folder: The folder to write to.
+        runs: Folders of runs, or their results.
     """
     folder = Path(folder)
     told = run_summaries(folder, runs)

@@ -15,15 +15,18 @@ from retouch.train.run_folder import delta_file, is_run
 
 @dataclass(frozen=True)
 class RunSummary:
-    """A run as the page tells it. Results alone are a story too, a short one."""
+    """A run as the page tells it. Results alone will do."""
 
     results: Results
+    """What was measured."""
     folder: Path | None = None
+    """The run's folder, if it has one."""
     classes: PerClass | None = None
+    """The comparison by class, if there is one."""
     change_stats: Sequence[ChangeStats] = ()
-    """Of each tensor, over all tasks."""
+    """How far each tensor moved, over all tasks."""
     trouble: str = ""
-    """Why it is not known how far weights moved, where there are files that should say it."""
+    """Why it is not known how far weights moved, if files that should say it cannot be read."""
 
     @property
     def deltas(self) -> list[str]:
@@ -39,7 +42,11 @@ Run = Results | RunSummary | str | Path
 
 
 def read_run_summary(folder: str | Path) -> RunSummary:
-    """What a run's folder holds, besides the model and the images that it learned from."""
+    """Read what a run's folder holds, except the model and the images that it learned from.
+
+    Args:
+        folder: The run's folder.
+    """
     folder = Path(folder)
     results = _read_results(folder)
     story = RunSummary(results, folder, PerClass.read(folder))
@@ -58,7 +65,11 @@ def run_summaries(folder: Path, runs: Sequence[Run]) -> list[RunSummary]:
 
 
 def named_results(told: Sequence[RunSummary]) -> list[Results]:
-    """The results of each, called by its folder where the methods do not tell them apart."""
+    """The results of each run, named by its folder where the methods do not tell them apart.
+
+    Args:
+        told: The runs, as `read_run_summary` returns them.
+    """
     return named([story.results for story in told], [story.folder for story in told])
 
 
@@ -66,6 +77,10 @@ def place_for(told: Sequence[RunSummary], wanted: Path | None = None) -> Path:
     """Where the page belongs: with its run; of several, in the folder that holds them all.
 
     The page of a run is never replaced by one about others.
+
+    Args:
+        told: The runs, as `read_run_summary` returns them.
+        wanted: A folder to use instead.
     """
     folders = [story.folder.resolve() for story in told if story.folder]
     found = wanted or (told[0].folder if len(told) == 1 else _common(folders)) or Path()

@@ -79,7 +79,11 @@ def _row(run: Results) -> dict[str, str]:
 
 
 def comparison(runs: Sequence[Results]) -> Table:
-    """The runs as a table for the terminal, with what each column means below it."""
+    """Several runs as a table for the terminal, with what each column means below it.
+
+    Args:
+        runs: The results of each run.
+    """
     table = Table(box=box.SIMPLE_HEAD, caption=_legend(), caption_justify="left", pad_edge=False)
     first, *others = columns(runs)
     table.add_column(_head(first), justify="left")

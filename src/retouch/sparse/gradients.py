@@ -15,6 +15,7 @@ from retouch.errors import UserError
 
 Parameters = Mapping[str, nn.Parameter]
 Losses = Callable[[], Iterable[Tensor]]
+"""Returns terms whose sum is the task's loss; called once for each backward pass over the task."""
 Scores = dict[str, Tensor]
 
 

@@ -37,6 +37,7 @@ LAYER_PATTERNS = {
 }
 LAYER_PATTERNS["both-mlp"] = LAYER_PATTERNS["first-mlp"] + LAYER_PATTERNS["second-mlp"]
 KINDS = (*LAYER_PATTERNS, "everything")
+"""The kinds of parameters that `locate` knows by name."""
 
 
 def locate(model: nn.Module, where: str | Sequence[str] = "first-mlp") -> dict[str, nn.Parameter]:

@@ -78,20 +78,36 @@ def teach(
     per_class: bool = True,
     command: str = "",
 ) -> Results:
-    """Learn the stream's tasks in order, and judge after each what was learned and what was lost.
+    """Learn the stream's tasks in order; after each, evaluate what was learned and what was lost.
 
-    `method` is the name of a recipe, or a method of your own. `control` are images of what the
-    model could do before; `reference` are images with captions, for methods that hold on to old
-    knowledge by such. With `out`, a folder is written: settings, results, losses and a delta a
-    task; where it holds the same run unfinished, that run goes on. The model is changed in place.
-    A run that is built upon an `earlier` one (see `continue_run`) begins with the same model, and
-    gets a folder that needs the other no more. Another run in `out` is refused, unless it has
-    learned nothing yet or `overwrite` is set; what is replaced is deleted when the new run has
-    learned something, and comes back if it cannot start. When all is learned, `store_images` stores
-    the images that a continued run replays and evaluates, and `per_class` compares the model before
-    and after class by class; both need `out`, and take a little disk and one more evaluation.
-    `command` is the command line that asked for the run, which the page shows. Call this on every
-    rank (see `distributed.rendezvous`); rank 0 writes.
+    The model is changed in place. Call this on every rank (see `distributed.rendezvous`); rank 0
+    writes.
+
+    Args:
+        clip: The model to teach, from `retouch.load`. It is changed in place.
+        stream: The classes to learn, split into tasks, from `Stream.split`.
+        method: The name of a recipe (see `RECIPES`), or a `Method` of your own.
+        settings: Epochs, batch size, learning rate and so on. Default: the paper's, `Settings()`.
+        control: Images of what the model could do before and must not forget. Without it,
+            forgetting of old knowledge is not measured, and `spu-bounded` is refused.
+        reference: Images with captions, for methods that keep old knowledge with them (`zscl`,
+            `lora-ewc`).
+        out: A folder to write settings, results, losses and one delta per task into. If it holds
+            the same run unfinished, that run is resumed. Without it, nothing is written and the run
+            cannot be resumed or continued.
+        callback: A callback that is told of each step and each evaluation, for progress bars and
+            trackers.
+        checkpoint_seconds: How often a checkpoint is written within a task. Lower it where runs are
+            often killed; 0 writes one after every step.
+        earlier: The run that this one continues. `continue_run` sets it.
+        overwrite: Replace another run in `out`. It is deleted once the new run has learned
+            something, and restored if the new run cannot start. Otherwise another run is refused,
+            unless it has learned nothing yet.
+        store_images: Store the images that a continued run replays and evaluates. Needs `out`; turn
+            it off if no image may be kept.
+        per_class: Compare the model before and after class by class when all tasks are learned.
+            Needs `out` and takes one more evaluation.
+        command: The command line that started the run, for the report.
     """
     given = {"settings": settings, "control": control, "reference": reference}
     check_arguments(clip, stream, method, **given, out=out, callback=callback)
@@ -177,7 +193,18 @@ def preview(
     settings: Settings | None = None,
     reference: Pairs | None = None,
 ) -> Selection:
-    """What may move while the first task is learned. Nothing is changed; print it as a table."""
+    """Select what may move while the first task is learned, and change nothing.
+
+    Printed, the selection is a table.
+
+    Args:
+        clip: The model that would learn.
+        stream: The stream whose first task is looked at.
+        method: The name of a recipe (see `RECIPES`), or a `Method` of your own.
+        settings: Epochs, batch size, learning rate and so on. Default: the paper's, `Settings()`.
+        reference: Images with captions, for methods that keep old knowledge with them (`zscl`,
+            `lora-ewc`).
+    """
     check_arguments(clip, stream, method, settings=settings, reference=reference)
     with preview_update(clip, stream, method, settings or Settings(), reference) as update:
         return update.selection

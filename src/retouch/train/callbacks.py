@@ -27,19 +27,47 @@ class Callback:
         """The run is over, one way or another."""
 
     def on_task_begin(self, task: int, steps: int) -> None:
-        """A task of so many steps begins."""
+        """A task begins.
+
+        Args:
+            task: Its number, from 0.
+            steps: How many steps it has.
+        """
 
     def on_resume(self, task: int, tasks: int, step: int, steps: int) -> None:
-        """An interrupted run goes on with this step of this task, both from 0."""
+        """An interrupted run is resumed.
+
+        Args:
+            task: The task it resumes in, from 0.
+            tasks: How many tasks there are.
+            step: The step it resumes at, from 0.
+            steps: How many steps the task has.
+        """
 
     def on_step(self, step: int, epoch: int, loss: float) -> None:
-        """A step is done."""
+        """A step is done.
+
+        Args:
+            step: The step, from 0.
+            epoch: The epoch it belongs to, from 0.
+            loss: The loss of its batch.
+        """
 
     def on_evaluate(self, results: Results) -> None:
-        """The model was judged, before the first task or after one."""
+        """The model was evaluated, before the first task or after one.
+
+        Args:
+            results: All results so far; the last row is new.
+        """
 
     def progress(self, parts: Iterable[Indices], what: str, total: int) -> Iterable[Indices]:
-        """Pass on the parts of work that follows the last task, on `total` images."""
+        """Pass on parts of the work that follows the last task.
+
+        Args:
+            parts: The parts, each with the images it covers.
+            what: What the work is, for a progress bar.
+            total: How many images there are in all.
+        """
         return parts
 
 

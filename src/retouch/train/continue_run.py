@@ -34,18 +34,21 @@ def continue_run(
 
     Args:
         run: The folder of the finished run. It is not changed, and `out` does not need it later.
-        train, test: The new images, to learn from and to evaluate on.
-        out: The folder of the new run, which begins with the tasks of the earlier one. Interrupted,
-            the same call resumes it.
-        tasks, order: How the new classes are divided, as in `Stream.split`.
-        model: The model that the earlier run began with, where that lies elsewhere now; or that
-            model itself, as it was before the first task, which is then changed in place.
+        train: The new images to learn from.
+        test: The new images to evaluate on.
+        out: The folder of the new run, which begins with the tasks of the earlier one. If
+            interrupted, the same call resumes it.
+        tasks: How many tasks the new classes are split into, as in `Stream.split`.
+        order: The order of the new classes, as in `Stream.split`.
+        model: The model that the earlier run began with, if it has moved since; or that model
+            itself, as it was before the first task, which is then changed in place.
         device: Where to load the model.
-        method: By default that of the earlier run, with its settings. Name it where the run was
-            made by a method of your own.
-        settings: By default those of the earlier run.
-        overwrite: Replace another run that `out` holds.
-        more: `control`, `reference`, `watch`, `store_images` and whatever else `teach` takes.
+        method: Default: that of the earlier run, with its settings. Give it if the run was made by
+            a method of your own.
+        settings: Default: those of the earlier run.
+        overwrite: Replace another run in `out`, as in `teach`.
+        more: Anything else that `teach` takes, such as `control`, `reference`, `callback` or
+            `store_images`.
     """
     before, new = Path(run), Path(out)
     if before.resolve() == new.resolve():

@@ -20,17 +20,26 @@ _KINDS = {"weights": str, "places": dict, "method": dict, "settings": dict, "dat
 
 @dataclass
 class OpenRun:
-    """A run, and its model at any moment of it. `clip` is as it was before the first task."""
+    """A run, and its model at any moment of it."""
 
     folder: Path
+    """The run's folder."""
     config: dict[str, Any]
+    """What the run began with: model, data, method and settings."""
     results: Results
+    """What was measured."""
     clip: Clip
+    """The model; before the first task until `load_task` changes it."""
     at: int = 0
-    """So many tasks are learned in `clip` now."""
+    """How many tasks are learned in `clip` now."""
 
     def load_task(self, tasks: int | None = None) -> Clip:
-        """The model when so many tasks were learned: 0 is the one before, None the last."""
+        """Move the model to another moment of the run, and return it.
+
+        Args:
+            tasks: How many tasks are learned by then: 0 is the model before the first. Default: all
+                of them.
+        """
         goal = self.results.done if tasks is None else tasks
         if not 0 <= goal <= self.results.done:
             raise UserError(
@@ -52,16 +61,27 @@ class OpenRun:
 
 
 def is_run(folder: str | Path) -> bool:
+    """Whether a folder holds a run.
+
+    Args:
+        folder: Any path.
+    """
     return (Path(folder) / CONFIG).is_file()
 
 
 def open_run(
     folder: str | Path, *, model: str | Clip | None = None, device: str = "cpu", light: bool = False
 ) -> OpenRun:
-    """The run in a folder, with the model that it began with.
+    """Open a run's folder, together with the model that it began with.
 
-    Where that model lies elsewhere now, `model` says where, or is the model. It is known by its
-    weights: any other is refused. `light` as in `retouch.load`.
+    The model is known by its weights: any other is refused.
+
+    Args:
+        folder: The run's folder.
+        model: The model that the run began with, or its name, if it has moved since. Needed for a
+            model of your own.
+        device: Where to load the model.
+        light: Load a plain CLIP without its library, as in `retouch.load`.
     """
     folder = Path(folder)
     config = read_config(folder)

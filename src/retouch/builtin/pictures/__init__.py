@@ -1,1 +1,0 @@
-"""Pictures drawn by code: a broad world, and traffic signs that it does not hold."""

@@ -1,0 +1,1 @@
+"""Pictures drawn by code: a broad world, and traffic signs that do not occur in it."""

@@ -1,0 +1,1 @@
+"""The pre-training of the small CLIP that comes with the package."""
