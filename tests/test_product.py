@@ -65,7 +65,7 @@ def test_a_month_later(march: Path, model: Path, data: Path, tmp_path: Path):
     done = run(*words, "--json", *FAST)
     told = json.loads(done.stdout)
     assert told["classes"] == ["bright green", "dark red", "blue <script>", 'the "photo"']
-    assert told["kept"] == [1.0, 1.0]
+    assert told["fraction_kept"] == [1.0, 1.0]
     assert {"accuracy", "control_drop", "drift"} <= set(told["metrics"])
     assert "(it learned 2 classes before)" in done.stderr
     results = Results.read(out)
@@ -101,7 +101,7 @@ def test_more_than_the_allowed_drop_is_not_kept(model: Path, data: Path, tmp_pat
     assert cost > 2
     done = run(*words, *wild, "--out", tmp_path / "held", "--max-drop", 0, "--json", code=3)
     told = json.loads(done.stdout)
-    assert told["kept"] == [0.0]
+    assert told["fraction_kept"] == [0.0]
     assert told["metrics"]["control_drop"] == 0
     assert "nothing of task 1 was kept" in told["notes"][0]
     held = open_run(tmp_path / "held")
@@ -110,7 +110,7 @@ def test_more_than_the_allowed_drop_is_not_kept(model: Path, data: Path, tmp_pat
     half = ["--max-drop", cost / 2]
     told = json.loads(run(*words, *wild, "--out", tmp_path / "some", *half, "--json").stdout)
     assert told["metrics"]["control_drop"] <= cost / 2
-    assert told["kept"][0] < 1
+    assert told["fraction_kept"][0] < 1
 
 
 def sure_control(clip: Any, folder: Path) -> Path:
@@ -197,7 +197,7 @@ def test_names_that_say_nothing_are_found():
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["{more}", "--out", "{x}"], "which model shall learn"),
+        (["{more}", "--out", "{x}"], "no model given"),
         (["{more}", "--from", "{march}", "--out", "{march}"], "the same"),
         (["{more}", "--from", "{more}", "--out", "{x}"], "holds no run"),
         (["{more}", "--from", "{march}", "--method", "er", "--out", "{x}"], "learned by spu"),
