@@ -207,7 +207,7 @@ def learn(
         if not dry_run:
             stack.enter_context(run_lock(folder))
         if tensorboard:
-            check_folder(tensorboard, "--tensorboard")
+            check_folder(tensorboard)
         if wandb:
             from retouch.train.wandb_logger import check_installed
 

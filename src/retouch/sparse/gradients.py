@@ -15,6 +15,7 @@ from retouch.errors import UserError
 
 Parameters = Mapping[str, nn.Parameter]
 Losses = Callable[[], Iterable[Tensor]]
+"""Yields losses whose sum is the mean loss over the samples; called once per pass over them."""
 Scores = dict[str, Tensor]
 
 

@@ -11,6 +11,7 @@ from retouch.sparse.gradients import Losses, Parameters, Scores, mean_gradient
 from retouch.sparse.learned_masks import mask, piggyback
 
 Scorer = Callable[[Parameters, Losses, int], Scores]
+"""Returns one score per entry of each parameter, from parameters, losses and a seed."""
 
 
 def gradient(parameters: Parameters, losses: Losses, seed: int = 0) -> Scores:
@@ -37,3 +38,4 @@ SCORERS: dict[str, Scorer] = {
     "mask": mask,
     "piggyback": piggyback,
 }
+"""The scorers by name, for the setting `update.score`."""
