@@ -116,7 +116,7 @@ def local(tensor: Tensor) -> Tensor:
 def weighed(clip: Clip | None = None) -> tuple[dict[str, int], int, bool]:
     """What a process holds in a step, what it should, and whether just the whole is left then."""
     clip = clip or exact_clip()
-    apart = fsdp.shardable_modules(clip.model, clip.blocks.values(), locate(clip.model))
+    apart = fsdp.shardable_parameters(clip.model, clip.blocks.values(), locate(clip.model))
     expected = (
         fsdp.bytes_per_rank(clip.model, apart, collectives.world_size())
         // clip.logit_scale.element_size()
@@ -129,7 +129,7 @@ def weighed(clip: Clip | None = None) -> tuple[dict[str, int], int, bool]:
 
 def test_each_process_holds_its_part():
     clip = exact_clip()
-    apart = fsdp.shardable_modules(clip.model, clip.blocks.values(), locate(clip.model))
+    apart = fsdp.shardable_parameters(clip.model, clip.blocks.values(), locate(clip.model))
     assert len(apart) == 4 * 5, "in four blocks: query, key, value, out and the second MLP layer"
     sizes = {name: p.numel() for name, p in clip.model.named_parameters()}
     found = together(3, weighed)
@@ -150,7 +150,7 @@ def test_what_travels_in_a_step():
     """Each block twice a pass, forth and back; of gradients, the selected entries as ever."""
     one, two = (together(2, travelled, settings)[0] for settings in (BRIEF, SHARD))
     clip = exact_clip()
-    apart = fsdp.shardable_modules(clip.model, clip.blocks.values(), locate(clip.model))
+    apart = fsdp.shardable_parameters(clip.model, clip.blocks.values(), locate(clip.model))
     passes = 2 * (4 + 1)  # two tasks of four steps, and a batch to score by
     assert two.pop("weights") == passes * 2 * sum(p.nbytes for p in apart.values()) // 2
     assert two.pop("joining") == 2 * sum(p.nbytes for p in apart.values()) // 2
@@ -179,7 +179,7 @@ def test_to_the_bit_in_both_precisions(backbone: str, precision: str):
     clip, found = BACKBONES[backbone](), together(2, to_the_bit, backbone, precision)
     assert found[0] == found[1]
     assert found[0][0] == found[0][1] != fingerprint(clip.model)
-    apart = fsdp.shardable_modules(clip.model, clip.blocks.values(), locate(clip.model))
+    apart = fsdp.shardable_parameters(clip.model, clip.blocks.values(), locate(clip.model))
     a_number = {"fp32": 4, "bf16": 2}[precision]  # half precision travels as such
     passes = 4 + 1  # of which each process sends half of the weights, forth and back
     assert found[0][2] == passes * a_number * sum(p.numel() for p in apart.values())
@@ -189,7 +189,7 @@ def few_rows() -> tuple[list[int], bool, bool]:
     """A block of four and six rows: what a process holds, and whether all stays the same."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Sequential(nn.Linear(5, 4), nn.Linear(4, 6)))
-    apart = fsdp.shardable_modules(model, [["0"]], ["0.0.weight"])
+    apart = fsdp.shardable_parameters(model, [["0"]], ["0.0.weight"])
     first, inputs = model.get_parameter("0.0.weight"), torch.randn(3, 5)
     before = [p.detach().clone() for p in model.parameters()]
     (slope,) = torch.autograd.grad(model(inputs).square().sum(), first)
@@ -308,7 +308,7 @@ def test_what_is_refused():
 
 def test_nothing_to_divide():
     found = together(2, _everything_moves)
-    assert all("every matrix of the model's blocks may move" in said for said in found)
+    assert all("every matrix in the model's blocks may be updated" in said for said in found)
 
 
 def _everything_moves() -> str:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from retouch.version import VERSION as __version__
 
-# Where each name comes from. They are imported when they are used, so that `retouch --help` need
-# not wait for torch.
-_HOME = {
+# The room that each name comes from. They are imported on first use, so that `retouch --help` does
+# not have to import torch.
+_ROOMS = {
     "Bench": "bench",
     "Clip": "clip",
     "Delta": "sparse",
@@ -47,7 +47,7 @@ _HOME = {
     "teach": "train",
     "write_report": "report",
 }
-__all__ = sorted(_HOME)
+__all__ = sorted(_ROOMS)
 
 if TYPE_CHECKING:
     from retouch.bench import Bench, load_suite
@@ -74,9 +74,9 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
+    if name not in _ROOMS:
         raise AttributeError(f"retouch has no {name!r}")
-    return getattr(import_module(f"retouch.{_HOME[name]}"), name)
+    return getattr(import_module(f"retouch.{_ROOMS[name]}"), name)
 
 
 def __dir__() -> list[str]:

@@ -1,9 +1,9 @@
-"""Documents that carry a checksum of their own content: JSON, YAML and JSON lines.
+"""JSON, YAML and JSON lines documents that contain a checksum of their own content.
 
-Whatever a later command reads back to go on from is written and read here. The last key of a
-document is `checksum`, a SHA-256 over all the rest. The layout of the text does not count, so a
-file stays a plain document for editors and other programs; one whose content was edited, or damaged
-by a disk or a transfer, is refused by name.
+Every document that a later command continues from is written and read here. Its last key is
+`checksum`, a SHA-256 over all the rest. The layout of the text does not count, so a file stays a
+plain document for editors and other programs; one whose content was edited, or damaged by a disk or
+a transfer, is refused with an error that names it.
 """
 
 import hashlib
@@ -22,16 +22,16 @@ KEY = "checksum"
 
 
 class DamagedFile(UserError):
-    """A file that is not as it was written."""
+    """A file whose content is not what was written."""
 
 
 def checksum(content: Any) -> str:
-    """SHA-256 of the content as JSON. The order of keys counts, as some of it has a meaning."""
+    """SHA-256 of the content as JSON. The order of keys matters: some of it has meaning."""
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
 def seal(content: Mapping[str, Any], digits: int = 64) -> dict[str, Any]:
-    """The content as JSON knows it, with its checksum (or the first digits of it)."""
+    """The content as plain JSON values, with its checksum (or the first `digits` of it)."""
     plain: dict[str, Any] = json.loads(json.dumps(content))
     plain.pop(KEY, None)
     return {**plain, KEY: checksum(plain)[:digits]}
@@ -40,12 +40,12 @@ def seal(content: Mapping[str, Any], digits: int = 64) -> dict[str, Any]:
 def unseal(content: Any, digits: int = 64) -> dict[str, Any]:
     """The content without its checksum. Raises ValueError where the two do not match."""
     if not isinstance(content, dict):
-        raise ValueError("it holds no document")
-    found = content.get(KEY)
-    if found is None:
+        raise ValueError("it does not hold a document")
+    stored = content.get(KEY)
+    if stored is None:
         raise ValueError("it has no checksum")
     plain = {key: value for key, value in content.items() if key != KEY}
-    if found != checksum(plain)[:digits]:
+    if stored != checksum(plain)[:digits]:
         raise ValueError("its content does not match its checksum")
     return plain
 
@@ -53,7 +53,9 @@ def unseal(content: Any, digits: int = 64) -> dict[str, Any]:
 def write_json(path: str | Path, content: Mapping[str, Any]) -> None:
     """Write a sealed JSON document, whole or not at all."""
     text = json.dumps(seal(content), indent=1, ensure_ascii=False) + "\n"
-    write_atomically(path, text.encode(errors="backslashreplace"))  # lone surrogates, as JSON says
+    write_atomically(
+        path, text.encode(errors="backslashreplace")
+    )  # lone surrogates, as JSON escapes them
 
 
 def write_yaml(path: str | Path, content: Mapping[str, Any]) -> None:
@@ -62,37 +64,37 @@ def write_yaml(path: str | Path, content: Mapping[str, Any]) -> None:
 
 
 def read_json(path: str | Path, remedy: str) -> dict[str, Any]:
-    """What `write_json` wrote. `remedy` says what a user can do where the file is damaged."""
+    """Read what `write_json` wrote. `remedy` tells the user what to do if the file is damaged."""
     return _read(Path(path), json.loads, remedy)
 
 
 def read_yaml(path: str | Path, remedy: str) -> dict[str, Any]:
-    """What `write_yaml` wrote."""
+    """Read what `write_yaml` wrote."""
     return _read(Path(path), _plain_yaml, remedy)
 
 
 def to_line(content: Mapping[str, Any]) -> bytes:
-    """A line of a JSON lines file; 8 digits of a checksum are enough for one."""
+    """One line of a JSON lines file, with 8 digits of its checksum, which are enough for a line."""
     return json.dumps(seal(content, 8)).encode() + b"\n"
 
 
 def read_lines(path: str | Path, remedy: str) -> list[dict[str, Any]]:
-    """All whole lines of a file of `to_line`'s. Half a line at its end is what a kill leaves."""
+    """All lines that `to_line` wrote. An incomplete last line, left by a kill, is skipped."""
     *lines, rest = Path(path).read_bytes().split(b"\n")
-    found = []
+    documents = []
     for number, line in enumerate(lines, 1):
         try:
-            found.append(unseal(json.loads(line), 8))
+            documents.append(unseal(json.loads(line), 8))
         except (ValueError, TypeError, RecursionError) as why:
-            raise DamagedFile(_sentence(f"line {number} of {path}", why, remedy)) from None
+            raise DamagedFile(_damage_message(f"line {number} of {path}", why, remedy)) from None
     if rest:
         with suppress(ValueError, TypeError, RecursionError):
-            found.append(unseal(json.loads(rest), 8))
-    return found
+            documents.append(unseal(json.loads(rest), 8))
+    return documents
 
 
 def parse_yaml(text: str, what: str) -> Any:
-    """Numbers, words, lists and names with values, as a user writes them. `what` is it for?"""
+    """Parse YAML that a user wrote; `what` names it in errors."""
     try:
         return _plain_yaml(text)
     except RecursionError:
@@ -107,12 +109,12 @@ def parse_yaml(text: str, what: str) -> Any:
 
 
 def _plain_yaml(text: str) -> Any:
-    """As JSON knows it: YAML has dates, and keys that are no strings."""
+    """As plain JSON values: YAML also has dates, and keys that are not strings."""
     return json.loads(json.dumps(yaml.load(text, _PlainLoader)))
 
 
 class _PlainLoader(yaml.SafeLoader):
-    """Without aliases: what is written here has none, and a few can stand for a billion nodes."""
+    """Refuses aliases: nothing here writes them, and a few can expand to a billion nodes."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
@@ -125,10 +127,10 @@ def _read(path: Path, parse: Callable[[str], Any], remedy: str) -> dict[str, Any
     try:
         return unseal(parse(content.decode()))
     except (ValueError, TypeError, RecursionError, yaml.YAMLError) as why:
-        raise DamagedFile(_sentence(str(path), why, remedy)) from None
+        raise DamagedFile(_damage_message(str(path), why, remedy)) from None
 
 
-def _sentence(what: str, why: BaseException, remedy: str) -> str:
+def _damage_message(what: str, why: BaseException, remedy: str) -> str:
     reason = "it is nested too deeply" if isinstance(why, RecursionError) else str(why)
     reason = reason.partition("\n")[0][:200]
     return f"{what} is damaged or was changed by hand ({reason}); {remedy}"

@@ -1,20 +1,20 @@
-"""What a user can put right: every such error says the value, what is wrong and what to do."""
+"""Errors that the user can fix: each names the value, what is wrong and what to do."""
 
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
 
-_LONGEST = 400
+_MAX_LENGTH = 400
 
 
 class UserError(ValueError):
-    """A mistake in what was asked for. The command line prints it without a traceback.
+    """A mistake in the input. The command line prints it without a traceback.
 
     Args:
         message: The value, what is wrong with it and what to do. It names no command-line option.
-        argument: The argument that puts it right, such as `overwrite=True`. It is shown in
-            brackets after the message; the command line shows its own option there instead.
+        argument: The argument that fixes it, such as `overwrite=True`. It is shown in brackets
+            after the message; the command line shows its own option there instead.
     """
 
     def __init__(self, message: str, *, argument: str = "") -> None:
@@ -38,18 +38,18 @@ class Diverged(UserError):
 
 
 def message_of(why: BaseException) -> str:
-    """Another library's error in one line, as part of a sentence.
+    """Another library's error message in one line, to be used in a sentence.
 
-    Where the message alone says little, as that of a KeyError, the error's kind stands before it.
+    If the message alone says little, as that of a KeyError, the error's type precedes it.
     """
     reason = " ".join(str(why).split()).rstrip(".")
     if not reason or isinstance(why, LookupError | AttributeError | TypeError):
         reason = f"{type(why).__name__}: {reason}".removesuffix(": ")
-    return reason if len(reason) <= _LONGEST else f"{reason[:_LONGEST]} …"
+    return reason if len(reason) <= _MAX_LENGTH else f"{reason[:_MAX_LENGTH]} …"
 
 
 def first_problem(why: "ValidationError") -> str:
-    """What pydantic found wrong first: the field, the value and what it should be."""
+    """The first problem that pydantic reports: the field, the value and what it should be."""
     problem = why.errors(include_url=False)[0]
     field = ".".join(map(str, problem["loc"]))
     rule = str(problem["msg"]).removeprefix("Value error, ")

@@ -1,7 +1,8 @@
 """One writer per folder.
 
-The lock is the operating system's, so it ends with the process that holds it, however that ends. It
-lies beside the folder, as `.NAME.lock`: the folder itself stays empty until there is a run in it.
+The lock is the operating system's, so it is released when the process that holds it ends, however
+that happens. It is next to the folder, as `.NAME.lock`: the folder itself stays empty until a run
+writes to it.
 """
 
 import json
@@ -18,58 +19,58 @@ from filelock import FileLock, Timeout
 from retouch.errors import UserError
 
 _holders: dict[Path, tuple[int, int]] = {}
-"""The process and thread that hold a folder's lock, of the locks taken here."""
+"""The process and thread that hold a folder's lock, for locks taken by this process."""
 
 
 @contextmanager
 def exclusive_lock(
     folder: str | Path, activity: str = "retouch learn", *, reentrant: bool = False
 ) -> Iterator[None]:
-    """Hold a folder's lock, or raise a UserError that says who does.
+    """Hold a folder's lock, or raise a UserError that names the process that does.
 
     With `reentrant`, a thread that holds the lock may take it again.
     """
     folder = Path(folder).resolve()
-    me = os.getpid(), threading.get_ident()
-    if reentrant and _holders.get(folder) == me:
+    holder = os.getpid(), threading.get_ident()
+    if reentrant and _holders.get(folder) == holder:
         yield
         return
-    place = folder.with_name(f".{folder.name}.lock")
-    if not os.access(place.parent, os.W_OK) and folder.is_dir():
-        place = folder / ".lock"
-    created = [parent for parent in place.parents if not parent.exists()]
-    place.parent.mkdir(parents=True, exist_ok=True)
-    holder = place.with_suffix(".json")  # a contender may truncate the lock's own file
-    lock = FileLock(place, timeout=0)
+    lock_file = folder.with_name(f".{folder.name}.lock")
+    if not os.access(lock_file.parent, os.W_OK) and folder.is_dir():
+        lock_file = folder / ".lock"
+    created = [parent for parent in lock_file.parents if not parent.exists()]
+    lock_file.parent.mkdir(parents=True, exist_ok=True)
+    info_file = lock_file.with_suffix(".json")  # a contender may truncate the lock file itself
+    lock = FileLock(lock_file, timeout=0)
     try:
         if _holders.get(folder, (0, 0))[0] == os.getpid():
-            raise Timeout(str(place))
+            raise Timeout(str(lock_file))
         lock.acquire()
     except Timeout:
         raise UserError(
-            f"{folder} is in use by another `{activity}` ({_described(holder)}); wait until it "
-            "ends, stop it, or choose another folder"
+            f"{folder} is in use by another `{activity}` ({_describe_holder(info_file)}); wait "
+            "until it ends, stop it, or choose another folder"
         ) from None
-    _holders[folder] = me
+    _holders[folder] = holder
     try:
         since = datetime.now().astimezone().isoformat(" ", "seconds")
-        told = {"pid": os.getpid(), "host": platform.node(), "since": since}
-        with suppress(OSError):  # only a courtesy to whoever is refused
-            holder.write_text(json.dumps(told))
+        info = {"pid": os.getpid(), "host": platform.node(), "since": since}
+        with suppress(OSError):  # only informs a process that is refused
+            info_file.write_text(json.dumps(info))
         yield
     finally:
         _holders.pop(folder, None)
-        for file in (holder, place):
+        for file in (info_file, lock_file):
             file.unlink(missing_ok=True)
         lock.release()
-        with suppress(OSError):  # not empty any more
+        with suppress(OSError):  # no longer empty
             for parent in created:
                 parent.rmdir()
 
 
-def _described(holder: Path) -> str:
+def _describe_holder(info_file: Path) -> str:
     try:
-        told = json.loads(holder.read_text())
-        return f"process {told['pid']} on {told['host']}, since {told['since']}"
+        info = json.loads(info_file.read_text())
+        return f"process {info['pid']} on {info['host']}, since {info['since']}"
     except (OSError, ValueError, KeyError, TypeError):
-        return "it does not say which process"
+        return "process unknown"

@@ -12,16 +12,16 @@ from safetensors import SafetensorError
 
 from retouch.errors import UserError
 
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""A disk that is full, a quota that is spent, a file over the limit on its size."""
+DISK_FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""A full disk, an exhausted quota, a file over the size limit."""
 
 
 def write_atomically(path: str | Path, content: bytes | str) -> None:
-    """Replace `path` in one move: a crash leaves the old file or the new, never half of one."""
+    """Replace `path` in one step: a crash leaves the old file or the new, never half of one."""
     path = Path(path)
     part = path.with_name(f".{path.name}.part")
     try:
-        with _named(part, path), part.open("wb") as file:
+        with _errors_name(path, part), part.open("wb") as file:
             file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
@@ -33,15 +33,15 @@ def write_atomically(path: str | Path, content: bytes | str) -> None:
 
 @contextmanager
 def atomic_folder(folder: Path) -> Iterator[Path]:
-    """A folder beside it to write into, which takes its place when all went well."""
-    refuse_full(folder)
+    """A temporary folder to write into, which is moved to `folder` if the block succeeds."""
+    refuse_existing(folder)
     part = folder.with_name(f".{folder.name}.part")
-    shutil.rmtree(part, ignore_errors=True)  # of one that was killed
+    shutil.rmtree(part, ignore_errors=True)  # left by a process that was killed
     try:
-        with _named(part, folder):
+        with _errors_name(folder, part):
             part.mkdir(parents=True)
             yield part
-            _settle(part)
+            _sync_files(part)
             part.replace(folder)
     except BaseException:
         shutil.rmtree(part, ignore_errors=True)
@@ -49,10 +49,10 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def _named(part: Path, path: Path) -> Iterator[None]:
-    """What goes wrong is told of the file or folder itself, not of its unfinished copy.
+def _errors_name(path: Path, part: Path) -> Iterator[None]:
+    """Make errors name the file or folder itself, not its temporary copy.
 
-    safetensors has an error of its own for that, which becomes an OSError as any other.
+    safetensors raises its own kind of error, which is turned into an OSError.
     """
     try:
         yield
@@ -61,8 +61,8 @@ def _named(part: Path, path: Path) -> Iterator[None]:
             why.filename = os.fspath(why.filename).replace(str(part), str(path))
         raise
     except UserError as why:
-        told = str(why).replace(str(part), str(path))
-        raise type(why)(told) if told != str(why) else why from None
+        message = str(why).replace(str(part), str(path))
+        raise type(why)(message) if message != str(why) else why from None
     except SafetensorError as why:
         code = re.search(r"\(os error (\d+)\)", str(why))
         if code is None:
@@ -71,14 +71,14 @@ def _named(part: Path, path: Path) -> Iterator[None]:
         raise OSError(number, os.strerror(number), str(path)) from None
 
 
-def refuse_full(path: Path) -> None:
-    """Nothing that lies there is written over; an empty folder may be filled."""
+def refuse_existing(path: Path) -> None:
+    """Refuse a path that exists, unless it is an empty folder: nothing is overwritten."""
     if path.exists() and not (path.is_dir() and not any(path.iterdir())):
         raise UserError(f"{path} exists already; choose another name, or delete it first")
 
 
-def _settle(folder: Path) -> None:
-    """All files on the disk, and as readable as any other: some libraries write for one user."""
+def _sync_files(folder: Path) -> None:
+    """Sync all files to disk, with default permissions: some libraries make them private."""
     mask = os.umask(0)
     os.umask(mask)
     for file in (path for path in folder.rglob("*") if path.is_file()):

@@ -2,7 +2,7 @@
 
 
 def count(number: int, noun: str, plural: str = "") -> str:
-    """For example "1 epoch", "2 epochs", "1,200 images"; `plural` where an s does not do."""
+    """For example "1 epoch", "2 epochs", "1,200 images"; `plural` where appending an s is wrong."""
     return f"{number:,} {noun if number == 1 else plural or _plural(noun)}"
 
 

@@ -52,7 +52,8 @@ def cam(
     images: Annotated[
         list[str],
         typer.Argument(
-            metavar="IMAGE…", help="Image files, or folders of them; or 'builtin': built-in pictures."
+            metavar="IMAGE…",
+            help="Image files, or folders of them; or 'builtin': built-in pictures.",
         ),
     ],
     text: Annotated[

@@ -90,7 +90,7 @@ def check_output(config: "LearnConfig") -> None:
     if not is_run(folder):
         check_new_file(folder)
     if output.tensorboard:
-        check_folder(output.tensorboard, "--tensorboard")
+        check_folder(output.tensorboard)
     if output.wandb:
         from retouch.train.wandb_logger import check_installed
 

@@ -20,7 +20,7 @@ from retouch.clip.prompt_file import saving
 from retouch.clip.safe_loading import NO_CODE, check_config, check_weights, find_file, no_code
 from retouch.clip.torchvision_compat import patch_torchvision
 from retouch.errors import UserError, message_of
-from retouch.files import NO_ROOM
+from retouch.files import DISK_FULL_ERRORS
 
 log = logging.getLogger("retouch")
 
@@ -284,7 +284,7 @@ def _explained(source: str) -> Iterator[None]:
     except UserError:
         raise
     except Exception as why:  # a damaged file can fail anywhere in the library
-        if isinstance(why, OSError) and why.errno in NO_ROOM:
+        if isinstance(why, OSError) and why.errno in DISK_FULL_ERRORS:
             raise
         reason = message_of(why)
         if "trust_remote_code" in str(why):

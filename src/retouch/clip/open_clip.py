@@ -19,7 +19,7 @@ from retouch.clip.prompt_file import saving
 from retouch.clip.safe_loading import NO_CODE, no_code
 from retouch.clip.torchvision_compat import patch_torchvision
 from retouch.errors import UserError, message_of
-from retouch.files import NO_ROOM
+from retouch.files import DISK_FULL_ERRORS
 
 log = logging.getLogger("retouch")
 
@@ -186,7 +186,7 @@ def _explained(name: str, source: str, weights: Path | None) -> Iterator[None]:
     except UserError:
         raise
     except Exception as why:  # a damaged file can fail anywhere in the library
-        if isinstance(why, OSError) and why.errno in NO_ROOM:
+        if isinstance(why, OSError) and why.errno in DISK_FULL_ERRORS:
             raise
         if "trust_remote_code" in str(why):
             raise UserError(f"{source} cannot be loaded: {NO_CODE}") from why

@@ -1,8 +1,8 @@
-"""Several devices that learn together: who is who, and what they tell each other."""
+"""Several processes that train together: rendezvous, collectives, FSDP2."""
 
 import os
 
 
 def launched_world_size() -> int:
-    """How many processes were started together, whether they have met or not."""
+    """How many processes the launcher started, before or after they have joined."""
     return int(os.environ.get("WORLD_SIZE", "1"))

@@ -1,4 +1,4 @@
-"""What a GPU does beside its main work."""
+"""Side streams: GPU work that runs in parallel to the main stream."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -12,30 +12,31 @@ T = TypeVar("T")
 
 @cache
 def side_stream(device: torch.device, name: str) -> torch.cuda.Stream:
-    """Always the same one of a name: each stream keeps memory of its own."""
+    """The stream of this name; always the same one, as each stream reserves its own memory."""
     return torch.cuda.Stream(device)
 
 
 def on_side_stream(job: Callable[[], T], device: torch.device, name: str) -> Callable[[], T]:
-    """A job for another thread, for which the GPU waits with nothing that it is asked from now on.
+    """Wrap a job for another thread so that its GPU work does not delay the current stream.
 
-    It finds what was asked before. Wait for its end before you change or drop what it reads.
+    The job sees everything that was queued before this call. Wait for its end before you change or
+    free what it reads.
     """
     if device.type != "cuda":
         return job
-    aside = side_stream(device, name)
-    aside.wait_stream(torch.cuda.current_stream(device))
+    stream = side_stream(device, name)
+    stream.wait_stream(torch.cuda.current_stream(device))
 
     def run() -> T:
-        with torch.cuda.stream(aside):
+        with torch.cuda.stream(stream):
             return job()
 
     return run
 
 
 def thread_pool(count: int, name: str = "") -> ThreadPoolExecutor:
-    """Threads that ask the GPU for their work where this one does."""
+    """Threads that queue their GPU work on the stream of the thread that calls this."""
     if not torch.cuda.is_initialized():
         return ThreadPoolExecutor(count, name)
-    here = torch.cuda.current_stream()
-    return ThreadPoolExecutor(count, name, torch.cuda.set_stream, (here,))
+    stream = torch.cuda.current_stream()
+    return ThreadPoolExecutor(count, name, torch.cuda.set_stream, (stream,))

@@ -1,10 +1,10 @@
-"""Weights that stand still, divided over the processes that learn together.
+"""FSDP2 for frozen weights: each rank holds a shard of them.
 
-Each process holds a part of them. torch's FSDP2 brings the parts of a block together where they are
-needed, in the forward and in the backward pass, and lets them go again. What a method may move
-stays whole in every process: whoever selects, moves or stores it knows nothing of this.
+FSDP2 gathers the shards of a block when they are needed, in the forward and in the backward pass,
+and frees them again. Parameters that a method may update stay whole on every rank, so the code that
+selects, updates or stores them need not know about any of this.
 
-While it lasts all processes must go through the blocks equally often, in the same order.
+While weights are sharded, all ranks must run the blocks equally often, in the same order.
 """
 
 import copy
@@ -23,108 +23,116 @@ from retouch.errors import UserError
 Parameters = Mapping[str, nn.Parameter]
 
 
-def shardable_modules(
+def shardable_parameters(
     model: nn.Module, towers: Iterable[Sequence[str]], keep: Collection[str]
 ) -> dict[str, nn.Parameter]:
-    """The matrices in the blocks of these towers, by name, but for those to keep whole.
+    """The matrices in the blocks of these towers, by name, except those to keep whole.
 
-    Biases and norms are not worth it, and a matrix that stands in two places must stay one.
+    Biases and norms are too small to matter, and a tied matrix must not be duplicated.
     """
-    places = Counter(id(p) for _, p in model.named_parameters(remove_duplicate=False))
-    found = {}
+    uses = Counter(id(p) for _, p in model.named_parameters(remove_duplicate=False))
+    matrices = {}
     for block in (name for tower in towers for name in tower):
-        for inner, module in model.get_submodule(block).named_modules(prefix=block):
-            for last, parameter in module.named_parameters(recurse=False):
-                name = f"{inner}.{last}"
-                if _multiplies(module) and parameter.ndim > 1 and places[id(parameter)] == 1:
-                    found[name] = parameter
-    return {name: parameter for name, parameter in found.items() if name not in keep}
+        for prefix, module in model.get_submodule(block).named_modules(prefix=block):
+            for attribute, parameter in module.named_parameters(recurse=False):
+                if _only_multiplies(module) and parameter.ndim > 1 and uses[id(parameter)] == 1:
+                    matrices[f"{prefix}.{attribute}"] = parameter
+    return {name: parameter for name, parameter in matrices.items() if name not in keep}
 
 
-def _multiplies(module: nn.Module) -> bool:
-    """Whether it uses a matrix for a product alone: half precision is then the same everywhere."""
+def _only_multiplies(module: nn.Module) -> bool:
+    """Whether its matrices are used in products only, for which bfloat16 is the same everywhere."""
     known = isinstance(module, nn.Linear | nn.MultiheadAttention)
     return known or type(module).__name__ == "Conv1D"
 
 
-def bytes_per_rank(model: nn.Module, apart: Parameters, world: int) -> int:
-    """Bytes of a model's weights that each of so many processes holds, if these are divided."""
-    whole = sum(p.nbytes for p in model.parameters()) - sum(p.nbytes for p in apart.values())
-    return whole + sum(_rows(p, world) * p.nbytes // len(p) for p in apart.values())
+def bytes_per_rank(model: nn.Module, sharded_parameters: Parameters, num_ranks: int) -> int:
+    """Bytes of a model's weights that each of `num_ranks` ranks holds, if these are sharded."""
+    total = sum(p.nbytes for p in model.parameters())
+    whole = total - sum(p.nbytes for p in sharded_parameters.values())
+    return whole + sum(
+        _rows_per_rank(p, num_ranks) * p.nbytes // len(p) for p in sharded_parameters.values()
+    )
 
 
-def _rows(parameter: Tensor, world: int) -> int:
-    return -(-len(parameter) // world)
+def _rows_per_rank(parameter: Tensor, num_ranks: int) -> int:
+    return -(-len(parameter) // num_ranks)
 
 
 @contextmanager
 def sharded(
     model: nn.Module,
     towers: Iterable[Sequence[str]],
-    apart: Parameters,
+    parameters: Parameters,
     *,
-    half: bool = False,
+    bf16: bool = False,
 ) -> Iterator[None]:
-    """While this lasts, these matrices (see `divisible`) are divided; then all is as before.
+    """Shard these parameters (see `shardable_parameters`) within the block, and restore them.
 
-    With `half` the towers compute in bfloat16, and the parts travel so. In a single process nothing
-    happens. After an error the model stays divided, because the other processes may be gone.
+    In a single process this does nothing. After an error the model stays sharded, because other
+    ranks may be gone.
+
+    Args:
+        model: The model; its blocks are replaced by sharded copies.
+        towers: The names of each tower's blocks, in the order they run.
+        parameters: What to shard, by name.
+        bf16: Gather shards in bfloat16, if the towers compute in it.
     """
     if collectives.world_size() == 1:
         yield
         return
-    if not apart:
+    if not parameters:
         raise UserError(
-            "the frozen weights cannot be divided: every matrix of the model's blocks may move, or "
-            "it has no blocks that are known; leave --shard out"
+            "the frozen weights cannot be sharded: every matrix in the model's blocks may be "
+            "updated, or its blocks are not known; train without sharding"
         )
     towers = [list(tower) for tower in towers]
-    mesh = _mesh(next(iter(apart.values())).device)
+    mesh = _device_mesh(next(iter(parameters.values())).device)
     blocks = {name: model.get_submodule(name) for tower in towers for name in tower}
     for name, block in blocks.items():
-        model.set_submodule(name, _divide(block, _inside(apart, name), mesh, half))
-    _acquaint([[model.get_submodule(name) for name in tower] for tower in towers], mesh)
+        model.set_submodule(name, _shard_block(block, _in_block(parameters, name), mesh, bf16))
+    _register_towers([[model.get_submodule(name) for name in tower] for tower in towers], mesh)
     yield
     for name, block in blocks.items():
-        parts = dict(model.get_submodule(name).named_parameters())
-        for inner, parameter in _inside(apart, name).items():
-            parameter.data = _joined(parts[inner])
+        shards = dict(model.get_submodule(name).named_parameters())
+        for inner_name, parameter in _in_block(parameters, name).items():
+            parameter.data = _unshard(shards[inner_name])
         model.set_submodule(name, block)
 
 
-def _inside(apart: Parameters, block: str) -> dict[str, nn.Parameter]:
-    """Of these parameters those in a block, by their names there."""
-    start = f"{block}."
-    return {n.removeprefix(start): p for n, p in apart.items() if n.startswith(start)}
+def _in_block(parameters: Parameters, block: str) -> dict[str, nn.Parameter]:
+    """Those of these parameters that are in a block, by their names inside it."""
+    prefix = f"{block}."
+    return {n.removeprefix(prefix): p for n, p in parameters.items() if n.startswith(prefix)}
 
 
-def _mesh(device: torch.device) -> Any:
+def _device_mesh(device: torch.device) -> Any:
     from torch.distributed.device_mesh import init_device_mesh
 
     return init_device_mesh(device.type, (collectives.world_size(),))
 
 
-def _divide(block: nn.Module, apart: Parameters, mesh: Any, half: bool) -> Any:
-    """A copy of a block that holds a part of these parameters; all else is the block's own.
+def _shard_block(block: nn.Module, parameters: Parameters, mesh: Any, bf16: bool) -> Any:
+    """A copy of a block that holds shards of these parameters and shares all others.
 
-    The block itself loses their memory, and gets it back when they are joined.
+    The parameters of the original block release their memory; `sharded` restores it at its end.
     """
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-    own: dict[int, Any] = {id(t): t for t in (*block.parameters(), *block.buffers())}
-    for parameter in apart.values():
-        own[id(parameter)] = nn.Parameter(parameter.data, requires_grad=False)
+    copied: dict[int, Any] = {id(t): t for t in (*block.parameters(), *block.buffers())}
+    for parameter in parameters.values():
+        copied[id(parameter)] = nn.Parameter(parameter.data, requires_grad=False)
         parameter.data = parameter.data.new_empty(0)
-    part: Any = copy.deepcopy(block, own)
-    whole = {p for name, p in part.named_parameters() if name not in apart}
-    kind = MixedPrecisionPolicy(torch.bfloat16 if half else None, cast_forward_inputs=False)
-    fully_shard(part, mesh=mesh, mp_policy=kind, ignored_params=whole)
-    part.set_custom_all_gather(_Gather())
-    return part
+    shard: Any = copy.deepcopy(block, copied)
+    whole = {p for name, p in shard.named_parameters() if name not in parameters}
+    policy = MixedPrecisionPolicy(torch.bfloat16 if bf16 else None, cast_forward_inputs=False)
+    fully_shard(shard, mesh=mesh, mp_policy=policy, ignored_params=whole)
+    shard.set_custom_all_gather(_AllGather())
+    return shard
 
 
-class _Gather:
-    """How FSDP brings parts together: as everything travels here, counted, with plain errors."""
+class _AllGather:
+    """FSDP's all-gather through `collectives`: traffic is counted, a lost rank is reported."""
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
         return torch.empty(*size, dtype=dtype, device=device)
@@ -135,32 +143,33 @@ class _Gather:
         collectives.all_gather(output_tensor, input_tensor, "weights")
 
 
-class _Together(nn.ModuleList):
-    """All blocks in one module, which FSDP must have seen before it sees one of them."""
+class _Root(nn.ModuleList):
+    """All blocks in one module: FSDP must run its root module before it runs a part of it."""
 
     def forward(self) -> None:
         pass
 
 
-def _acquaint(towers: Sequence[Sequence[Any]], mesh: Any) -> None:
-    """Let a GPU fetch the next block while it computes one; FSDP knows the way back by itself."""
+def _register_towers(towers: Sequence[Sequence[Any]], mesh: Any) -> None:
+    """Prefetch the next block in the forward pass; FSDP does so by itself in the backward pass."""
     from torch.distributed.fsdp import fully_shard
 
     for tower in towers:
         for block, following in pairwise(tower):
             block.set_modules_to_forward_prefetch([following])
-    together = _Together([block for tower in towers for block in tower])
-    fully_shard(together, mesh=mesh)
-    together()
+    root = _Root([block for tower in towers for block in tower])
+    fully_shard(root, mesh=mesh)
+    root()
 
 
-def _joined(part: Any) -> Tensor:
-    """A whole tensor again, from the rows that each process has; the part's memory is freed."""
-    rows = _rows(part, collectives.world_size())
-    local: Tensor = part.to_local()
-    mine = local.new_zeros((rows, *part.shape[1:]))
-    mine[: len(local)] = local
-    local.untyped_storage().resize_(0)  # others, FSDP among them, may still hold on to the part
-    whole = local.new_empty((rows * collectives.world_size(), *part.shape[1:]))
-    collectives.all_gather(whole, mine, "joining")
-    return whole if len(whole) == len(part) else whole[: len(part)].clone()
+def _unshard(shard: Any) -> Tensor:
+    """The whole tensor, from the rows that each rank has; the shard's memory is freed."""
+    num_ranks = collectives.world_size()
+    rows = _rows_per_rank(shard, num_ranks)
+    local: Tensor = shard.to_local()
+    padded = local.new_zeros((rows, *shard.shape[1:]))
+    padded[: len(local)] = local
+    local.untyped_storage().resize_(0)  # FSDP and others may still hold a reference to the shard
+    whole = local.new_empty((rows * num_ranks, *shard.shape[1:]))
+    collectives.all_gather(whole, padded, "joining")
+    return whole if len(whole) == len(shard) else whole[: len(shard)].clone()

@@ -1,7 +1,7 @@
-"""How several processes, one a device, come together.
+"""How several processes, one per device, form a process group.
 
-Whoever starts them (`torchrun`, `accelerate launch`, SLURM) says by `RANK`, `WORLD_SIZE`,
-`LOCAL_RANK`, `MASTER_ADDR` and `MASTER_PORT` who is who.
+The launcher (`torchrun`, `accelerate launch`, SLURM) tells each process its place by `RANK`,
+`WORLD_SIZE`, `LOCAL_RANK`, `MASTER_ADDR` and `MASTER_PORT`.
 """
 
 import os
@@ -17,66 +17,66 @@ from retouch.distributed import collectives, launched_world_size
 from retouch.errors import UserError
 
 TIMEOUT = timedelta(minutes=10)
-"""How long the others wait for one that computes; one that is gone is noticed at once."""
+"""How long ranks wait for one that is still computing; one that exited is noticed at once."""
 
 
 @contextmanager
 def process_group(device: str = "auto") -> Iterator[str]:
-    """While this lasts, the processes that were started together work together.
+    """Within the block, the processes that were launched together work together.
 
-    Gives the device to compute on: of several GPUs each process gets its own. Where a single
-    process was started, that is the one that was asked for.
+    Yields the device to compute on: with several GPUs, each process gets its own. If a single
+    process was launched, that is the device that was asked for.
     """
     if launched_world_size() < 2:
         yield device
         return
-    own = rank_device(device)
-    there = dist.is_initialized()
-    if not there:
-        _meet(own)
-    collectives.begin(own)
+    local_device = rank_device(device)
+    initialized = dist.is_initialized()
+    if not initialized:
+        _init_process_group(local_device)
+    collectives.begin(local_device)
     try:
-        yield str(own)
-        with collectives.rank0_first():  # which may have pages to write while the others are done
+        yield str(local_device)
+        # Rank 0 may still have pages to write, which can take longer than a collective may.
+        with collectives.rank0_first():
             pass
-        collectives.all_reduce_scalar(
-            0
-        )  # the first one leaves when all have heard that: it is the one who tells
+        # Rank 0, which hosts the store, leaves only after all ranks have seen that.
+        collectives.all_reduce_scalar(0)
     finally:
         collectives.end()
-    if not there:
+    if not initialized:
         dist.destroy_process_group()
 
 
-def _meet(own: torch.device) -> None:
-    cuda = own.type == "cuda"
+def _init_process_group(device: torch.device) -> None:
+    cuda = device.type == "cuda"
     if cuda:
-        torch.cuda.set_device(own)
+        torch.cuda.set_device(device)
     try:
         dist.init_process_group("nccl" if cuda else "gloo", timeout=TIMEOUT)
     except (RuntimeError, ValueError) as why:
-        place = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+        address = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
         raise UserError(
-            f"the {launched_world_size()} processes of this job could not meet at {place} "
-            f"({collectives.one_line(why)}); start them with torchrun, or set RANK, LOCAL_RANK, "
-            "MASTER_ADDR and MASTER_PORT as it does"
+            f"the {launched_world_size()} processes of this job could not connect at {address} "
+            f"({collectives.short_message(why)}); start them with torchrun, or set RANK, "
+            "LOCAL_RANK, MASTER_ADDR and MASTER_PORT as it does"
         ) from None
 
 
-def rank_device(asked: str) -> torch.device:
-    """The processor, or the GPU of this process."""
-    if asked == "cpu" or (asked == "auto" and not torch.cuda.is_available()):
+def rank_device(requested: str) -> torch.device:
+    """The CPU, or the GPU of this process."""
+    if requested == "cpu" or (requested == "auto" and not torch.cuda.is_available()):
         return torch.device("cpu")
-    if asked not in ("auto", "cuda"):
+    if requested not in ("auto", "cuda"):
         raise UserError(
-            f"--device {asked}: each of {launched_world_size()} processes takes a GPU of its "
-            "own; leave --device out, or say cpu"
+            f"device {requested}: each of {launched_world_size()} processes takes a GPU of its "
+            "own; leave the device out, or use cpu"
         )
     number = int(os.environ.get("LOCAL_RANK", os.environ.get("RANK", "0")))
-    if number >= (there := torch.cuda.device_count()):
+    if number >= (num_gpus := torch.cuda.device_count()):
         raise UserError(
-            f"process {number + 1} on {socket.gethostname()} finds no GPU of its own: torch sees "
-            f"{there} there; start one process a GPU (--nproc-per-node {there}), or say "
-            "--device cpu"
+            f"process {number + 1} on {socket.gethostname()} has no GPU of its own: torch sees "
+            f"{num_gpus} there; start one process per GPU ({num_gpus} on this machine), or use "
+            "the device cpu"
         )
     return torch.device("cuda", number)

@@ -14,7 +14,7 @@ from retouch.export.export_model import ExportModel
 from retouch.export.onnx import write_onnx
 from retouch.export.plain import Written, write_hf, write_open_clip
 from retouch.export.silence import silence_libraries
-from retouch.files import atomic_folder, refuse_full
+from retouch.files import atomic_folder, refuse_existing
 
 Format = Literal["hf", "open_clip", "onnx"]
 """The name of a format."""
@@ -61,7 +61,7 @@ def export(subject: ExportModel, to: Format, folder: str | Path) -> Exported:
     folder = Path(folder)
     if to not in FORMATS:
         raise UserError(f"{to!r} is no format; choose one of {', '.join(FORMATS)}")
-    refuse_full(folder)
+    refuse_existing(folder)
     _refuse_prompts(subject.clip)
     with atomic_folder(folder) as part, silence_libraries():
         found = _WRITERS[to](subject, part)

@@ -9,7 +9,7 @@ from pydantic import Field
 from torch import nn
 
 from retouch.clip import Clip
-from retouch.distributed.fsdp import shardable_modules, sharded
+from retouch.distributed.fsdp import shardable_parameters, sharded
 from retouch.errors import UserError
 from retouch.methods.method import TaskUpdate, Update
 from retouch.methods.task_context import TaskContext
@@ -50,11 +50,12 @@ class SelectiveUpdate(Update):
 
     def shardable_parameters(self, clip: Clip) -> dict[str, nn.Parameter]:
         """All but the tensors of which entries may be selected: those stay whole."""
-        return shardable_modules(clip.model, clip.blocks.values(), locate(clip.model, self.where))
+        selectable = locate(clip.model, self.where)
+        return shardable_parameters(clip.model, clip.blocks.values(), selectable)
 
     def _divided(self, clip: Clip) -> AbstractContextManager[None]:
         towers, apart = clip.blocks.values(), self.shardable_parameters(clip)
-        return sharded(clip.model, towers, apart, half=clip.bf16)
+        return sharded(clip.model, towers, apart, bf16=clip.bf16)
 
     def _update(self, context: TaskContext, selection: Selection, divided: ExitStack) -> TaskUpdate:
         model = context.clip.model

@@ -16,7 +16,11 @@ _THREADS = 4  # more would starve the other threads of a busy run
 
 
 def fingerprint(model: nn.Module) -> str:
-    """The digest of all of a model's weights and buffers."""
+    """A name for exactly these weights: the digest of a model's weights and buffers.
+
+    Args:
+        model: Any torch module.
+    """
     return digest(model.state_dict())
 
 
@@ -24,6 +28,9 @@ def digest(tensors: Mapping[str, Tensor]) -> str:
     """SHA-256 over the names, types, shapes and bits of all tensors.
 
     It is a hash of per-tensor hashes, so that the tensors of a large model are read in parallel.
+
+    Args:
+        tensors: The tensors, by name.
     """
     for name, tensor in tensors.items():
         if tensor.is_meta:

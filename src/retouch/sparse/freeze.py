@@ -8,7 +8,12 @@ from torch import nn
 
 @contextmanager
 def trainable_only(model: nn.Module, names: Collection[str]) -> Iterator[None]:
-    """Only these parameters require a gradient within the block; then flags are as before."""
+    """Within the block only some parameters require a gradient; then all is as before.
+
+    Args:
+        model: Any torch module.
+        names: Names of the parameters to train.
+    """
     parameters = dict(model.named_parameters())
     changed = [
         (p, p.requires_grad) for name, p in parameters.items() if p.requires_grad != (name in names)

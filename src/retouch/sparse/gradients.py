@@ -15,7 +15,7 @@ from retouch.errors import UserError
 
 Parameters = Mapping[str, nn.Parameter]
 Losses = Callable[[], Iterable[Tensor]]
-"""Returns terms whose sum is the task's loss; called once for each backward pass over the task."""
+"""Yields losses whose sum is the mean loss over the samples; called once per pass over them."""
 Scores = dict[str, Tensor]
 
 

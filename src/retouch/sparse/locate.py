@@ -41,10 +41,12 @@ KINDS = (*LAYER_PATTERNS, "everything")
 
 
 def locate(model: nn.Module, where: str | Sequence[str] = "first-mlp") -> dict[str, nn.Parameter]:
-    """The parameters of one kind (see `KINDS`), or those that match a pattern, by name.
+    """The parameters of one kind, or those that match a pattern, by name.
 
-    A pattern is compared with the names of parameters and of modules: `"*.mlp.fc1"`,
-    `["blocks.3.*", "head.weight"]`.
+    Args:
+        model: Any torch module.
+        where: One of `KINDS`, such as `first-mlp`; or patterns that are matched against the names
+            of parameters and modules: `"*.mlp.fc1"`, `["blocks.3.*", "head.weight"]`.
     """
     parameters = dict(model.named_parameters())
     if where == "everything":
@@ -60,14 +62,23 @@ def locate(model: nn.Module, where: str | Sequence[str] = "first-mlp") -> dict[s
 
 
 def block_names(model: nn.Module) -> list[str]:
-    """The transformer blocks, in order: every module that holds a first MLP layer."""
+    """The names of the transformer blocks, in order: modules that contain a first MLP layer.
+
+    Args:
+        model: Any torch module.
+    """
     pattern = _block_pattern("first-mlp")
     matches = (pattern.fullmatch(name) for name, _ in model.named_parameters())
     return list(dict.fromkeys(match["block"] for match in matches if match))
 
 
 def neuron_axis(model: nn.Module, name: str) -> int:
-    """A weight's axis of output neurons: 0 as in `nn.Linear`, 1 in GPT-2's Conv1D."""
+    """A weight's axis of output neurons: 0 as in `nn.Linear`, 1 in GPT-2's Conv1D.
+
+    Args:
+        model: Any torch module.
+        name: The name of the weight.
+    """
     module = model.get_submodule(name.rpartition(".")[0])
     return 1 if type(module).__name__ == "Conv1D" else 0
 

@@ -33,7 +33,12 @@ def whole_rows(index: SparseIndex) -> Tensor | None:
 
 
 def linear_layers(model: nn.Module, names: Iterable[str]) -> dict[str, nn.Linear]:
-    """The plain `nn.Linear` layers among the owners of these weights, by the weight's name."""
+    """The plain linear layers that have these weights, by the weight's name.
+
+    Args:
+        model: Any torch module.
+        names: Names of parameters.
+    """
     layers = {}
     for name in names:
         module_name, _, attribute = name.rpartition(".")

@@ -26,6 +26,18 @@ class SparseAdamW(torch.optim.AdamW):
     only their gradient is computed in the first place. Schedulers, `clip_grad_norm_` and gradient
     scalers see the short tensors in `param_groups`. Call `close` at the end of the task, to remove
     the hooks.
+
+    Args:
+        parameters: The parameters by name; those without selected entries are ignored.
+        selection: Which entries move.
+        lr: Learning rate.
+        betas: Decay rates of the two moments.
+        eps: Term for numerical stability.
+        weight_decay: Decoupled weight decay, on the selected entries only.
+        layers: Linear layers of which whole rows may be selected (see `linear_layers`): only these
+            rows get a gradient.
+        foreach: As in torch's AdamW.
+        fused: As in torch's AdamW; faster on a GPU.
     """
 
     def __init__(
@@ -41,7 +53,6 @@ class SparseAdamW(torch.optim.AdamW):
         foreach: bool | None = None,
         fused: bool | None = None,
     ) -> None:
-        """`layers`: those of which whole rows may be selected; see `sparse.neuron_linear`."""
         self._selection = selection
         self._parts = [
             _Part(parameters[name], index, (layers or {}).get(name))

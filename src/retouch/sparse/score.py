@@ -11,7 +11,7 @@ from retouch.sparse.gradients import Losses, Parameters, Scores, mean_gradient
 from retouch.sparse.learned_masks import mask, piggyback
 
 Scorer = Callable[[Parameters, Losses, int], Scores]
-"""Gives one score per entry of each parameter, from the parameters, the losses and a seed."""
+"""Returns one score per entry of each parameter, from parameters, losses and a seed."""
 
 
 def gradient(parameters: Parameters, losses: Losses, seed: int = 0) -> Scores:

@@ -21,10 +21,12 @@ Unit = Literal["weight", "neuron"]
 
 @dataclass(frozen=True)
 class SparseIndex:
-    """The selected entries of one tensor: flat positions in ascending order, or None for all."""
+    """The selected entries of one tensor."""
 
     shape: tuple[int, ...]
+    """The shape of the tensor."""
     index: Tensor | None = None
+    """Flat positions in ascending order, or None for all."""
 
     @property
     def count(self) -> int:
@@ -35,14 +37,23 @@ class SparseIndex:
         return prod(self.shape)
 
     def gather(self, tensor: Tensor) -> Tensor:
-        """A copy of the selected entries of `tensor`, flat."""
+        """A flat copy of the selected entries.
+
+        Args:
+            tensor: The tensor to copy from.
+        """
         flat = tensor.detach().reshape(-1)
         if self.index is None:
             return flat.clone()
         return flat.index_select(0, self.index.to(flat.device))
 
     def scatter(self, tensor: Tensor, entries: Tensor) -> None:
-        """Write entries to where `gather` reads them, whatever the tensor's strides."""
+        """Write entries to where `gather` reads them, whatever the tensor's strides.
+
+        Args:
+            tensor: The tensor to write to.
+            entries: As `gather` returns them.
+        """
         target = tensor.detach()
         flat = target.view(-1) if target.is_contiguous() else target.reshape(-1)
         if self.index is None:
@@ -58,6 +69,7 @@ class Selection(Mapping[str, SparseIndex]):
     """Which entries of which tensors may move. Printed, it is a table."""
 
     entries: dict[str, SparseIndex] = field(default_factory=dict)
+    """The selected entries of each tensor, by its name."""
     model_size: int | None = None
     """Parameters of the whole model, for the last line of the table."""
 
@@ -65,7 +77,12 @@ class Selection(Mapping[str, SparseIndex]):
     def whole(
         cls, parameters: Mapping[str, nn.Parameter], model_size: int | None = None
     ) -> "Selection":
-        """All entries of these tensors."""
+        """Select all entries of some tensors.
+
+        Args:
+            parameters: The tensors, by name.
+            model_size: Parameters of the whole model, for the last line of the table.
+        """
         return cls(
             {name: SparseIndex(tuple(p.shape)) for name, p in parameters.items()}, model_size
         )
@@ -118,9 +135,10 @@ def select(
 
     Args:
         scores: One score per entry, by tensor.
-        rate: The fraction of each tensor to select.
+        rate: The fraction of each tensor to select. A higher rate learns more and forgets more;
+            the paper's is 0.10.
         unit: `"weight"` ranks single entries; `"neuron"` ranks whole rows by the sum of their
-            scores.
+            scores, which trains a little faster.
         axes: The axis of a tensor's neurons, where it is not 0 (see `neuron_axis`).
         model_size: Parameters of the whole model, for the table's last line.
     """

@@ -23,9 +23,12 @@ AnyStep = TypeVar("AnyStep", bound=Step)
 
 
 def in_order(steps: Sequence[AnyStep]) -> list[AnyStep]:
-    """The deltas in the order they were learned, whatever order they are given in.
+    """Deltas in the order in which they were learned.
 
     Refused unless they form a chain, in which each leads to the weights that the next starts from.
+
+    Args:
+        steps: Deltas or headers, in any order.
     """
     remaining, ordered = list(steps), []
     current = _first_weights(steps)
@@ -38,12 +41,20 @@ def in_order(steps: Sequence[AnyStep]) -> list[AnyStep]:
 
 
 def join(deltas: Sequence[Delta]) -> Delta:
-    """Deltas that follow each other, in any order, as one; exact, and without the model."""
+    """Deltas that follow each other as one: exact, and without the model.
+
+    Args:
+        deltas: The deltas, in any order.
+    """
     return reduce(Delta.compose, in_order(deltas))
 
 
 def side_by_side(steps: Sequence[Step]) -> bool:
-    """Whether all start from the same weights, rather than one after the other."""
+    """Whether all start from the same weights, rather than one after the other.
+
+    Args:
+        steps: Deltas or headers.
+    """
     moving = [step for step in steps if step.before != step.after]
     return len({step.before for step in steps}) == 1 and len(moving) > 1
 

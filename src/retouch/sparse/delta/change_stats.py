@@ -21,6 +21,7 @@ class ChangeStats(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     tensor: str
+    """The name of the tensor."""
     size: int
     """Entries of the tensor."""
     selected: int
@@ -87,6 +88,10 @@ def total_stats(stats: Iterable[ChangeStats], name: str | None = None) -> Change
     moves are counted: `selected`, `moved` and `histogram` are summed, an entry that moved in two
     deltas counts twice (and `moved` may exceed `size`), and `change` is the root mean square of a
     single move. `weights` is from before the first.
+
+    Args:
+        stats: The changes, in the order they were made.
+        name: What to call the total. Default: the name of the first tensor.
     """
     parts = list(stats)
     firsts = {part.tensor: part for part in reversed(parts)}.values()
@@ -103,12 +108,20 @@ def total_stats(stats: Iterable[ChangeStats], name: str | None = None) -> Change
 
 
 def by_tensor(stats: Iterable[ChangeStats]) -> list[ChangeStats]:
-    """One per tensor, in the order in which they first appear (see `total_stats`)."""
+    """One per tensor, in the order in which they first appear (see `total_stats`).
+
+    Args:
+        stats: The changes, in the order they were made.
+    """
     return [total_stats(parts) for parts in _grouped(stats, lambda name: name).values()]
 
 
 def by_block(stats: Iterable[ChangeStats]) -> list[ChangeStats]:
-    """One per transformer block; each tensor outside of blocks by itself."""
+    """One per transformer block; each tensor outside of blocks by itself.
+
+    Args:
+        stats: One per tensor.
+    """
     return [total_stats(parts, name) for name, parts in _grouped(stats, block_of).items()]
 
 
@@ -116,6 +129,9 @@ def block_of(name: str) -> str:
     """The name of the block that a tensor is in, such as `text_model.encoder.layers.3`.
 
     The tensor's own name if it is in none.
+
+    Args:
+        name: The name of the tensor.
     """
     match = re.match(r"(?:.+?\.)?\d+(?=\.)", name)
     return match[0] if match else name

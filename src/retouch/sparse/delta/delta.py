@@ -31,8 +31,9 @@ class Delta:
     after: str
     """Fingerprint of the weights that it leads to."""
     changes: Mapping[str, XorDiff]
+    """The change of each tensor, by name."""
     metadata: dict[str, Any] = field(default_factory=dict)
-    """Whatever the reader should know: method, rate, classes, prompts …"""
+    """What a reader should know: method, rate, classes, prompts …"""
     change_stats: Sequence[ChangeStats] = ()
     """How far each tensor moved; tensors for which that is not known are left out."""
     model_size: int | None = None
@@ -41,11 +42,19 @@ class Delta:
     """What messages call it: its file, if it was read from one."""
 
     def apply(self, model: nn.Module) -> None:
-        """Turn the weights before into the weights after, in place."""
+        """Turn the weights before into the weights after. Any other weights are refused.
+
+        Args:
+            model: The model to change in place.
+        """
         self._transform(model, self.before, self.after, "belongs to")
 
     def undo(self, model: nn.Module) -> None:
-        """Turn the weights after back into the weights before, in place."""
+        """Turn the weights after back into the weights before, to the bit.
+
+        Args:
+            model: The model to change in place.
+        """
         self._transform(model, self.after, self.before, "was applied to other weights: it leads to")
 
     def compose(self, later: "Delta") -> "Delta":
@@ -53,6 +62,9 @@ class Delta:
 
         How far the two together moved a tensor cannot be told without the weights; it is known only
         for tensors that just one of them changes. `merge`, which has the model, knows all.
+
+        Args:
+            later: The change that follows this one.
         """
         if self.after != later.before:
             raise UserError(
@@ -68,7 +80,11 @@ class Delta:
         return Delta(self.before, later.after, changes, metadata, stats, size)
 
     def save(self, path: str | Path) -> None:
-        """Write one safetensors file, whole or not at all."""
+        """Write one safetensors file, whole or not at all.
+
+        Args:
+            path: The file to write.
+        """
         header = {
             "before": self.before,
             "after": self.after,
@@ -80,7 +96,11 @@ class Delta:
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Read what `save` wrote. A file that was cut off or edited is refused."""
+        """Read what `save` wrote. A file that was cut off or edited is refused.
+
+        Args:
+            path: The file to read.
+        """
         header, changes = delta_file.read(path)
         return cls(
             header.before,
@@ -93,7 +113,11 @@ class Delta:
         )
 
     def check(self, tensors: Mapping[str, Tensor]) -> None:
-        """Refuse tensors that the change could not be applied to, before any is touched."""
+        """Refuse tensors that the change could not be applied to, before any is touched.
+
+        Args:
+            tensors: The tensors to change, by name.
+        """
         for name, change in self.changes.items():
             if not change.fits(tensors.get(name)):
                 raise UserError(

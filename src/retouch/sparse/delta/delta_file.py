@@ -49,6 +49,7 @@ class Header(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     format: Literal["retouch delta 2"] = "retouch delta 2"
+    """The version of the file format."""
     before: str
     """Fingerprint of the weights that the change starts from."""
     after: str
@@ -56,9 +57,11 @@ class Header(BaseModel):
     model_size: int | None = None
     """Number of entries in the whole model."""
     tensors: dict[str, Layout]
+    """How the change of each tensor is stored."""
     change_stats: list[ChangeStats] = []
     """One per tensor, except those for which it is not known (see `Delta.compose`)."""
     metadata: dict[str, Any] = {}
+    """What `Delta.metadata` holds."""
     payload: str
     """Checksum of the rest of the file."""
     name: str = Field("this delta", exclude=True)
@@ -71,7 +74,11 @@ class Header(BaseModel):
 
 
 def read_header(path: str | Path) -> Header:
-    """A delta's header; fast, as the change itself is not read."""
+    """A delta's header; fast, as the change itself is not read.
+
+    Args:
+        path: The delta's file.
+    """
     with _opened(path) as file:
         return _header(file, path)
 
@@ -79,8 +86,11 @@ def read_header(path: str | Path) -> Header:
 def read_change_stats(paths: Iterable[str | Path]) -> list[ChangeStats]:
     """How far several deltas moved each tensor, from their headers alone.
 
-    Give them in the order they were learned. Moves are counted, see `total_stats`. A tensor for
-    which one of the files does not record how far it moved is left out.
+    Moves are counted, see `total_stats`. A tensor for which one of the files does not record how
+    far it moved is left out.
+
+    Args:
+        paths: The deltas' files, in the order in which they were learned.
     """
     headers = [read_header(path) for path in paths]
     unknown = {
@@ -124,6 +134,9 @@ def read_selection(path: str | Path) -> Selection:
 
     If it could move all of them, the header says so, and nothing else is read: such a file is as
     large as the model.
+
+    Args:
+        path: The delta's file.
     """
     with _opened(path) as file:
         header = _header(file, path)

@@ -15,7 +15,13 @@ from retouch.sparse.storage import tied_names
 
 
 def difference(a: nn.Module, b: nn.Module, metadata: dict[str, Any] | None = None) -> Delta:
-    """The change from the weights of `a` to those of `b`, of the same architecture."""
+    """The change from the weights of one model to those of another.
+
+    Args:
+        a: The model to start from.
+        b: A model of the same architecture.
+        metadata: What a reader should know, for the header: method, classes, prompts …
+    """
     return diff_states(a.state_dict(), b.state_dict(), metadata)
 
 

@@ -22,6 +22,7 @@ from retouch.sparse.select import SparseIndex
 from retouch.sparse.storage import tied_names
 
 MergeMode = Literal["sum", "mean", "magmax"]
+"""How `merge` combines the changes of one entry."""
 
 
 @torch.no_grad()
@@ -31,12 +32,18 @@ def merge(
     how: MergeMode = "sum",
     metadata: dict[str, Any] | None = None,
 ) -> Delta:
-    """One delta from the weights of `model`, where all of these begin, to the merged ones.
+    """One delta from the weights of a model to the merged weights.
 
-    `sum` adds what each delta changed, `mean` divides that by the number of deltas, `magmax` takes
-    the change of the largest magnitude for each entry (the first of equals). For deltas that follow
-    each other it is the change of each step. With `sum` and `magmax`, an entry that only one delta
-    moved gets exactly the value that this delta gave it. The model is not changed.
+    For deltas that follow each other, the change of each step counts. With `sum` and `magmax`, an
+    entry that only one delta moved gets exactly the value that this delta gave it. The model is not
+    changed.
+
+    Args:
+        model: The model that the deltas start from.
+        deltas: Deltas that follow each other, or that start from the same weights.
+        how: `sum` adds the changes, `mean` divides their sum by the number of deltas, `magmax`
+            takes the change of the largest magnitude for each entry (the first of equals).
+        metadata: What a reader should know, for the header. Default: that of the deltas, combined.
     """
     if how not in get_args(MergeMode):
         raise UserError(f"how={how!r} is unknown; choose {', '.join(get_args(MergeMode))}")

@@ -13,7 +13,14 @@ from retouch.sparse.select import Selection
 
 
 class Snapshot:
-    """A copy of a selection's current weights, to compute later how they changed."""
+    """A copy of a selection's current weights, to compute later how they changed.
+
+    Args:
+        model: The model to remember.
+        selection: The entries that may change.
+        weights_digest: The model's fingerprint, if the caller has it.
+        tensors: The model's state, if the caller has it.
+    """
 
     def __init__(
         self,
@@ -22,7 +29,6 @@ class Snapshot:
         weights_digest: str | None = None,
         tensors: Mapping[str, Tensor] | None = None,
     ) -> None:
-        """Pass `weights_digest` (fingerprint) and `tensors` (state) if already computed."""
         self.before = weights_digest or fingerprint(model)
         self._model = model
         self._selection = selection
@@ -37,7 +43,13 @@ class Snapshot:
         tensors: Mapping[str, Tensor] | None = None,
         weights_digest: str | None = None,
     ) -> Delta:
-        """What has changed since. `tensors` and `weights_digest` describe the model now."""
+        """What has changed since.
+
+        Args:
+            metadata: What a reader should know, for the header: method, classes, prompts …
+            tensors: The model's state now, if the caller has it.
+            weights_digest: The model's fingerprint now, if the caller has it.
+        """
         state = self._model.state_dict() if tensors is None else tensors
         changes, stats = {}, []
         for name, index in self._selection.items():
