@@ -121,7 +121,7 @@ class StraightRun:
     ) -> None:
         size = self.settings.batch
         news = np.array_split(positions, -(-len(positions) // size))
-        both = [np.concatenate([new, buffer.draw(len(new), rng)]) for new in news]
+        both = [np.concatenate([new, buffer.sample(len(new), rng)]) for new in news]
         parts = self.batches(self.stream.train, np.concatenate(both), 0, [len(b) for b in both])
         for (pixels, part), new in zip(parts, news, strict=True):
             dense.step(pixels, self.prompts(part), len(new))

@@ -57,11 +57,11 @@ def test_teach(argument: str, value: Any, complaint: str):
         ({"tasks": True}, "tasks=True"),
         ({"tasks": [3, "3"]}, "tasks="),
         ({"tasks": None}, "tasks=None"),
-        ({"tasks": 0}, "0 tasks cannot"),
-        ({"order": -1}, "order=-1 is no seed"),
+        ({"tasks": 0}, "cannot be split into 0 tasks"),
+        ({"order": -1}, "order=-1 is not a seed"),
         ({"order": 1.5}, "order=1.5"),
-        ({"order": "dark red"}, "order='dark red' is no list"),
-        ({"order": [1, 2]}, "no list of names"),
+        ({"order": "dark red"}, "order='dark red' is not a list"),
+        ({"order": [1, 2]}, "not a list of names"),
     ],
 )
 def test_split(given: dict[str, Any], complaint: str):

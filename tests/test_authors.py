@@ -153,7 +153,7 @@ def test_replay_goes_through_the_buffer_and_keeps_its_short_last_batch():
     drawn = [draw(context, buffer, step, 16) for step in range(12)]
     assert [len(d) for d in drawn] == [0] * 4 + [16, 16, 8, 16] * 2, "anew in every epoch"
     for first in (4, 8):
-        assert sorted(np.concatenate(drawn[first : first + 3])) == sorted(buffer.kept)
+        assert sorted(np.concatenate(drawn[first : first + 3])) == sorted(buffer.positions)
     assert drawn[4].tolist() != drawn[7].tolist() != drawn[8].tolist(), "shuffled for every pass"
     assert [draw(context, buffer, step, 16).tolist() for step in range(12)] == [
         d.tolist() for d in drawn

@@ -23,7 +23,7 @@ from retouch.bench import load_suite
 from retouch.cli.classify import _lines as read_names_file
 from retouch.cli.learn_checks import read_order
 from retouch.data import Splits, read_data, read_pairs
-from retouch.data.rename import read_names
+from retouch.data.class_names import read_class_names
 from retouch.errors import UserError
 
 
@@ -87,7 +87,7 @@ TABLES = {
     ),
     "no line ends": ("a.csv", b"path,label\n" + b"x" * 1_100_000, "line 2 has more than 1,000,000"),
     "too many values": ("a.csv", b"path,label\n1,2.png,cat\n", "line 2 has more values"),
-    "a NUL in a path": ("a.csv", b"path,label\na\0b.png,cat\n", "line 2 holds a NUL"),
+    "a NUL in a path": ("a.csv", b"path,label\na\0b.png,cat\n", "line 2 has a NUL"),
     "a NUL in JSON": ("a.jsonl", b'{"path": "a\\u0000b", "label": "x"}', "line 1.*'a.x00b'"),
     "half a character": ("a.jsonl", b'{"path": "a\\ud800", "label": "x"}', "line 1.*ud800"),
     "half a label": ("a.jsonl", b'{"path": "a", "label": "x\\udc80"}', "line 1.*udc80"),
@@ -110,7 +110,7 @@ def test_tables_that_cannot_be_read(case: str, tmp_path: Path):
 
 
 LISTS: dict[str, Callable[[Path], object]] = {
-    "names": read_names,
+    "names": read_class_names,
     "order": lambda file: read_order(str(file)),
     "names file": read_names_file,
 }
@@ -120,8 +120,8 @@ LISTS: dict[str, Callable[[Path], object]] = {
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
-        ("Käse,Ä\n".encode("latin-1"), "not in UTF-8: line 1 holds the byte 0xE4"),
-        (b"a,b\n\0\n", "line 2 holds a NUL"),
+        ("Käse,Ä\n".encode("latin-1"), "not in UTF-8: line 1 has the byte 0xE4"),
+        (b"a,b\n\0\n", "line 2 has a NUL"),
         (b"x" * 1_100_000, "line 1 has more than 1,000,000"),
     ],
 )
@@ -182,7 +182,7 @@ def test_only_regular_files_are_opened(kind: str, tmp_path: Path):
     table = tmp_path / "photos.csv"
     table.write_text("path,label\nphotos/a/x.jpg,a\nphotos/b/0.png,b\n")
     for path in (make_file(tmp_path / "names.csv", make), tmp_path):
-        for reader in (read_names, read_names_file):
+        for reader in (read_class_names, read_names_file):
             with within(10), pytest.raises(UserError, match=f"{complaint}|folder"):
                 reader(path)
     with within(10):
@@ -190,8 +190,8 @@ def test_only_regular_files_are_opened(kind: str, tmp_path: Path):
         assert len(images) == 4
         assert any("x.jpg" in note for note in images.notes)
         _, bad = read_data(table).evaluation_images().store.try_read(np.arange(2), PIXELS)
-    assert [str(tmp_path / "photos/a/x.jpg")] == [each.where for each in bad]
-    assert any(word in bad[0].why for word in complaint.split("|"))
+    assert [str(tmp_path / "photos/a/x.jpg")] == [each.location for each in bad]
+    assert any(word in bad[0].reason for word in complaint.split("|"))
 
 
 def make_file(path: Path, make: Callable[[Path], None]) -> Path:
@@ -258,10 +258,10 @@ def shards(folder: Path, cls: bytes = b"0", **more: str) -> Path:
         (b"9" * 5000, {}, r"0\.cls says '9{20}"),
         (b"\xff", {}, r"0\.cls"),
         (b"-1", {}, r"0\.cls says '-1'"),
-        (b"0", {"test/nshards.txt": "many"}, r"nshards\.txt says 'many'; it must be a number"),
+        (b"0", {"test/nshards.txt": "many"}, r"nshards\.txt says 'many'; it must be the number"),
         (b"0", {"test/nshards.txt": "²"}, r"nshards\.txt says '²'"),
         (b"0", {"test/nshards.txt": ""}, r"nshards\.txt"),
-        (b"0", {"classnames.txt": ""}, r"classnames\.txt names no class"),
+        (b"0", {"classnames.txt": ""}, r"classnames\.txt is empty"),
         (b"0", {"zeroshot_classification_templates.txt": "no place"}, "'no place' must hold {}"),
         (b"0", {"zeroshot_classification_templates.txt": ""}, r"templates\.txt is empty"),
     ],

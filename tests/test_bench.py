@@ -322,7 +322,7 @@ def test_the_command(tmp_path: Path):
     assert not (tmp_path / "c").exists()
     out = ("--out", tmp_path / "d")
     missing = run("bench", "table1", "--model", "builtin", "--datasets", "cub", *out, code=1)
-    assert "CUB-200-2011 is not there" in " ".join(missing.stderr.split())
+    assert "CUB-200-2011 was not found" in " ".join(missing.stderr.split())
     assert "cells failed" not in missing.stderr
 
 

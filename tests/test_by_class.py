@@ -12,7 +12,7 @@ from tiny import CLASSES, images, tiny_clip, tiny_folder
 
 from retouch.clip import Preprocess, load
 from retouch.data import Images, Stream, in_memory
-from retouch.data.image_store import FileStore
+from retouch.data.file_store import FileStore
 from retouch.evaluate import examples as examples_module
 from retouch.evaluate.examples import pick_examples, write_examples
 from retouch.evaluate.per_class import ClassRow, PerClass, accuracy, merge_per_class, per_class
@@ -210,7 +210,7 @@ def test_guesses_are_probabilities_of_the_whole_list(tmp_path: Path):
     (tmp_path / "b.png").write_bytes(b"broken")
     files = FileStore(tmp_path, ["a.png", "b.png"])
     found, bad = classify_images(clip, files, CLASSES, top=9)
-    assert [each.where for each in bad] == [str(tmp_path / "b.png")]
+    assert [each.location for each in bad] == [str(tmp_path / "b.png")]
     assert found[1] == []
     assert sorted(each.name for each in found[0]) == sorted(CLASSES)
     likely = [each.probability for each in found[0]]

@@ -18,9 +18,10 @@ from PIL import Image
 from retouch.clip.preprocess import Preprocess
 from retouch.data import Images, Stream, cached, read_data
 from retouch.data import cache as caches
-from retouch.data.check import check
-from retouch.data.decode import Unreadable, decode, parallel_map, set_workers, workers
-from retouch.data.image_store import ArrayStore, ConcatStore, SubsetStore
+from retouch.data.array_store import ArrayStore
+from retouch.data.check import check_dataset
+from retouch.data.composite_stores import ConcatStore, SubsetStore
+from retouch.data.decode import DecodeError, decode, parallel_map, set_workers, workers
 from retouch.data.prefetch import prefetch
 from retouch.data.string_array import StringArray
 from retouch.errors import UserError
@@ -112,18 +113,18 @@ def test_a_picture_of_one_pixel_and_a_very_long_one(tmp_path: Path):
 
 def test_a_decompression_bomb_is_refused(tmp_path: Path):
     Image.new("1", (20_000, 20_000)).save(tmp_path / "bomb.png")  # 50 KB on disk, 1.2 GB in RGB
-    with pytest.raises(Unreadable, match="has more than 178,956,970 pixels"):
+    with pytest.raises(DecodeError, match="has more than 178,956,970 pixels"):
         decode(tmp_path / "bomb.png")
 
 
 @pytest.mark.parametrize("content", [b"", b"GIF89a", b"\xff\xd8\xff\xe0", b"\x89PNG\r\n\x1a\n1234"])
 def test_broken_files(content: bytes, tmp_path: Path):
     (tmp_path / "x").write_bytes(content)
-    with pytest.raises(Unreadable):
+    with pytest.raises(DecodeError):
         decode(tmp_path / "x")
-    with pytest.raises(Unreadable):
+    with pytest.raises(DecodeError):
         decode(content)
-    with pytest.raises(Unreadable, match="no such file"):
+    with pytest.raises(DecodeError, match="no such file"):
         decode(tmp_path / "y")
 
 
@@ -218,16 +219,16 @@ def test_unreadable_images_are_all_named_or_skipped(folder: Path, tmp_path: Path
     images = read_data(folder).evaluation_images()
     for _ in range(2):  # when it is built, and when it is there
         with pytest.raises(
-            UserError, match=r"a/1\.png cannot be read.*c/3\.png cannot.*--skip-bad"
+            UserError, match=r"a/1\.png cannot be read.*c/3\.png cannot.*skip_bad=True"
         ):
             cached(images, PIXELS, tmp_path / "c")
     kept = cached(images, PIXELS, tmp_path / "c", skip_bad=True)
-    checked = caches.check_readable(images, PIXELS)
+    checked = caches.drop_unreadable(images, PIXELS)
     for found in (kept, checked):
         assert len(found) == 14
         assert not [p for p in locations(found) if p.endswith(("a/1.png", "c/3.png"))]
         assert np.bincount(found.labels).tolist() == [4, 7, 3]
-        assert "2 of 16 images were skipped" in found.notes[0]
+        assert "2 of 16 images skipped" in found.notes[0]
         assert "a/1.png" in found.notes[0]
     assert np.array_equal(everything(kept), everything(checked))
 
@@ -257,7 +258,7 @@ def test_a_class_of_which_nothing_can_be_read(folder: Path, tmp_path: Path):
 def test_a_cache_that_does_not_fit_is_refused_before_it_is_begun(images, tmp_path, monkeypatch):
     usage = type("Usage", (), {"free": 1000})
     monkeypatch.setattr(caches.shutil, "disk_usage", lambda place: usage)
-    with pytest.raises(UserError, match=r"take 0\.1 MB.*--no-cache"):
+    with pytest.raises(UserError, match=r"take 0\.1 MB.*use no cache"):
         cached(images, PIXELS, tmp_path / "c")
 
 
@@ -343,10 +344,10 @@ def test_a_cache_that_is_cut_off_while_it_is_read(images: Images, tmp_path: Path
     (file,) = (tmp_path / "cache").glob("*/pixels.npy")
     whole = file.read_bytes()
     file.write_bytes(whole[:-100])
-    with pytest.raises(UserError, match=r"pixels.npy was cut off .* run the same command again"):
+    with pytest.raises(UserError, match=r"pixels.npy was truncated .* start again"):
         everything(kept)
     file.unlink()
-    with pytest.raises(UserError, match=r"pixels.npy was cut off or removed"):
+    with pytest.raises(UserError, match=r"pixels.npy was truncated or removed"):
         everything(kept)
 
 
@@ -405,14 +406,14 @@ def test_of_a_large_cache_a_sample_is_checked_and_all_on_request(
 
     make_folder(folder, {"d": 60})
     images, looked = read_data(folder).evaluation_images(), []
-    monkeypatch.setattr(cache_file, "SAMPLE", 16 * 16 * 16 * 3)  # one of five blocks
+    monkeypatch.setattr(cache_file, "SAMPLE_BYTES", 16 * 16 * 16 * 3)  # one of five blocks
     real = cache_file._checksum
     monkeypatch.setattr(cache_file, "_checksum", lambda data: looked.append(1) or real(data))
     cached(images, PIXELS, tmp_path / "c")
     assert len(looked) == 5
     cached(images, PIXELS, tmp_path / "c")
     assert len(looked) == 6
-    assert list(caches.check_caches(images, tmp_path / "c").values()) == [""]
+    assert list(caches.verify_caches(images, tmp_path / "c").values()) == [""]
     (file,) = (tmp_path / "c").glob("*/pixels.npy")
     data = bytearray(file.read_bytes())
     data[len(data) // 2] ^= 1
@@ -477,7 +478,7 @@ def test_ahead_passes_errors_on_and_ends_its_thread():
     found = prefetch(load, range(3))
     next(found)
     found.close()
-    assert not [t for t in threading.enumerate() if t.name.startswith("ahead")]
+    assert not [t for t in threading.enumerate() if t.name.startswith("prefetch")]
 
 
 # Is it whole?
@@ -489,16 +490,16 @@ def test_check_finds_what_is_wrong(tmp_path: Path):
     (tmp_path / "test" / "b" / "1.png").write_bytes(b"broken")
     copy = (tmp_path / "train" / "a" / "2.png").read_bytes()
     (tmp_path / "test" / "a" / "copy.png").write_bytes(copy)
-    found = check(read_data(tmp_path))
+    found = check_dataset(read_data(tmp_path))
     assert found.images == {"train": 5, "test": 5}
     assert found.classes == 2
-    assert [Path(bad.where).name for bad in found.bad] == ["1.png"]
-    ((train, test),) = found.twins
+    assert [Path(bad.location).name for bad in found.unreadable] == ["1.png"]
+    ((train, test),) = found.train_test_duplicates
     assert train.endswith("train/a/2.png")
     assert test.endswith("test/a/copy.png")
-    assert not found.whole
+    assert not found.complete
     (tmp_path / "test" / "b" / "1.png").unlink()
-    assert check(read_data(tmp_path)).whole
+    assert check_dataset(read_data(tmp_path)).complete
 
 
 def test_check_knows_how_many_there_should_be(tmp_path: Path):
@@ -507,11 +508,11 @@ def test_check_knows_how_many_there_should_be(tmp_path: Path):
     from retouch.data.registry import BENCHMARKS
 
     layouts.write_cub(tmp_path)
-    found = check(read_data("cub", tmp_path), BENCHMARKS["cub"].facts)
-    assert found.expected == {"train": (5994,), "test": (5794,)}
+    found = check_dataset(read_data("cub", tmp_path), BENCHMARKS["cub"].facts)
+    assert found.expected_images == {"train": (5994,), "test": (5794,)}
     assert found.expected_classes == 200
-    assert not found.whole
-    assert not found.bad
+    assert not found.complete
+    assert not found.unreadable
 
 
 # Very many.

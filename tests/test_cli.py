@@ -100,7 +100,7 @@ def test_an_own_folder_cached_and_not_gives_the_same(model: Path, tmp_path: Path
         assert ("once (0.1 MB in" in done.stderr) == (how == "--cache")
         found.append(Results.read(out))
         assert [task.classes for task in found[-1].tasks] == [["dog"], ["cat"], ["red kite"]]
-        assert "1 of 30 images were skipped" in found[-1].notes[0]
+        assert "1 of 30 images skipped" in found[-1].notes[0]
         page = (out / "report.html").read_text()
         assert "cat/3.png" in page
     assert found[0].rows == found[1].rows
@@ -112,7 +112,7 @@ def test_datasets_are_listed_and_checked(tmp_path: Path):
     assert listed.returncode == 0, listed.stderr
     for name, benchmark in BENCHMARKS.items():
         assert name in listed.stdout
-        assert benchmark.facts.get in listed.stdout
+        assert benchmark.facts.url in listed.stdout
     checked = retouch("datasets", "check", "gtsrb", "--data-root", tmp_path)
     assert checked.returncode == 1
     assert "of 26,640 or 39,209 images" in checked.stdout
@@ -120,7 +120,7 @@ def test_datasets_are_listed_and_checked(tmp_path: Path):
     whole = retouch("datasets", "check", make_folder(tmp_path / "own", {"a": 2, "b": 3}))
     assert whole.returncode == 0, whole.stderr
     assert "train: 5 images\nclasses: 2\nunreadable: 0\n" in whole.stdout
-    assert "is not there" in retouch("datasets", "check", "cars", "--data-root", tmp_path).stderr
+    assert "was not found" in retouch("datasets", "check", "cars", "--data-root", tmp_path).stderr
 
 
 @pytest.mark.parametrize(
@@ -128,10 +128,10 @@ def test_datasets_are_listed_and_checked(tmp_path: Path):
     [
         (["{photos}", "--model", "nowhere/at/all"], "there is no folder nowhere/at/all"),
         (["{photos}", "--model", "{photos}"], "could not be loaded"),
-        (["{empty}", "--model", "{model}"], "holds no folders"),
-        (["{missing}", "--model", "{model}"], "is no data"),
+        (["{empty}", "--model", "{model}"], "has no subfolders"),
+        (["{missing}", "--model", "{model}"], "is an unknown data set or path"),
         (["{hollow}", "--model", "{model}"], "the class 'b' has no image"),
-        (["{photos}", "--model", "{model}", "--tasks", "9"], "9 tasks cannot be made of 4"),
+        (["{photos}", "--model", "{model}", "--tasks", "9"], "cannot be split into 9 tasks"),
         (["{photos}", "--model", "{model}", "--method", "spo"], "no method 'spo'"),
         (["{photos}", "--model", "{model}", "--set", "update.rate=7"], "less than or equal to 1"),
         (["{photos}", "--model", "{model}", "--set", "rate"], "write NAME=VALUE"),
@@ -141,7 +141,7 @@ def test_datasets_are_listed_and_checked(tmp_path: Path):
         (["{photos}", "--model", "{model}", "--order", "x.txt"], "neither a number nor a file"),
         (["{broken}", "--model", "{model}"], "b/1.png cannot be read as an image"),
         (["{broken}", "--model", "{model}", "--no-cache"], "b/1.png cannot be read as an image"),
-        (["cub", "--model", "{model}", "--data-root", "{empty}"], "CUB-200-2011 is not there"),
+        (["cub", "--model", "{model}", "--data-root", "{empty}"], "CUB-200-2011 was not found"),
     ],
 )
 def test_mistakes_get_a_sentence_and_no_traceback(
@@ -161,7 +161,7 @@ def test_a_mistake_gets_no_traceback(model: Path, photos: Path, tmp_path: Path):
     done = retouch("learn", photos, "--model", model, "--tasks", 9, "--out", tmp_path / "run")
     assert done.returncode == 1
     assert "Traceback" not in done.stderr + done.stdout, done.stderr
-    assert "9 tasks cannot be made of 4" in " ".join(done.stderr.split())
+    assert "cannot be split into 9 tasks" in " ".join(done.stderr.split())
 
 
 def test_random_weights_must_be_asked_for(photos: Path, tmp_path: Path):

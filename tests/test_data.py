@@ -48,8 +48,8 @@ def test_order_by_seed_or_given_and_unequal_sizes():
 @pytest.mark.parametrize(
     ("tasks", "order", "complaint"),
     [
-        (5, 0, "5 tasks cannot be made of 4 classes"),
-        (0, 0, "0 tasks cannot be made"),
+        (5, 0, "4 classes cannot be split into 5 tasks"),
+        (0, 0, "4 classes cannot be split into 0 tasks"),
         ([2, 3], 0, "do not add up to the 4"),
         ([4, 0], 0, "every task needs at least one"),
         (2, ["class 0", "class 1"], "differ in 'class 2'"),
@@ -87,9 +87,9 @@ def test_a_folder_with_train_and_test(tmp_path: Path):
 
 
 def test_bad_folders(tmp_path: Path):
-    with pytest.raises(UserError, match="nowhere is no data"):
+    with pytest.raises(UserError, match="nowhere is an unknown data set or path"):
         read_data(tmp_path / "nowhere")
-    with pytest.raises(UserError, match="holds no folders"):
+    with pytest.raises(UserError, match="has no subfolders"):
         read_data(tmp_path).train_and_test()
     make_folder(tmp_path, {"a": 3, "empty": 0})
     with pytest.raises(UserError, match="the class 'empty' has no image"):
@@ -114,7 +114,7 @@ def test_an_unreadable_image_is_named(tmp_path: Path):
 
 def test_names_that_stand_there_twice(tmp_path: Path):
     make_folder(tmp_path, {"red_kite": 1, "red kite": 1})
-    with pytest.raises(UserError, match="'red kite' stands there twice"):
+    with pytest.raises(UserError, match="two classes have the name 'red kite'"):
         read_data(tmp_path)
 
 
@@ -132,15 +132,15 @@ def learn(buffer: ReplayBuffer, tasks: int = 4, each: int = 50) -> None:
 def test_every_task_keeps_the_same_number(size, tasks, seed):
     buffer = ReplayBuffer(size, "task", seed)
     learn(buffer, tasks)
-    kept = np.bincount(buffer.kept // 50, minlength=tasks)
+    kept = np.bincount(buffer.positions // 50, minlength=tasks)
     assert kept.tolist() == [min(50, size // tasks)] * tasks
-    assert len(set(buffer.kept)) == len(buffer.kept) <= size
+    assert len(set(buffer.positions)) == len(buffer.positions) <= size
 
 
 def test_every_class_keeps_the_same_number():
     buffer = ReplayBuffer(45, "class")
     learn(buffer)  # 20 classes of 10
-    assert np.bincount(buffer.kept // 10).tolist() == [2] * 20
+    assert np.bincount(buffer.positions // 10).tolist() == [2] * 20
 
 
 def test_a_reservoir_keeps_every_image_with_the_same_chance():
@@ -148,8 +148,8 @@ def test_a_reservoir_keeps_every_image_with_the_same_chance():
     for seed in range(400):
         buffer = ReplayBuffer(20, "reservoir", seed)
         learn(buffer)
-        assert len(buffer.kept) == 20
-        counts[buffer.kept] += 1
+        assert len(buffer.positions) == 20
+        counts[buffer.positions] += 1
     by_task = counts.reshape(4, 50).sum(1) / 400
     assert np.abs(by_task - 5).max() < 0.5
 
@@ -159,7 +159,7 @@ def test_what_is_kept_depends_on_the_seed_alone():
     for seed in (1, 1, 2):
         buffer = ReplayBuffer(40, "task", seed)
         learn(buffer)
-        kept.append(buffer.kept.tolist())
+        kept.append(buffer.positions.tolist())
     assert kept[0] == kept[1] != kept[2]
 
 
@@ -173,15 +173,15 @@ def test_a_restored_buffer_goes_on_as_if_nothing_had_happened(balance):
     for task in (2, 3):
         positions = np.arange(task * 50, (task + 1) * 50)
         resumed.add(task, positions, positions // 10)
-    assert resumed.kept.tolist() == whole.kept.tolist()
+    assert resumed.positions.tolist() == whole.positions.tolist()
 
 
 def test_draws_as_many_as_asked_for_and_none_twice_before_all_were_drawn():
     buffer = ReplayBuffer(10)
     rng = np.random.default_rng(0)
-    assert len(buffer.draw(8, rng)) == 0
+    assert len(buffer.sample(8, rng)) == 0
     learn(buffer, 1)
-    drawn = buffer.draw(25, rng)
+    drawn = buffer.sample(25, rng)
     assert len(drawn) == 25
     counts = np.unique(drawn, return_counts=True)[1]
     assert set(counts) <= {2, 3}
@@ -193,10 +193,10 @@ def test_draws_as_many_as_asked_for_and_none_twice_before_all_were_drawn():
 )
 def test_a_buffer_too_small_is_refused_at_the_start(balance, complaint):
     with pytest.raises(UserError, match=complaint):
-        ReplayBuffer(2, balance).check(tasks=3, classes=9)
-    ReplayBuffer(9, balance).check(tasks=3, classes=9)
-    ReplayBuffer(0, balance).check(tasks=3, classes=9)
-    ReplayBuffer(2, "reservoir").check(tasks=3, classes=9)
+        ReplayBuffer(2, balance).check_size(tasks=3, classes=9)
+    ReplayBuffer(9, balance).check_size(tasks=3, classes=9)
+    ReplayBuffer(0, balance).check_size(tasks=3, classes=9)
+    ReplayBuffer(2, "reservoir").check_size(tasks=3, classes=9)
 
 
 # Batches.

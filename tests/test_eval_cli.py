@@ -76,7 +76,7 @@ def test_before_and_after_of_a_run(home: Path):
     assert found["control"]["after"] == pytest.approx(results.rows[-1].control)
     assert (found["tasks"], found["data"]["images"], found["data"]["choices"]) == (3, 24, 6)
     assert len(found["classes"]) == 10
-    assert [note for note in found["notes"] if "is to learn from" not in note] == []
+    assert [note for note in found["notes"] if "for training" not in note] == []
     assert found["joint"]["before"] == results.rows[0].joint.model_dump()
     assert found["joint"]["after"] == results.rows[-1].joint.model_dump()
     marks = [(row["set"], row["learned"]) for row in found["classes"]]
@@ -237,9 +237,9 @@ def test_no_name_breaks_a_table(width: int):
         (["eval", "{run}", "--data", "{photos}", "--task", "4"], "has learned 3 of 3 tasks"),
         (["eval", "{model}", "--data", "{photos}", "--task", "1"], "is no folder of a run"),
         (["eval", "{run}", "--data", "{photos}", "--model", "builtin"], "began with weights"),
-        (["eval", "{run}", "--data", "missing"], "is no data"),
+        (["eval", "{run}", "--data", "missing"], "is an unknown data set or path"),
         (["classify", "{model}", "{photos}"], "two names or more"),
-        (["classify", "{model}", "{photos}", "--names", "a,a"], "stands there twice"),
+        (["classify", "{model}", "{photos}", "--names", "a,a"], "two classes have the name"),
         (["classify", "{model}", "{photos}", "--names", "{run}/config.yaml"], "--names-file"),
         (["classify", "{model}", "{photos}", "--names-file", "gone"], "cannot be read"),
         (["classify", "{model}", "{run}/deltas", "--names", "a,b"], "holds no image"),

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import retouch
 from retouch.clip import Batch, Clip, Features
 from retouch.data import Pairs, Stream
-from retouch.data.image_store import ArrayStore
+from retouch.data.array_store import ArrayStore
 from retouch.data.string_array import StringArray
 from retouch.errors import UserError
 from retouch.methods import AfterTask, Method, Regularizer, Settings, TaskContext, TaskUpdate

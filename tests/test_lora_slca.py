@@ -17,7 +17,7 @@ import retouch
 from retouch.clip import Batch, Clip
 from retouch.clip.losses import contrastive
 from retouch.data import Stream
-from retouch.data.image_store import ArrayStore
+from retouch.data.array_store import ArrayStore
 from retouch.data.pairs import Pairs
 from retouch.data.string_array import StringArray
 from retouch.errors import UserError

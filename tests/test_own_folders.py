@@ -15,9 +15,9 @@ from PIL import Image
 from test_sources import PIXELS
 
 from retouch.data import Splits, read_data
-from retouch.data.check import check
-from retouch.data.dataset_notes import dataset_notes, find_duplicates
-from retouch.data.decode import AVIF, Unreadable, decode
+from retouch.data.check import check_dataset
+from retouch.data.dataset_notes import add_dataset_notes, find_duplicates
+from retouch.data.decode import HAS_AVIF, DecodeError, decode
 from retouch.data.sources.matlab import load_mat
 from retouch.errors import UserError
 
@@ -38,13 +38,13 @@ CLASSES = {"cat": 3, "dog": 2}
 @pytest.mark.parametrize(
     ("folders", "train", "test", "said"),
     [
-        (["train", "test"], "train", "test", "train/ is to learn from, test/ to judge by"),
-        (["train", "val"], "train", "val", "train/ is to learn from, val/ to judge by"),
-        (["Train", "Test"], "Train", "Test", "Train/ is to learn from, Test/ to judge by"),
-        (["TRAINING", "Validation"], "TRAINING", "Validation", "Validation/ to judge by"),
-        (["train", "valid", "test"], "train", "test", "valid/ is not used, since there is test/"),
-        (["train"], "train", None, "train/ is to learn from, and there is no part to judge by"),
-        (["val"], None, "val", "val/ is to judge by, and there is no part to learn from"),
+        (["train", "test"], "train", "test", "train/ is for training, test/ for testing"),
+        (["train", "val"], "train", "val", "train/ is for training, val/ for testing"),
+        (["Train", "Test"], "Train", "Test", "Train/ is for training, Test/ for testing"),
+        (["TRAINING", "Validation"], "TRAINING", "Validation", "Validation/ for testing"),
+        (["train", "valid", "test"], "train", "test", "valid/ is not used, because there is test/"),
+        (["train"], "train", None, "train/ is for training, and there is no test split"),
+        (["val"], None, "val", "val/ is for testing, and there is no training split"),
         (["val", "test"], None, "test", "val/ is not used"),
     ],
 )
@@ -72,7 +72,7 @@ def test_a_class_may_be_called_train(tmp_path: Path):
 
 def test_parts_without_classes(tmp_path: Path):
     make_folder(tmp_path, {"train": 3, "val": 2})
-    with pytest.raises(UserError, match=r"train and val hold no class folders.*train/cat/1\.jpg"):
+    with pytest.raises(UserError, match=r"train and val have no class folders.*train/cat/1\.jpg"):
         read_data(tmp_path)
 
 
@@ -84,7 +84,7 @@ def test_parts_that_mean_the_same_and_folders_beside_them(tmp_path: Path):
     shutil.move(tmp_path / "Training", tmp_path / "extra")
     make_folder(tmp_path, {"val": 2})
     said = notes(read_data(tmp_path))
-    assert f"{tmp_path}: not used, since beside test/: extra/, val/" in said
+    assert f"{tmp_path}: not used, because they are beside test/: extra/, val/" in said
     make_folder(tmp_path / "test", {"bird": 1})
     with pytest.raises(UserError, match="'bird' is missing in train or in test"):
         read_data(tmp_path)
@@ -97,9 +97,9 @@ TABLE = "path,label,split\n1.png,a,{}\n2.png,a,{}\n3.png,a,{}\n"
     ("splits", "counts", "said"),
     [
         (("train", "train", "test"), (2, 1), None),
-        (("Train", "training", "VAL"), (2, 1), "train is to learn from, val to judge by"),
-        (("train", "valid", "test"), (1, 1), "val is not used, since there is test"),
-        (("train", "train", "train"), (3, 0), "there is no part to judge by"),
+        (("Train", "training", "VAL"), (2, 1), "train is for training, val for testing"),
+        (("train", "valid", "test"), (1, 1), "val is not used, because there is test"),
+        (("train", "train", "train"), (3, 0), "there is no test split"),
     ],
 )
 def test_parts_of_a_table(splits, counts, said, tmp_path: Path):
@@ -115,11 +115,11 @@ def test_parts_of_shards(tmp_path: Path):
     (own / "test").rename(own / "Validation")
     found = read_data(own)
     assert parts_of(found) == ("train", "Validation")
-    assert "Validation/ to judge by" in notes(found)[0]
+    assert "Validation/ for testing" in notes(found)[0]
     shutil.copytree(own / "Validation", own / "test")
     found = read_data(own)
     assert parts_of(found) == ("train", "test")
-    assert "Validation/ is not used, since there is test/" in notes(found)[0]
+    assert "Validation/ is not used, because there is test/" in notes(found)[0]
 
 
 def test_parts_of_a_saved_data_set(tmp_path: Path):
@@ -130,17 +130,17 @@ def test_parts_of_a_saved_data_set(tmp_path: Path):
     three = datasets.DatasetDict({**whole, "validation": whole["test"]})
     three.save_to_disk(tmp_path / "three")
     said = notes(read_data(tmp_path / "three"))
-    assert "validation is not used, since there is test" in said[0]
+    assert "validation is not used, because there is test" in said[0]
     del three["test"]
     three.save_to_disk(tmp_path / "two")
     found = read_data(tmp_path / "two")
     assert len(found.test) == len(whole["test"])
-    assert "validation to judge by" in notes(found)[0]
+    assert "validation for testing" in notes(found)[0]
     secret = whole["test"].map(lambda row: {"label": -1})
     datasets.DatasetDict({**three, "test": secret}).save_to_disk(tmp_path / "secret")
     found = read_data(tmp_path / "secret")
     assert len(found.test) == len(whole["test"])
-    assert "test is not used, since it has no labels" in notes(found)[1]
+    assert "test is not used, because it has no labels" in notes(found)[1]
 
 
 # What is passed over.
@@ -154,8 +154,8 @@ def test_what_is_not_read_is_counted_and_said(tmp_path: Path):
     (folder / "__MACOSX").mkdir()
     images = read_data(folder).evaluation_images()
     assert len(images) == 5
-    heic, svg = "2 × .heic passed over, such as cat/1.heic; install pillow-heif", "1 × .svg passed"
-    loose = "1 image is not used because no class folder holds it, such as loose.jpg"
+    heic, svg = "skipped 2 × .heic, such as cat/1.heic; install pillow-heif", "skipped 1 × .svg"
+    loose = "1 image is not used because it is in no class folder: loose.jpg"
     assert len(images.notes) == 3
     assert all(any(said in note for note in images.notes) for said in (heic, svg, loose))
     (folder / "bird").mkdir()
@@ -164,7 +164,7 @@ def test_what_is_not_read_is_counted_and_said(tmp_path: Path):
         read_data(folder)
 
 
-@pytest.mark.skipif(not AVIF, reason="this Pillow has no AVIF")
+@pytest.mark.skipif(not HAS_AVIF, reason="this Pillow has no AVIF")
 def test_avif_is_read(tmp_path: Path):
     folder = make_folder(tmp_path, CLASSES)
     layouts.picture(3).save(folder / "cat" / "new.avif")
@@ -185,17 +185,20 @@ def test_the_same_image_in_two_classes_or_parts(tmp_path: Path):
         shutil.copy(source, to)
     splits = read_data(tmp_path)
     found = find_duplicates(splits)
-    assert found.classes == [(str(train / "cat" / "1.png"), str(copies[0][0]))]
-    assert found.parts == [(str(train / "dog" / "0.png"), str(copies[1][0]))]
-    checked = check(splits)
-    assert (checked.mixed, checked.twins) == (found.classes, found.parts)
-    said = dataset_notes(splits).train.notes
+    assert found.across_classes == [(str(train / "cat" / "1.png"), str(copies[0][0]))]
+    assert found.across_splits == [(str(train / "dog" / "0.png"), str(copies[1][0]))]
+    checked = check_dataset(splits)
+    assert (checked.conflicting_duplicates, checked.train_test_duplicates) == (
+        found.across_classes,
+        found.across_splits,
+    )
+    said = add_dataset_notes(splits).train.notes
     assert any("1 image is in two classes, such as" in note for note in said)
-    assert any("1 image is both learned from and judged by" in note for note in said)
+    assert any("1 image is both in train and in test" in note for note in said)
     undivided = read_data(test)
     shutil.copy(test / "cat" / "0.png", test / "cat" / "again.png")
-    assert find_duplicates(undivided).within == []
-    assert len(find_duplicates(read_data(test)).within) == 1
+    assert find_duplicates(undivided).within_class == []
+    assert len(find_duplicates(read_data(test)).within_class) == 1
 
 
 def test_duplicates_in_shards_and_where_there_are_too_many(tmp_path: Path, monkeypatch):
@@ -204,25 +207,25 @@ def test_duplicates_in_shards_and_where_there_are_too_many(tmp_path: Path, monke
     layouts.write_tar(tmp_path / "train" / "0.tar", files)
     layouts.write_lines(tmp_path / "classnames.txt", ["cat", "dog"])
     found = read_data(tmp_path)
-    ((first, second),) = find_duplicates(found).classes
+    ((first, second),) = find_duplicates(found).across_classes
     assert (first[-6:], second[-6:]) == ("0.webp", "1.webp")
-    monkeypatch.setattr("retouch.data.dataset_notes.MOST_OPENED", 1)
+    monkeypatch.setattr("retouch.data.dataset_notes.MAX_OPENED_FILES", 1)
     (note,) = find_duplicates(found).notes("x")
-    assert note == "x: it is too large to look for images that are there twice"
+    assert note == "x: has too many images to search for duplicates"
 
 
 def test_check_refuses_what_learn_refuses(tmp_path: Path):
     folder = make_folder(tmp_path, {"cat": 3, "dog": 1, "emu": 1})
-    found = check(read_data(folder))
-    assert not found.whole
-    assert "'dog' has a single image (so have 1 more); it takes two" in found.refusal
+    found = check_dataset(read_data(folder))
+    assert not found.complete
+    assert "'dog' (and 1 more) has a single image; it needs two" in found.training_error
     make_folder(folder, {"dog": 2, "emu": 2})
-    assert check(read_data(folder)).whole
-    assert check(Splits(test=read_data(folder).train)).whole
+    assert check_dataset(read_data(folder)).complete
+    assert check_dataset(Splits(test=read_data(folder).train)).complete
     parts = tmp_path / "parts"
     make_folder(parts / "train", {"cat": 3, "dog": 1})
     make_folder(parts / "val", {"cat": 1, "dog": 1}, size=31)
-    said = dataset_notes(read_data(parts)).train.notes[-1]
+    said = add_dataset_notes(read_data(parts)).train.notes[-1]
     assert "1 class has a single image to learn from, such as 'dog'" in said
 
 
@@ -293,7 +296,9 @@ def test_pictures_that_are_too_large(tmp_path: Path, monkeypatch):
         warnings.simplefilter("always")
         assert decode(tmp_path / "big.jpg").size == (60, 55)
         for name in ("big.png", "progressive.jpg"):
-            with pytest.raises(Unreadable, match="it has 120 × 110 pixels, and at most 10,000 are"):
+            with pytest.raises(
+                DecodeError, match="it has 120 × 110 pixels, and the limit is 10,000"
+            ):
                 decode(tmp_path / name)
     assert not raw
     Image.fromarray(layouts.pixels(1, 90, 100)).save(tmp_path / "right.jpg")
@@ -314,16 +319,16 @@ def test_a_large_picture_takes_little_more_than_its_pixels(tmp_path: Path):
     ("content", "why"),
     [
         (b"", "it is empty"),
-        (b"no image at all", "it is in no image format that is known here"),
+        (b"no image at all", "it has no known image format"),
         (b"<!DOCTYPE html><html>", "it is a web page"),
         (b"\0\0\0\x18ftypheic" + bytes(20), "it is a HEIC image; install pillow-heif"),
-        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "in no image format"),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "no known image format"),
     ],
 )
 def test_why_an_image_cannot_be_read(content: bytes, why: str, tmp_path: Path):
     (tmp_path / "x.jpg").write_bytes(content)
     for source in (tmp_path / "x.jpg", content):
-        with pytest.raises(Unreadable, match=why) as told:
+        with pytest.raises(DecodeError, match=why) as told:
             decode(source)
         assert "'it'" not in str(told.value)
         assert "BytesIO" not in str(told.value)
@@ -340,8 +345,8 @@ def test_what_was_taken_for_what_is_shown(tmp_path: Path):
     (photos / "train" / "cat" / "1.heic").write_bytes(b"x")
     words = ("learn", photos, "--model", "builtin", "--out", tmp_path / "run", "--dry-run")
     shown = run(*words).stdout
-    assert f"Note: {photos}: train/ is to learn from, val/ to judge by.\n" in shown
-    assert "1 × .heic passed over, such as cat/1.heic" in shown
+    assert f"Note: {photos}: train/ is for training, val/ for testing.\n" in shown
+    assert "skipped 1 × .heic, such as cat/1.heic" in shown
     assert "1 image is in two classes" in shown
     assert "2 classes to learn, from 5 images; 5 more to test with" in shown
 

@@ -11,7 +11,7 @@ from layouts import make_folder
 from tiny import tiny_clip, tiny_folder
 
 import retouch
-from retouch.data.rename import read_names, rename, uninformative_names
+from retouch.data.class_names import read_class_names, rename_classes, uninformative_names
 from retouch.errors import UserError
 from retouch.evaluate import Results
 from retouch.methods import recipe
@@ -180,13 +180,13 @@ def test_classes_get_other_names(model: Path, data: Path, tmp_path: Path):
 def test_odd_names_are_refused(text: str, complaint: str, tmp_path: Path):
     (tmp_path / "names.csv").write_text(text)
     with pytest.raises(UserError, match=complaint):
-        read_names(tmp_path / "names.csv")
+        read_class_names(tmp_path / "names.csv")
 
 
 def test_two_classes_cannot_get_one_name(data: Path):
     images = retouch.read_data(data / "photos").train
-    with pytest.raises(UserError, match="stands there twice"):
-        rename(images, {"dark red": "bright green"})
+    with pytest.raises(UserError, match="two classes have the name"):
+        rename_classes(images, {"dark red": "bright green"})
 
 
 def test_names_that_say_nothing_are_found():

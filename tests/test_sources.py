@@ -18,7 +18,7 @@ from PIL import Image
 from retouch.clip.preprocess import Preprocess
 from retouch.data import Images, Splits, Stream, read_data, read_pairs
 from retouch.data.registry import BENCHMARKS, SOURCE_FORMATS
-from retouch.data.sources import webdataset
+from retouch.data.sources import tar_shards
 from retouch.data.sources.coco import Objects
 from retouch.errors import UserError
 
@@ -87,7 +87,7 @@ def test_the_contract(case: Case, tmp_path: Path):
     for split, images in found.items():
         names = list(facts.classes.values()) if facts else []
         wanted = {
-            names[facts.place(key)] if facts else key: count
+            names[facts.label_of(key)] if facts else key: count
             for key, count in expected[split].items()
         }
         counts = np.bincount(images.labels, minlength=len(images.classes)).tolist()
@@ -142,7 +142,7 @@ def test_labels_belong_to_their_pictures_where_a_folder_says_so(name: str, tmp_p
     for label, place in zip(images.labels, where(images), strict=True):
         folder = Path(place).parent.name
         key = str(int(folder)) if name.startswith("gtsrb") else folder
-        named = list(facts.classes.values())[facts.place(key)] if facts else key
+        named = list(facts.classes.values())[facts.label_of(key)] if facts else key
         assert images.classes[label] == named
 
 
@@ -196,7 +196,7 @@ def test_missing_images_of_birdsnap_are_counted(tmp_path: Path):
     missing = layouts.write_birdsnap(tmp_path)["missing"]
     found = read_data("birdsnap", tmp_path).evaluation_images()
     assert found.notes[0].startswith(f"Birdsnap: {sum(missing.values())} of ")
-    assert found.notes[1] == "Birdsnap: 4 of 500 classes are there"
+    assert found.notes[1] == "Birdsnap: 4 of 500 classes found"
 
 
 def test_raw_names_of_imagenet(tmp_path: Path):
@@ -222,7 +222,7 @@ def test_a_pickle_that_calls_something_is_refused(which, tmp_path: Path, monkeyp
     layouts.write_cifar100(tmp_path)
     file = tmp_path / "cifar-100-python" / which
     file.write_bytes(pickle.dumps({b"data": Bomb(), b"fine_label_names": Bomb()}))
-    with pytest.raises(UserError, match=f"{which} is no file of CIFAR-100 .*wants to call"):
+    with pytest.raises(UserError, match=f"{which} is not a file of CIFAR-100 .*wants to call"):
         read_data("cifar100", tmp_path)
     assert not (tmp_path / "exploded").exists()
 
@@ -231,7 +231,7 @@ def test_a_pickle_that_calls_something_is_refused(which, tmp_path: Path, monkeyp
 def test_a_broken_pickle(content, tmp_path: Path):
     layouts.write_cifar100(tmp_path)
     (tmp_path / "cifar-100-python" / "train").write_bytes(content)
-    with pytest.raises(UserError, match="train is no file of CIFAR-100"):
+    with pytest.raises(UserError, match="train is not a file of CIFAR-100"):
         read_data("cifar100", tmp_path)
 
 
@@ -243,7 +243,7 @@ def test_a_benchmark_that_is_not_there(name: str, tmp_path: Path):
     with pytest.raises(UserError) as why:
         read_data(name, tmp_path)
     facts = BENCHMARKS[name].facts
-    for part in (facts.title, facts.get, str(tmp_path / facts.folders[0]), "--data-root"):
+    for part in (facts.title, facts.url, str(tmp_path / facts.folders[0]), "RETOUCH_DATA"):
         assert part in str(why.value)
 
 
@@ -255,7 +255,7 @@ def test_where_benchmarks_lie(tmp_path: Path, monkeypatch):
 
 
 def test_something_that_is_no_data():
-    with pytest.raises(UserError, match=r"cubb is no data.*Did you mean cub"):
+    with pytest.raises(UserError, match=r"cubb is an unknown data set or path.*Did you mean cub"):
         read_data("cubb")
 
 
@@ -269,11 +269,11 @@ def test_a_control_set_has_nothing_to_learn_from(tmp_path: Path):
     ("name", "text", "complaint"),
     [
         ("a.csv", "path,label\nx.png,\n", "x.png has no label"),
-        ("a.csv", "file name,label\nx.png,cat\n", "line 2: no image is named.*column `path`"),
+        ("a.csv", "file name,label\nx.png,cat\n", "line 2: has no path of an image.*column `path`"),
         ("a.csv", "path,label,split\nx.png,cat,some\n", "line 2: the split 'some'"),
         ("a.csv", "path,label,split\nx,a,train\ny,a,\n", "a line has no split"),
-        ("a.csv", "path,label\n", "lists no image"),
-        ("a.jsonl", "{\n", "line 1 is no JSON"),
+        ("a.csv", "path,label\n", "lists no images"),
+        ("a.jsonl", "{\n", "line 1 is not JSON"),
         ("a.jsonl", "[1]\n", "line 1: write"),
     ],
 )
@@ -287,7 +287,7 @@ def test_bad_shards(tmp_path: Path):
     layouts.write_webdataset(tmp_path)
     own = tmp_path / "own"
     (own / "train" / "nshards.txt").write_text("3")
-    with pytest.raises(UserError, match=r"holds 2 shards, and its nshards\.txt says 3"):
+    with pytest.raises(UserError, match=r"has 2 shards, but its nshards\.txt says 3"):
         read_data(own)
     (own / "train" / "nshards.txt").unlink()
     whole = (own / "train" / "1.tar").read_bytes()
@@ -319,7 +319,7 @@ def test_files_of_a_tar_are_found_as_tarfile_finds_them(kind: str, tmp_path: Pat
     with tarfile.open(path) as tar:
         expected = [(m.name, m.offset_data, m.size) for m in tar if m.isfile()]
     with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as there:
-        assert list(webdataset._files(there)) == expected
+        assert list(tar_shards._files(there)) == expected
     assert len(expected) == 6
 
 
@@ -329,7 +329,7 @@ def test_half_a_shard_is_said(length: int, tmp_path: Path):
     whole = (tmp_path / "0.tar").read_bytes()
     (tmp_path / "0.tar").write_bytes(whole[:length])
     with pytest.raises(UserError, match=r"0.tar(: 0.webp has no| cannot be read as a tar)"):
-        webdataset.scan([tmp_path / "0.tar"], "cls")
+        tar_shards.scan_shards([tmp_path / "0.tar"], "cls")
 
 
 def test_shards_are_read_in_the_order_of_their_numbers(tmp_path: Path):
@@ -404,7 +404,7 @@ def test_captions_of_coco(tmp_path: Path, shared: Path):
 
 
 def test_no_captions(tmp_path: Path):
-    with pytest.raises(UserError, match="holds no images with captions"):
+    with pytest.raises(UserError, match="has no images with captions"):
         read_pairs(tmp_path)
     layouts.write_jsonl(tmp_path)
     with pytest.raises(UserError, match="has no caption"):
@@ -423,7 +423,7 @@ def test_the_facts_of_a_benchmark(name: str):
     templates |= {"imagenet": 80, "imagenet-raw": 80}
     assert len(facts.classes) == classes[name]
     assert len(facts.templates) == templates.get(name, 1)
-    assert [facts.place(key) for key in facts.classes] == list(range(len(facts.classes)))
+    assert [facts.label_of(key) for key in facts.classes] == list(range(len(facts.classes)))
     for text in [facts.prompt, *facts.templates]:
         assert text.count("{}") == 1
     if not name.startswith("imagenet"):

@@ -63,12 +63,12 @@ ONWARD = ["{home}/more", "--from", "{home}/march", "--out", "{out}"]
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["{home}/nothing", *PHOTOS[1:]], "is no data"),
+        (["{home}/nothing", *PHOTOS[1:]], "is an unknown data set or path"),
         (["{home}/photos", "--out", "{out}"], "--model"),
         ([*PHOTOS, "--max-drop", "1"], "--control"),
         ([*ONWARD, "--max-drop", "1"], "--control"),
         ([*PHOTOS, "--method", "spu-bounded"], "--control"),
-        ([*PHOTOS, "--control", "{home}/nothing"], "is no data"),
+        ([*PHOTOS, "--control", "{home}/nothing"], "is an unknown data set or path"),
         ([*PHOTOS, "--method", "spo"], "no method 'spo'"),
         ([*PHOTOS, "--method", "zscl"], "--reference"),
         ([*PHOTOS, "--reference", "{home}/nothing"], "no images with captions"),
@@ -82,7 +82,7 @@ ONWARD = ["{home}/more", "--from", "{home}/march", "--out", "{out}"]
         ([*PHOTOS, "--device", "cuda:99"], "cuda:99"),
         ([*PHOTOS, "--device", "gpu"], "is no device"),
         ([*PHOTOS, "--precision", "fp64"], "--precision fp64"),
-        ([*PHOTOS, "--tasks", "9"], "9 tasks cannot be made of 2"),
+        ([*PHOTOS, "--tasks", "9"], "cannot be split into 9 tasks"),
         ([*PHOTOS, "--holdout", "2"], "holdout=2"),
         ([*PHOTOS, "--lr", "-1"], "lr"),
         ([*PHOTOS, "--template", "a photo"], "must hold {} once"),

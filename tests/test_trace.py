@@ -362,7 +362,7 @@ ONE = {"id": 5, "image_id": 7, "category_id": 3, "bbox": [5, 5, 20, 20]}
         ({"annotations": [ONE | {"bbox": [30, 5, 20, 20]}]}, r"5 .*outside.* 0\.png of 40×30"),
         ({"annotations": [ONE | {"bbox": [-9, 5, 20, 20]}]}, "outside its image"),
         ({"annotations": [ONE | {"bbox": [5, 5, -3, 2]}]}, "outside its image"),
-        ({"annotations": [ONE | {"bbox": [5, 5, float("nan"), 2]}]}, "NaN is no number"),
+        ({"annotations": [ONE | {"bbox": [5, 5, float("nan"), 2]}]}, "NaN is not a number"),
         ({"annotations": [ONE | {"bbox": [5, 5]}]}, "not in COCO's form"),
         ({"annotations": [ONE | {"category_id": 99}]}, "class 99, which is not among the 2 cat"),
         ({"annotations": [ONE | {"image_id": 99}]}, "image 99, which the file does not list"),
@@ -390,7 +390,7 @@ def test_coco_folders_with_mistakes(tmp_path: Path):
     with pytest.raises(UserError, match=r"0\.png is in none of"):
         read_annotations(tmp_path)
     file.write_text("[")
-    with pytest.raises(UserError, match="is no JSON"):
+    with pytest.raises(UserError, match="is not JSON"):
         read_annotations(tmp_path)
 
 

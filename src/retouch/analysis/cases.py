@@ -11,7 +11,7 @@ from torch import Tensor
 from retouch.analysis.objects import AnnotatedImages, Scene
 from retouch.analysis.token_regions import Grid, patches_in, seen
 from retouch.clip import Preprocess
-from retouch.data.decode import Unreadable
+from retouch.data.decode import DecodeError
 from retouch.errors import UserError
 
 NOTHING = "no object in what the model sees of it"
@@ -51,7 +51,7 @@ class Cases:
         pictures = self.objects.pictures
         try:
             picture = pictures.image(case.index)
-        except Unreadable as why:
+        except DecodeError as why:
             where = pictures.location(case.index)
             raise UserError(
                 f"{where} cannot be read as an image ({why}); repair it, or drop it from the "

@@ -180,7 +180,7 @@ def _with_buffer(
     keeps = "size" in type(recipe(line.method).replay).model_fields
     if not keeps or "replay.size" in change:
         return change
-    known = BENCHMARKS[dataset].facts.buffer if dataset in BENCHMARKS else None
+    known = BENCHMARKS[dataset].facts.buffer_size if dataset in BENCHMARKS else None
     size = asked or base.replay or known
     return change if size is None else {**change, "replay.size": size}
 

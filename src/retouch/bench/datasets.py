@@ -11,7 +11,7 @@ from retouch.builtin.images import control_images, sign_images, world_pairs
 from retouch.clip import Clip, load
 from retouch.clip.preprocess import Preprocess
 from retouch.data import Images, Pairs, Splits, Stream, cached, read_data, read_pairs
-from retouch.data.cache import Progress, check_readable, no_progress
+from retouch.data.cache import Progress, drop_unreadable, no_progress
 from retouch.data.registry import BENCHMARKS
 
 
@@ -44,7 +44,7 @@ class BenchData:
     def stream(self, cell: Cell) -> Stream:
         """The data set in tasks; the seed also decides the order of the classes."""
         if cell.dataset not in self._splits:
-            self._splits[cell.dataset] = self._open(cell.dataset).each(self._ready).train_and_test()
+            self._splits[cell.dataset] = self._open(cell.dataset).map(self._ready).train_and_test()
         train, test = self._splits[cell.dataset]
         return Stream.split(train, test, tasks=cell.tasks, order=cell.seed)
 
@@ -101,7 +101,7 @@ class BenchData:
 
     def _ready(self, images: Images) -> Images:
         if not self.use_cache:
-            return check_readable(images, self.pixels, self.progress) if self.skip_bad else images
+            return drop_unreadable(images, self.pixels, self.progress) if self.skip_bad else images
         return cached(
             images, self.pixels, self.cache, skip_bad=self.skip_bad, progress=self.progress
         )

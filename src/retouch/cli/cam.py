@@ -154,7 +154,7 @@ def _items(images: Sequence[str]) -> list[Item]:
     """The images as they were named; a folder stands for all that are in it."""
     from retouch.cli.images import images_below
     from retouch.data.decode import EXTENSIONS
-    from retouch.data.image_store import FileStore
+    from retouch.data.file_store import FileStore
 
     found: list[Item] = []
     for name in images:
@@ -219,10 +219,10 @@ def _texts(items: Sequence[Item], text: str | None, subject: LoadedModel) -> lis
     if text is not None:
         return [text.encode(errors="replace").decode()] * len(items)
     from retouch.clip.zero_shot import fill_template
-    from retouch.data.images import TEMPLATE
+    from retouch.data.images import DEFAULT_TEMPLATE
 
     run = subject.run
-    template = run.config["data"]["templates"][0] if run else TEMPLATE
+    template = run.config["data"]["templates"][0] if run else DEFAULT_TEMPLATE
     names = [item.shows or _answer(item, subject) for item in items]
     return fill_template(template, [name.encode(errors="replace").decode() for name in names])
 
@@ -231,7 +231,7 @@ def _answer(item: Item, subject: LoadedModel) -> str:
     """The class that the run takes an image for, of those that it has learned by then."""
     import numpy as np
 
-    from retouch.data.image_store import SubsetStore
+    from retouch.data.composite_stores import SubsetStore
     from retouch.evaluate.predict import classify_images
 
     run = subject.run
@@ -300,7 +300,7 @@ def _as_json(
         "tasks": subject.tasks if subject.run else None,
         **chosen.told(),
         **facts(shown),
-        "unreadable": [{"file": each.where, "why": each.why} for each in bad],
+        "unreadable": [{"file": each.location, "why": each.reason} for each in bad],
         "files": [str(file) for file in files],
     }
 

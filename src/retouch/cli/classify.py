@@ -86,7 +86,7 @@ def _pictures(paths: Sequence[Path]) -> "ImageStore":
     """The images as they were named; a folder stands for all that are in it."""
     from retouch.cli.images import images_below
     from retouch.data.decode import EXTENSIONS
-    from retouch.data.image_store import FileStore
+    from retouch.data.file_store import FileStore
 
     found: list[str] = []
     for path in paths:
@@ -127,11 +127,11 @@ def _lines(file: Path) -> list[str]:
 
 
 def _templates(template: list[str] | None, subject: LoadedModel) -> list[str]:
-    from retouch.data.images import TEMPLATE
+    from retouch.data.images import DEFAULT_TEMPLATE
 
     if template:
         return template
-    return list(subject.run.config["data"]["templates"]) if subject.run else [TEMPLATE]
+    return list(subject.run.config["data"]["templates"]) if subject.run else [DEFAULT_TEMPLATE]
 
 
 def _as_json(
@@ -155,7 +155,7 @@ def _as_json(
         "names": list(names),
         "templates": list(templates),
         "images": [entry(index) for index in range(len(pictures)) if index not in broken],
-        "unreadable": [{"file": each.where, "why": each.why} for each in bad],
+        "unreadable": [{"file": each.location, "why": each.reason} for each in bad],
     }
 
 

@@ -31,11 +31,11 @@ def show(context: typer.Context, root: Root = None) -> None:
     out.print(table)
     out.print("\nWhere to get them:")
     for name, benchmark in BENCHMARKS.items():
-        _say(f"  {name:13}{benchmark.facts.get}")
+        _say(f"  {name:13}{benchmark.facts.url}")
+    formats = ", ".join(source_format.description for source_format in SOURCE_FORMATS.values())
     out.print(
         f"\nLooked in {data_root(root)} (change with --data-root or RETOUCH_DATA). Your own images "
-        f"are {', '.join(form.what for form in SOURCE_FORMATS.values())}, or hf:OWNER/NAME on the "
-        "hub.",
+        f"can be {formats}, or hf:OWNER/NAME on the hub.",
         highlight=False,
     )
 
@@ -53,36 +53,36 @@ def check(
     cache is removed, and built again when needed.
     """
     with user_errors():
-        from retouch.data.check import caches_of
-        from retouch.data.check import check as look
+        from retouch.data.check import check_dataset as look
+        from retouch.data.check import check_split_caches
         from retouch.data.registry import BENCHMARKS, read_data
 
         facts = BENCHMARKS[name].facts if name in BENCHMARKS else None
         splits = read_data(name, root)
         found = look(splits, facts, progress)
         for split, count in found.images.items():
-            right = " or ".join(f"{number:,}" for number in found.expected.get(split, ()))
+            right = " or ".join(f"{number:,}" for number in found.expected_images.get(split, ()))
             of = f" of {right}" if right else ""
             _say(f"{split}: {count:,}{of} images")
         of = f" of {found.expected_classes:,}" if found.expected_classes else ""
         _say(f"classes: {found.classes:,}{of}")
-        _say(f"unreadable: {len(found.bad):,}")
-        for bad in found.bad[:20]:
+        _say(f"unreadable: {len(found.unreadable):,}")
+        for bad in found.unreadable[:20]:
             _say(f"  {bad}")
-        _say(f"in both train and test: {len(found.twins):,}")
-        for train, test in found.twins[:20]:
+        _say(f"in both train and test: {len(found.train_test_duplicates):,}")
+        for train, test in found.train_test_duplicates[:20]:
             _say(f"  {train} is {test}")
-        _say(f"in two classes: {len(found.mixed):,}")
-        for first, second in found.mixed[:20]:
+        _say(f"in two classes: {len(found.conflicting_duplicates):,}")
+        for first, second in found.conflicting_duplicates[:20]:
             _say(f"  {first} is {second}")
         for note in found.notes:
             _say(note)
-        if found.refusal:
-            _say(f"`retouch learn` would not begin: {found.refusal}")
-        for place, damage in caches_of(splits, cache).items():
+        if found.training_error:
+            _say(f"`retouch learn` would not begin: {found.training_error}")
+        for place, damage in check_split_caches(splits, cache).items():
             _say(f"cache {place}: {f'damaged ({damage}), removed' if damage else 'whole'}")
-        _say("whole" if found.whole else "not whole")
-        raise typer.Exit(0 if found.whole else 1)
+        _say("whole" if found.complete else "not whole")
+        raise typer.Exit(0 if found.complete else 1)
 
 
 def _say(line: str) -> None:

@@ -87,7 +87,7 @@ def _exams(
     decoded: "Callable[[Images], Images]",
 ) -> "list[EvalSet]":
     """What to judge by: the images that were named, or those that the run kept."""
-    from retouch.data.rename import read_names, rename
+    from retouch.data.class_names import read_class_names, rename_classes
     from retouch.train.compare import EvalSet
     from retouch.train.replay_store import has_stored_images, read_stored_images
 
@@ -96,7 +96,7 @@ def _exams(
     if data:
         splits = find_images(data, root)
         images = decoded(splits.evaluation_images())
-        images = rename(images, read_names(names)) if names else images
+        images = rename_classes(images, read_class_names(names)) if names else images
         exams.append(_exam(subject, images, divided=splits.test is not None))
     elif run and has_stored_images(run.folder):
         kept = read_stored_images(run.folder).test

@@ -54,9 +54,9 @@ def with_names(
 
     The first template is for training; evaluation averages over all of them.
     """
-    from retouch.data.rename import rename
+    from retouch.data.class_names import rename_classes
 
-    images = rename(images, names) if names else images
+    images = rename_classes(images, names) if names else images
     if not templates:
         return images
     return replace(images, prompt=templates[0], templates=tuple(templates))
@@ -74,22 +74,23 @@ def decode(
 
     Call it on every rank; rank 0 decodes and shows its progress.
     """
-    from retouch.data.cache import cached, check_readable
+    from retouch.data.cache import cached, drop_unreadable
     from retouch.distributed import collectives
 
     if no_cache:
-        return check_readable(images, preprocess, progress) if skip_bad else images
+        return drop_unreadable(images, preprocess, progress) if skip_bad else images
     with collectives.rank0_first():
         return cached(images, preprocess, cache, skip_bad=skip_bad, progress=progress)
 
 
 def images_below(folder: Path) -> list[str]:
     """The names of the images in and below a folder, sorted; skipped files are reported."""
-    from retouch.data.sources.folder import PassedOver, image_names
+    from retouch.data.sources.folder import image_names
+    from retouch.data.sources.skipped_files import SkippedFiles
 
-    passed = PassedOver()
-    names = sorted(image_names(folder, passed=passed))
-    for note in passed.notes(str(folder)):
+    skipped = SkippedFiles()
+    names = sorted(image_names(folder, skipped=skipped))
+    for note in skipped.notes(str(folder)):
         _show_note(err, note)
     return names
 

@@ -42,8 +42,8 @@ class Request:
 
 def check_request(config: "LearnConfig") -> Request:
     """Turn the options into a `Request`, the cheap checks first."""
-    from retouch.data.dataset_notes import dataset_notes
-    from retouch.data.rename import read_names
+    from retouch.data.class_names import read_class_names
+    from retouch.data.dataset_notes import add_dataset_notes
     from retouch.methods import Settings
     from retouch.train.hardware import check_shard
 
@@ -55,7 +55,7 @@ def check_request(config: "LearnConfig") -> Request:
     settings |= machine.model_dump(include={"micro_batch"})
     settings = {name: value for name, value in settings.items() if value is not None}
     Settings.model_validate(settings)
-    names = read_names(data.names) if data.names else {}
+    names = read_class_names(data.names) if data.names else {}
     order, templates = read_order(data.order), data.template or []
     earlier = _find_earlier(training.earlier, config.output)
     _check_templates(templates, earlier)
@@ -63,10 +63,10 @@ def check_request(config: "LearnConfig") -> Request:
     if machine.shard:
         check_shard(method, Settings(shard=True, compile=bool(machine.compiled)))
     method.check_needs(data.control is not None, data.reference is not None)
-    found = dataset_notes(find_images(data.source, data.data_root))
+    found = add_dataset_notes(find_images(data.source, data.data_root))
     control = find_control(data.control, data.data_root) if data.control else None
     pairs = find_pairs(data.reference)
-    images = found.each(lambda part: with_names(part, names, templates))
+    images = found.map(lambda part: with_names(part, names, templates))
     _check_split(images, data.holdout, data.tasks, order)
     return Request(settings, order, earlier, method, images, control, pairs)
 

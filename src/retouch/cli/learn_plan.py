@@ -75,7 +75,7 @@ def make_plan(
         no_cache=data.no_cache or config.output.dry_run,
         skip_bad=data.skip_bad,
     )
-    train, test = request.data.each(decoded).train_and_test(data.holdout)
+    train, test = request.data.map(decoded).train_and_test(data.holdout)
     stream, earlier = _make_stream(run, train, test, data.tasks, request.order)
     done = run.results.done if run else 0
     defaults = choose_defaults(

@@ -21,7 +21,7 @@ MAX_TENSORS = 80
 def show_classes(console: "Console", stream: "Stream", done: int = 0) -> None:
     """The new classes, as the prompts that they make."""
     from retouch.clip.zero_shot import fill_template
-    from retouch.data.rename import uninformative_names
+    from retouch.data.class_names import uninformative_names
 
     new, old = stream.tasks[done:], stream.tasks[:done]
     classes = [name for task in new for name in stream.names(task.classes)]

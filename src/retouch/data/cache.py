@@ -1,43 +1,36 @@
-"""Images decoded and resized once, kept as 8-bit pixels in a file.
+"""Cache decoded and resized images as 8-bit pixels in a file.
 
 A cache is a folder named after the source, the transform, the state of the files and the version of
-this code, so a stale one is never found. It is written under another name and moved in place whole;
-processes that want the same one wait for the first to finish.
+this code, so a stale one is never used. It is written under a temporary name and renamed when it is
+complete; other processes that want the same cache wait for the first to finish.
 
-Beside the pixels lies `index.json`, with a checksum of every few images. When a cache is opened,
-its shape and its length are checked, and a sample of the pixels; `retouch datasets check` checks
-all of them. A cache that is damaged is built again.
+`index.json` beside the pixels has a checksum for every few images. When a cache is opened, its
+shape, its length and a sample of the pixels are checked; `retouch datasets check` checks all of
+them. A damaged cache is rebuilt.
 """
 
 import logging
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 from filelock import FileLock
-from PIL import Image
 
-from retouch.clip.preprocess import Preprocess, Uint8
+from retouch.clip.preprocess import Preprocess
 from retouch.data.cache_file import (
-    PIXELS,
+    PIXELS_FILE,
     block_checksums,
     find_damage,
-    header,
-    read_index,
+    npy_header,
     write_index,
 )
-from retouch.data.image_store import (
-    ImageStore,
-    Indices,
-    SubsetStore,
-    UnreadableImage,
-    output_buffer,
-)
+from retouch.data.cached_store import CachedStore, image_bytes
+from retouch.data.composite_stores import SubsetStore
+from retouch.data.image_store import ImageStore, Indices, UnreadableImage
 from retouch.data.images import Images
 from retouch.data.prefetch import prefetch
 from retouch.errors import UserError
@@ -45,104 +38,28 @@ from retouch.plural import count
 
 log = logging.getLogger("retouch")
 
-VERSION = 2
-CHUNK = 256  # images decoded before they are written; a multiple of `cache_file.BLOCK`
+VERSION = 3
+CHUNK = 256  # images decoded before they are written; a multiple of `cache_file.BLOCK_SIZE`
 
 Progress = Callable[[Iterable[Indices], str, int], Iterable[Indices]]
-"""Passes on parts of the work, with what it is and how many images it has."""
+"""Wraps an iterable over chunks of images; also takes a description and the number of images."""
 
 
-def no_progress(todo: Iterable[Indices], what: str, total: int) -> Iterable[Indices]:
+def no_progress(chunks: Iterable[Indices], description: str, total: int) -> Iterable[Indices]:
     """Show nothing."""
-    return todo
+    return chunks
 
 
 def cache_folder() -> Path:
-    """Where caches go: `RETOUCH_CACHE`, or the user's folder for such things."""
-    own = os.environ.get("RETOUCH_CACHE")
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(own) if own else Path(home) / "retouch"
-
-
-class CachedStore(ImageStore):
-    """Pictures whose prepared pixels lie in a file."""
-
-    def __init__(self, source: ImageStore, pixels: Preprocess, folder: Path) -> None:
-        self.source = source
-        self.folder = folder
-        self._transform = pixels.transform
-        self._file = folder / PIXELS
-        self._start = len(header((len(source), *pixels.size, 3)))
-        index = read_index(folder)
-        self.bad = [
-            UnreadableImage(b["index"], source.location(b["index"]), b["why"]) for b in index["bad"]
-        ]
-
-    def __len__(self) -> int:
-        return len(self.source)
-
-    def image(self, index: int) -> Image.Image:
-        return self.source.image(index)
-
-    def location(self, index: int) -> str:
-        return self.source.location(index)
-
-    def version(self) -> str:
-        return self.source.version()
-
-    def identifiers(self, indices: Indices) -> Iterator[bytes]:
-        return self.source.identifiers(indices)
-
-    def leading_bytes(self, index: int, most: int) -> bytes:
-        return self.source.leading_bytes(index, most)
-
-    def is_preprocessed(self, pixels: Preprocess) -> bool:
-        return pixels.transform == self._transform
-
-    def read(self, indices: Indices, pixels: Preprocess, out: Uint8 | None = None) -> Uint8:
-        """Read, not mapped into memory, which comes a page at a time."""
-        if not self.is_preprocessed(pixels):
-            return self.source.read(indices, pixels, out)
-        found, size = output_buffer(indices, pixels, out), _bytes(pixels)
-        try:
-            with self._file.open("rb", buffering=0) as file:
-                for first, end in pairwise(_runs(indices)):
-                    start = self._start + int(indices[first]) * size
-                    if not _read_at(file.fileno(), start, found[first:end]):
-                        raise self._cut_off()
-        except FileNotFoundError:
-            raise self._cut_off() from None
-        return found
-
-    def _cut_off(self) -> UserError:
-        return UserError(
-            f"{self._file} was cut off or removed while it was in use; run the same command again, "
-            "and it is built anew"
-        )
-
-
-def _runs(indices: Indices) -> Indices:
-    """Where a run of neighbours begins, and the end of all: each can be read at once."""
-    begins = np.flatnonzero(np.diff(indices) != 1) + 1
-    return np.array([0, *begins, len(indices)]) if len(indices) else np.empty(0, np.int64)
-
-
-def _read_at(file: int, start: int, place: Uint8) -> bool:
-    """Fill a place with what a file holds from there on; False where it ends before."""
-    left = place.data.cast("B")
-    while left and (got := os.preadv(file, [left], start)):  # at most 2 GiB at once
-        left, start = left[got:], start + got
-    return not left
-
-
-def _bytes(pixels: Preprocess) -> int:
-    """Of one image."""
-    return 3 * pixels.size[0] * pixels.size[1]
+    """Where caches are: `RETOUCH_CACHE`, or `retouch` in the user's cache folder."""
+    folder = os.environ.get("RETOUCH_CACHE")
+    user_folder = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(folder) if folder else Path(user_folder) / "retouch"
 
 
 def cached(
     images: Images,
-    pixels: Preprocess,
+    preprocess: Preprocess,
     folder: Path | None = None,
     *,
     skip_bad: bool = False,
@@ -150,120 +67,145 @@ def cached(
 ) -> Images:
     """The same images with their pixels in a cache, which is built if it does not exist.
 
-    An image that cannot be read is an error that names it.
-
     Args:
-        images: The images to decode.
-        pixels: The size and crop that the model wants, `clip.preprocess`.
-        folder: Where caches lie. Default: `RETOUCH_CACHE`, or `~/.cache/retouch`.
-        skip_bad: Leave out images that cannot be read; the notes of the result name them.
-        progress: Passes on the parts of the work, for a progress bar.
+        images: The images to cache. Of a subset, the whole source is cached, since the rest of it
+            will usually be needed too.
+        preprocess: The size and transform that the model needs.
+        folder: Where caches are; `cache_folder()` if not given.
+        skip_bad: Leave out images that cannot be read and name them in the notes, instead of
+            raising an error that names them.
+        progress: Shows the progress of decoding.
     """
-    if images.store.is_preprocessed(pixels):
+    if images.store.is_preprocessed(preprocess):
         return images
-    # Of a part, decode the whole: the rest of it will be wanted too.
-    some = images.store if isinstance(images.store, SubsetStore) else None
-    source = some.whole if some else images.store
-    positions = some.positions if some else np.arange(len(images))
-    kept = _open(images.name, source, pixels, folder, progress)
-    bad = [replace(b, index=int(p)) for b in kept.bad for p in np.flatnonzero(positions == b.index)]
-    return _without(replace(images, store=SubsetStore(kept, positions)), bad, skip_bad)
+    source, positions = _source_and_positions(images)
+    store = _open(images.name, source, preprocess, folder, progress)
+    unreadable = [
+        replace(image, index=int(position))
+        for image in store.unreadable
+        for position in np.flatnonzero(positions == image.index)
+    ]
+    return _without(replace(images, store=SubsetStore(store, positions)), unreadable, skip_bad)
 
 
-def check_readable(images: Images, pixels: Preprocess, progress: Progress = no_progress) -> Images:
-    """The same images without those that cannot be read; every one is decoded once to find out."""
-    bad: list[UnreadableImage] = []
-    for part in progress(chunks(len(images)), f"Looking at {images.name}", len(images)):
-        bad += images.store.try_read(part, pixels)[1]
-    return _without(images, bad, skip_bad=True)
+def _source_and_positions(images: Images) -> tuple[ImageStore, Indices]:
+    if isinstance(images.store, SubsetStore):
+        return images.store.source, images.store.positions
+    return images.store, np.arange(len(images))
 
 
-def _without(images: Images, bad: list[UnreadableImage], skip_bad: bool) -> Images:
-    if not bad:
+def drop_unreadable(
+    images: Images, preprocess: Preprocess, progress: Progress = no_progress
+) -> Images:
+    """The same images without those that cannot be read. Decodes each image once to find out."""
+    unreadable: list[UnreadableImage] = []
+    for chunk in progress(chunks(len(images)), f"Checking {images.name}", len(images)):
+        unreadable += images.store.try_read(chunk, preprocess)[1]
+    return _without(images, unreadable, skip_bad=True)
+
+
+def _without(images: Images, unreadable: list[UnreadableImage], skip_bad: bool) -> Images:
+    if not unreadable:
         return images
-    listed = "; ".join(map(str, bad[:5])) + (f"; and {len(bad) - 5} more" if len(bad) > 5 else "")
+    more = f"; and {len(unreadable) - 5} more" if len(unreadable) > 5 else ""
+    listed = "; ".join(map(str, unreadable[:5])) + more
     if not skip_bad:
-        raise UserError(f"{listed}. Repair or remove what is broken, or skip it with --skip-bad")
-    note = f"{images.name}: {len(bad)} of {count(len(images), 'image')} were skipped: {listed}"
+        raise UserError(
+            f"{listed}. Repair or remove what is broken, or skip it", argument="skip_bad=True"
+        )
+    note = f"{images.name}: {len(unreadable)} of {count(len(images), 'image')} skipped: {listed}"
     log.warning("%s", note)
-    good = np.setdiff1d(np.arange(len(images)), [b.index for b in bad])
-    return replace(images.subset(good), notes=[*images.notes, note])
+    readable = np.setdiff1d(np.arange(len(images)), [image.index for image in unreadable])
+    return replace(images.subset(readable), notes=[*images.notes, note])
 
 
 def _open(
-    name: str, source: ImageStore, pixels: Preprocess, folder: Path | None, progress: Progress
+    name: str, source: ImageStore, preprocess: Preprocess, folder: Path | None, progress: Progress
 ) -> CachedStore:
     folder = folder or cache_folder()
-    short = re.sub(r"[^A-Za-z0-9]+", "-", "-".join(Path(name).parts[-2:])).strip("-")
-    place = folder / f"{short}-{pixels.transform}-{source.version()[:12]}-v{VERSION}"
-    shape = (len(source), *pixels.size, 3)
-    if not place.is_dir() or find_damage(place, shape):
+    slug = re.sub(r"[^A-Za-z0-9]+", "-", "-".join(Path(name).parts[-2:])).strip("-")
+    cache = folder / f"{slug}-{preprocess.transform}-{source.version()[:12]}-v{VERSION}"
+    shape = (len(source), *preprocess.size, 3)
+    if not cache.is_dir() or find_damage(cache, shape):
         folder.mkdir(parents=True, exist_ok=True)
-        with FileLock(folder / f".{place.name}.lock"):
-            damage = find_damage(place, shape) if place.is_dir() else ""
+        with FileLock(folder / f".{cache.name}.lock"):
+            damage = find_damage(cache, shape) if cache.is_dir() else ""
             if damage:
-                log.warning("the cache %s is damaged (%s); it is built again", place, damage)
-            if damage or not place.is_dir():  # nobody else has built it meanwhile
-                _build(name, source, pixels, place, progress)
-    return CachedStore(source, pixels, place)
+                log.warning("the cache %s is damaged (%s) and is rebuilt", cache, damage)
+            if damage or not cache.is_dir():  # no other process has built it in the meantime
+                _build(name, source, preprocess, cache, progress)
+    return CachedStore(source, preprocess, cache)
 
 
-def check_caches(images: Images, folder: Path | None = None) -> dict[Path, str]:
-    """All caches there are of these images, and what is wrong with each; every pixel is read.
+def verify_caches(images: Images, folder: Path | None = None) -> dict[Path, str]:
+    """All caches of these images, and what is wrong with each ("" if nothing is).
 
-    A damaged one is removed, and built again by whoever needs it.
+    Every pixel is read. A damaged cache is removed, and rebuilt by whoever needs it.
     """
-    source = images.store.whole if isinstance(images.store, SubsetStore) else images.store
-    places = (folder or cache_folder()).glob(f"*-{source.version()[:12]}-v{VERSION}")
-    found = {place: find_damage(place, everything=True) for place in sorted(places)}
-    for place, damage in found.items():
+    source, _ = _source_and_positions(images)
+    caches = (folder or cache_folder()).glob(f"*-{source.version()[:12]}-v{VERSION}")
+    damages = {cache: find_damage(cache, everything=True) for cache in sorted(caches)}
+    for cache, damage in damages.items():
         if damage:
-            shutil.rmtree(place)
-    return found
+            shutil.rmtree(cache)
+    return damages
 
 
 def _build(
-    name: str, source: ImageStore, pixels: Preprocess, place: Path, progress: Progress
+    name: str, source: ImageStore, preprocess: Preprocess, cache: Path, progress: Progress
 ) -> None:
-    shape = (len(source), *pixels.size, 3)
-    size = len(source) * _bytes(pixels)
-    free = shutil.disk_usage(place.parent).free
+    """Decode all images into a new cache, in place of a damaged one."""
+    size = len(source) * image_bytes(preprocess)
+    _check_free_space(name, size, cache.parent)
+    partial = cache.with_name(f".{cache.name}.part")
+    shutil.rmtree(partial, ignore_errors=True)  # left behind by a process that was killed
+    partial.mkdir()
+    try:
+        description = f"Decoding {name} once ({_file_size(size)} in {cache.parent})"
+        todo = progress(chunks(len(source)), description, len(source))
+        _write_pixels(partial, source, preprocess, todo)
+        if cache.exists():  # damaged: move it out of the way in one step
+            shutil.rmtree(old := cache.with_name(f".{cache.name}.old"), ignore_errors=True)
+            cache.rename(old)
+            shutil.rmtree(old, ignore_errors=True)
+        partial.rename(cache)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _write_pixels(
+    folder: Path, source: ImageStore, preprocess: Preprocess, todo: Iterable[Indices]
+) -> None:
+    shape = (len(source), *preprocess.size, 3)
+    unreadable: list[UnreadableImage] = []
+    checksums: list[str] = []
+    with (folder / PIXELS_FILE).open("wb") as file:
+        file.write(npy_header(shape))
+        chunk_results = prefetch(lambda chunk: source.try_read(chunk, preprocess), todo, depth=1)
+        for _, (pixels, failures) in chunk_results:  # the next are decoded while these are written
+            file.write(pixels.data)  # not through a memory map: a full disk has to raise an error
+            checksums += block_checksums(pixels)
+            unreadable += failures
+        file.flush()
+        os.fsync(file.fileno())
+    entries = [{"index": image.index, "reason": image.reason} for image in unreadable]
+    write_index(folder, shape, checksums, entries)
+
+
+def _check_free_space(name: str, size: int, folder: Path) -> None:
+    free = shutil.disk_usage(folder).free
     if size > free:
         raise UserError(
-            f"the decoded images of {name} take {_gigabytes(size)}, and {place.parent} has "
-            f"{_gigabytes(free)} left; free some, choose another place with --cache, or decode "
-            "every time with --no-cache"
+            f"the decoded images of {name} take {_file_size(size)}, and {folder} has "
+            f"{_file_size(free)} left; free some space, set RETOUCH_CACHE to a folder on another "
+            "disk, or use no cache"
         )
-    what = f"Decoding {name} once ({_gigabytes(size)} in {place.parent})"
-    part = place.with_name(f".{place.name}.part")
-    shutil.rmtree(part, ignore_errors=True)  # left behind by a process that was killed
-    part.mkdir()
-    try:
-        bad: list[UnreadableImage] = []
-        blocks: list[str] = []
-        with (part / PIXELS).open("wb") as file:
-            file.write(header(shape))
-            todo = progress(chunks(len(source)), what, len(source))
-            read = prefetch(lambda indices: source.try_read(indices, pixels), todo, depth=1)
-            for _, (found, unreadable) in read:  # the next are decoded while these are written
-                file.write(found.data)  # not through the map: a full disk is then an error
-                blocks += block_checksums(found)
-                bad += unreadable
-            file.flush()
-            os.fsync(file.fileno())
-        write_index(part, shape, blocks, [{"index": b.index, "why": b.why} for b in bad])
-        if place.exists():  # damaged: out of the way in one move
-            shutil.rmtree(old := place.with_name(f".{place.name}.old"), ignore_errors=True)
-            place.rename(old)
-            shutil.rmtree(old, ignore_errors=True)
-        part.rename(place)
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
 
 
 def chunks(count: int) -> list[Indices]:
+    """The indices 0 to count - 1, in chunks of up to 256."""
     return [np.arange(i, min(i + CHUNK, count)) for i in range(0, count, CHUNK)]
 
 
-def _gigabytes(size: int) -> str:
+def _file_size(size: int) -> str:
     return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{max(size / 1e6, 0.1):.1f} MB"

@@ -1,4 +1,4 @@
-"""The files of a cache of pixels, and whether they are still what was written."""
+"""The files of a cache of pixels, and checks that they are still what was written."""
 
 import hashlib
 import io
@@ -13,24 +13,24 @@ from retouch import checksummed
 from retouch.clip.preprocess import Uint8
 from retouch.errors import UserError
 
-PIXELS, INDEX = "pixels.npy", "index.json"
-BLOCK = 16
+PIXELS_FILE, INDEX_FILE = "pixels.npy", "index.json"
+BLOCK_SIZE = 16
 """Images per checksum."""
-SAMPLE = 2**26
-"""Bytes of pixels that are read to check a cache when it is opened; of a smaller one, all are."""
+SAMPLE_BYTES = 2**26
+"""Bytes of pixels that are checked when a cache is opened; a smaller cache is checked entirely."""
 
 
-def header(shape: Sequence[int]) -> bytes:
-    """How a `.npy` file of 8-bit pixels [N, H, W, 3] begins."""
-    start = io.BytesIO()
+def npy_header(shape: Sequence[int]) -> bytes:
+    """The header of a `.npy` file of 8-bit pixels, [N, H, W, 3]."""
+    stream = io.BytesIO()
     fields = {"descr": "|u1", "fortran_order": False, "shape": tuple(shape)}
-    np.lib.format.write_array_header_1_0(start, fields)
-    return start.getvalue()
+    np.lib.format.write_array_header_1_0(stream, fields)
+    return stream.getvalue()
 
 
 def block_checksums(pixels: Uint8) -> list[str]:
-    """Of images that begin with a block."""
-    return [_checksum(pixels[i : i + BLOCK].data) for i in range(0, len(pixels), BLOCK)]
+    """One checksum per block; the first image must be the first of a block."""
+    return [_checksum(pixels[i : i + BLOCK_SIZE].data) for i in range(0, len(pixels), BLOCK_SIZE)]
 
 
 def _checksum(data: bytes | memoryview) -> str:
@@ -38,59 +38,64 @@ def _checksum(data: bytes | memoryview) -> str:
 
 
 def write_index(
-    folder: Path, shape: Sequence[int], blocks: Sequence[str], bad: Sequence[dict[str, Any]]
+    folder: Path,
+    shape: Sequence[int],
+    checksums: Sequence[str],
+    unreadable: Sequence[dict[str, Any]],
 ) -> None:
-    """Beside the pixels: their shape, checksums, and which images could not be read."""
-    content = {"shape": list(shape), "bad": list(bad), "blocks": list(blocks)}
-    checksummed.write_json(folder / INDEX, content)
+    """Write the pixels' shape and checksums, and which images could not be read and why."""
+    content = {"shape": list(shape), "unreadable": list(unreadable), "checksums": list(checksums)}
+    checksummed.write_json(folder / INDEX_FILE, content)
 
 
 def read_index(folder: Path) -> dict[str, Any]:
-    return checksummed.read_json(folder / INDEX, f"delete {folder}, and it is built again")
+    return checksummed.read_json(folder / INDEX_FILE, f"delete {folder}, and it is rebuilt")
 
 
 def find_damage(folder: Path, shape: Sequence[int] | None = None, everything: bool = False) -> str:
-    """What is wrong with a cache, in words; empty where nothing is.
+    """What is wrong with a cache, in words; "" if nothing is.
 
-    Shape, type and length are always checked, the pixels by a random sample, or all of them.
+    Shape, type and length are always checked; of the pixels a random sample, or `everything`.
     """
     try:
         index = read_index(folder)
         shape = index["shape"] if shape is None else shape
         if index["shape"] != list(shape):
-            return f"{INDEX} is of {index['shape']} pixels, not {list(shape)}"
-        if not all(0 <= bad["index"] < shape[0] and bad["why"] for bad in index["bad"]):
-            return f"{INDEX} names images that are not there"
-        return _pixel_damage(folder / PIXELS, shape, index["blocks"], everything)
+            return f"{INDEX_FILE} has the shape {index['shape']} instead of {list(shape)}"
+        if not all(0 <= e["index"] < shape[0] and e["reason"] for e in index["unreadable"]):
+            return f"{INDEX_FILE} lists images that do not exist"
+        return _find_pixel_damage(folder / PIXELS_FILE, shape, index["checksums"], everything)
     except OSError as why:
         return f"{why.filename or folder}: {why.strerror}"
     except UserError:
-        return f"{INDEX} does not match its checksum"
+        return f"{INDEX_FILE} does not match its checksum"
     except (KeyError, TypeError, IndexError):
-        return f"{INDEX} is of another version"
+        return f"{INDEX_FILE} has another version"
 
 
-def _pixel_damage(file: Path, shape: Sequence[int], blocks: Sequence[str], everything: bool) -> str:
-    start, block = header(shape), BLOCK * int(np.prod(shape[1:]))
-    end = len(start) + int(np.prod(shape))
-    if len(blocks) != -(-shape[0] // BLOCK):
-        return f"{INDEX} does not have a checksum for all images"
-    if (size := file.stat().st_size) != end:
-        return f"{PIXELS} has {size:,} bytes instead of {end:,}"
+def _find_pixel_damage(
+    file: Path, shape: Sequence[int], checksums: Sequence[str], everything: bool
+) -> str:
+    header, block_bytes = npy_header(shape), BLOCK_SIZE * int(np.prod(shape[1:]))
+    expected_size = len(header) + int(np.prod(shape))
+    if len(checksums) != -(-shape[0] // BLOCK_SIZE):
+        return f"{INDEX_FILE} does not have a checksum for every image"
+    if (size := file.stat().st_size) != expected_size:
+        return f"{PIXELS_FILE} has {size:,} bytes instead of {expected_size:,}"
     with file.open("rb") as pixels:
-        if pixels.read(len(start)) != start:
-            return f"{PIXELS} does not begin as it should"
-        for number in _chosen(len(blocks), block, everything):
-            pixels.seek(len(start) + number * block)
-            if _checksum(pixels.read(block)) != blocks[number]:
-                first = number * BLOCK
-                return f"the pixels of images {first} to {first + BLOCK - 1} have changed"
+        if pixels.read(len(header)) != header:
+            return f"{PIXELS_FILE} has a wrong header"
+        for block in _blocks_to_check(len(checksums), block_bytes, everything):
+            pixels.seek(len(header) + block * block_bytes)
+            if _checksum(pixels.read(block_bytes)) != checksums[block]:
+                first = block * BLOCK_SIZE
+                return f"the pixels of images {first} to {first + BLOCK_SIZE - 1} have changed"
     return ""
 
 
-def _chosen(blocks: int, size: int, everything: bool) -> list[int]:
-    """Which blocks to look at: other ones every time, so that damage is found sooner or later."""
-    count = blocks if everything else min(blocks, max(1, SAMPLE // size))
+def _blocks_to_check(blocks: int, block_bytes: int, everything: bool) -> list[int]:
+    """A different sample every time, so that damage is found sooner or later."""
+    count = blocks if everything else min(blocks, max(1, SAMPLE_BYTES // block_bytes))
     if count == blocks:
         return list(range(blocks))
     rng = np.random.default_rng(int.from_bytes(os.urandom(8), "little"))

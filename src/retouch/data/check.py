@@ -1,79 +1,81 @@
-"""Is a data set on disk whole? Counts, classes, unreadable images, images that are there twice."""
+"""Check a data set on disk: counts, classes, unreadable images and duplicates."""
 
 import hashlib
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from retouch.data.cache import Progress, check_caches, chunks, no_progress
-from retouch.data.decode import Unreadable, parallel_map
+from retouch.data.cache import Progress, chunks, no_progress, verify_caches
+from retouch.data.decode import DecodeError, parallel_map
 from retouch.data.image_store import UnreadableImage
 from retouch.data.images import Images
-from retouch.data.sources.benchmark import Facts
+from retouch.data.sources.benchmark import DatasetFacts
 from retouch.data.splits import Splits
 from retouch.data.stream import Stream
 from retouch.errors import UserError
 
 
 @dataclass
-class Findings:
-    """What looking at every image showed."""
+class DatasetCheck:
+    """What decoding every image showed. `images` and `expected_images` are by split."""
 
     images: dict[str, int] = field(default_factory=dict)
-    expected: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    """How many make it whole; more than one number where there are several versions."""
+    expected_images: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    """How many images make it complete; several numbers if there are several versions."""
     classes: int = 0
     expected_classes: int | None = None
-    bad: list[UnreadableImage] = field(default_factory=list)
-    twins: list[tuple[str, str]] = field(default_factory=list)
-    """Where the same picture stands in train and in test."""
-    mixed: list[tuple[str, str]] = field(default_factory=list)
-    """Where the same picture stands in two classes."""
-    refusal: str | None = None
-    """Why `retouch learn` would not begin with these images."""
+    unreadable: list[UnreadableImage] = field(default_factory=list)
+    train_test_duplicates: list[tuple[str, str]] = field(default_factory=list)
+    """The locations of images that are both in train and in test."""
+    conflicting_duplicates: list[tuple[str, str]] = field(default_factory=list)
+    """The locations of images that are in two classes."""
+    training_error: str | None = None
+    """Why training on these images would be refused."""
     notes: list[str] = field(default_factory=list)
 
     @property
-    def whole(self) -> bool:
-        """Nothing is missing, all can be read, and a run could begin."""
-        counts = all(self.images.get(s, 0) in right for s, right in self.expected.items())
+    def complete(self) -> bool:
+        """Nothing is missing, every image can be read, and a run could start."""
+        counts = all(
+            self.images.get(split, 0) in counts for split, counts in self.expected_images.items()
+        )
         classes = self.expected_classes in (None, self.classes)
-        return counts and classes and not self.bad and self.refusal is None
+        return counts and classes and not self.unreadable and self.training_error is None
 
 
-def check(
+def check_dataset(
     splits: Splits,
-    facts: Facts | None = None,
+    facts: DatasetFacts | None = None,
     progress: Progress = no_progress,
-) -> Findings:
-    """Decode every image once; two are the same if they agree in every pixel."""
-    found = Findings()
+) -> DatasetCheck:
+    """Decode every image once; duplicates are images that agree in every pixel."""
+    result = DatasetCheck(training_error=_training_error(splits))
     if facts:
         for split, count in facts.images.items():
-            found.expected[split] = (count, facts.also[split]) if split in facts.also else (count,)
-        found.expected_classes = len(facts.classes)
-    found.refusal = _refusal(splits)
+            alternate = facts.alternate_images.get(split)
+            result.expected_images[split] = (count,) if alternate is None else (count, alternate)
+        result.expected_classes = len(facts.classes)
     digests: dict[str, dict[bytes, int]] = {}
     for split, images in (("train", splits.train), ("test", splits.test)):
         if images is None:
             continue
-        found.images[split] = len(images)
-        found.classes = len(images.classes)
-        found.notes += [note for note in images.notes if note not in found.notes]
-        digests[split] = _digests(images, found, progress)
+        result.images[split] = len(images)
+        result.classes = len(images.classes)
+        result.notes += [note for note in images.notes if note not in result.notes]
+        digests[split] = _decode_all(images, result, progress)
     if splits.train and splits.test:
         for digest in digests["train"].keys() & digests["test"].keys():
-            learned, judged = digests["train"][digest], digests["test"][digest]
-            pair = splits.train.store.location(learned), splits.test.store.location(judged)
-            found.twins.append(pair)
-            if _called(splits.train, learned) != _called(splits.test, judged):
-                found.mixed.append(pair)
-    found.twins.sort()
-    found.mixed.sort()
-    return found
+            train_index, test_index = digests["train"][digest], digests["test"][digest]
+            pair = splits.train.store.location(train_index), splits.test.store.location(test_index)
+            result.train_test_duplicates.append(pair)
+            if _class_of(splits.train, train_index) != _class_of(splits.test, test_index):
+                result.conflicting_duplicates.append(pair)
+    result.train_test_duplicates.sort()
+    result.conflicting_duplicates.sort()
+    return result
 
 
-def _refusal(splits: Splits) -> str | None:
-    """What `retouch learn` would say of them; nothing, where they are only to judge by."""
+def _training_error(splits: Splits) -> str | None:
+    """The error that training would raise; None if there is none, or no training images."""
     if splits.train is None:
         return None
     try:
@@ -83,40 +85,42 @@ def _refusal(splits: Splits) -> str | None:
     return None
 
 
-def _called(images: Images, index: int) -> str:
+def _class_of(images: Images, index: int) -> str:
     return images.classes[int(images.labels[index])]
 
 
-def caches_of(splits: Splits, folder: Path | None = None) -> dict[Path, str]:
-    """The caches of decoded images, and what is wrong with each, after reading every pixel."""
-    found: dict[Path, str] = {}
+def check_split_caches(splits: Splits, folder: Path | None = None) -> dict[Path, str]:
+    """The caches of both splits, and what is wrong with each; every pixel is read."""
+    damages: dict[Path, str] = {}
     for images in (splits.train, splits.test):
         if images is not None:
-            found = {**check_caches(images, folder), **found}
-    return found
+            damages = {**verify_caches(images, folder), **damages}
+    return damages
 
 
-def _digests(images: Images, findings: Findings, progress: Progress) -> dict[bytes, int]:
-    """A checksum of each picture's pixels, and where it is first."""
+def _decode_all(images: Images, result: DatasetCheck, progress: Progress) -> dict[bytes, int]:
+    """A digest of each image's pixels, and the first index that has it.
 
-    def one(index: int) -> bytes | UnreadableImage:
+    Adds unreadable images, and duplicates in another class, to `result`.
+    """
+
+    def digest_of(index: int) -> bytes | UnreadableImage:
         try:
-            picture = images.store.image(index)
-        except Unreadable as why:
+            image = images.store.image(index)
+        except DecodeError as why:
             return UnreadableImage(index, images.store.location(index), str(why))
-        digest = hashlib.blake2b(picture.tobytes(), digest_size=16, key=str(picture.size).encode())
+        digest = hashlib.blake2b(image.tobytes(), digest_size=16, key=str(image.size).encode())
         return digest.digest()
 
-    found: dict[bytes, int] = {}
-    for part in progress(chunks(len(images)), f"Looking at {images.name}", len(images)):
-        start = int(part[0])
-        for place, result in enumerate(parallel_map(one, len(part), start)):
-            if isinstance(result, UnreadableImage):
-                findings.bad.append(result)
+    first_index: dict[bytes, int] = {}
+    for chunk in progress(chunks(len(images)), f"Checking {images.name}", len(images)):
+        start = int(chunk[0])
+        for index, digest in enumerate(parallel_map(digest_of, len(chunk), start), start):
+            if isinstance(digest, UnreadableImage):
+                result.unreadable.append(digest)
                 continue
-            index = start + place
-            first = found.setdefault(result, index)
-            if _called(images, first) != _called(images, index):
+            first = first_index.setdefault(digest, index)
+            if _class_of(images, first) != _class_of(images, index):
                 pair = images.store.location(first), images.store.location(index)
-                findings.mixed.append(pair)
-    return found
+                result.conflicting_duplicates.append(pair)
+    return first_index

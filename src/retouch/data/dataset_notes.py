@@ -1,8 +1,8 @@
-"""What a user should know of their images before a model learns from them.
+"""Notes on problems in a data set that a user should know of before training.
 
-The same image in two classes teaches a contradiction; one that is learned from and judged by makes
-the result look better than it is. Both are found by the files' bytes: only files of the same size
-are opened, so this is cheap enough to be done before every run.
+The same image in two classes teaches a contradiction; one that is both in train and in test makes
+the result look better than it is. Duplicates are found by comparing the files' bytes: only files of
+the same size are opened, so this is cheap enough to do before every run.
 """
 
 from collections.abc import Iterable
@@ -15,124 +15,126 @@ from retouch.data.file_range import FileRange
 from retouch.data.images import Images
 from retouch.data.splits import Splits
 
-MOST_IMAGES = 200_000
-"""In larger sets no duplicates are looked for; `retouch datasets check` does it for any."""
-MOST_OPENED = 20_000
-MOST_BYTES = 2 << 30
-_EDGE = 4096
-"""Bytes at the beginning and at the end of a file that are compared first."""
+MAX_IMAGES = 200_000
+"""Larger sets are not searched for duplicates; `retouch datasets check` searches any set."""
+MAX_OPENED_FILES = 20_000
+MAX_COMPARED_BYTES = 2 << 30
+_EDGE_BYTES = 4096
+"""Bytes at the start and at the end of a file that are compared first."""
 
-Place = tuple[Images, int]
+Entry = tuple[Images, int]
+"""An image: the split that it is in, and its index there."""
+_Candidate = tuple[Entry, FileRange]
 
 
 @dataclass
 class Duplicates:
-    """Where the same bytes lie twice, as pairs of places."""
+    """The locations of images whose files are identical, as pairs."""
 
-    classes: list[tuple[str, str]] = field(default_factory=list)
+    across_classes: list[tuple[str, str]] = field(default_factory=list)
     """In two classes."""
-    parts: list[tuple[str, str]] = field(default_factory=list)
-    """In what is learned from and in what is judged by."""
-    within: list[tuple[str, str]] = field(default_factory=list)
-    """In one class of images that are still to be divided."""
+    across_splits: list[tuple[str, str]] = field(default_factory=list)
+    """In train and in test."""
+    within_class: list[tuple[str, str]] = field(default_factory=list)
+    """In the same class of images that are not split yet."""
     complete: bool = True
-    """False where there were too many images to look at all."""
+    """False if there were too many images to compare all."""
 
     def notes(self, source: str) -> list[str]:
-        told = (
-            (self.classes, "in two classes"),
-            (self.parts, "both learned from and judged by"),
-            (self.within, "there twice, so that it may be both learned from and judged by"),
+        kinds = (
+            (self.across_classes, "in two classes"),
+            (self.across_splits, "both in train and in test"),
+            (self.within_class, "duplicated, and may end up both in train and in test"),
         )
-        said = [
-            f"{source}: {_images(pairs)} {what}, such as {pairs[0][0]} and {pairs[0][1]}"
-            for pairs, what in told
+        notes = [
+            f"{source}: {_image_count(pairs)} {what}, such as {pairs[0][0]} and {pairs[0][1]}"
+            for pairs, what in kinds
             if pairs
         ]
         if not self.complete:
-            said.append(f"{source}: it is too large to look for images that are there twice")
-        return said
+            notes.append(f"{source}: has too many images to search for duplicates")
+        return notes
 
 
-def dataset_notes(splits: Splits) -> Splits:
-    """The same images, with notes on duplicates and on classes of a single image."""
-    first = splits.train or splits.test
-    if first is None or splits.train is None:
+def add_dataset_notes(splits: Splits) -> Splits:
+    """The same images, with notes on duplicates and on classes with a single image."""
+    if splits.train is None:
         return splits
-    said = [*find_duplicates(splits).notes(first.name), *_single(splits.train)]
-    train = replace(splits.train, notes=[*splits.train.notes, *said])
+    notes = [
+        *find_duplicates(splits).notes(splits.train.name),
+        *_single_image_note(splits.train),
+    ]
+    train = replace(splits.train, notes=[*splits.train.notes, *notes])
     return Splits(train, splits.test)
 
 
 def find_duplicates(splits: Splits) -> Duplicates:
-    """Images whose files are the same, byte by byte."""
+    """Images whose files are identical, byte by byte."""
     parts = [images for images in (splits.train, splits.test) if images is not None]
-    found = Duplicates(complete=sum(map(len, parts)) <= MOST_IMAGES)
-    if not found.complete:
-        return found
-    for group in _same_files(parts, found):
-        _compare(group, len(parts) > 1, found)
-    return found
+    duplicates = Duplicates(complete=sum(map(len, parts)) <= MAX_IMAGES)
+    if not duplicates.complete:
+        return duplicates
+    for group in _identical_files(parts, duplicates):
+        _classify(group, len(parts) > 1, duplicates)
+    return duplicates
 
 
-def _compare(group: list[Place], divided: bool, found: Duplicates) -> None:
-    """Of images that are all the same, each against the first."""
-    (first, at), *others = group
+def _classify(group: list[Entry], is_split: bool, duplicates: Duplicates) -> None:
+    """Compare identical images by class and split, each with the first."""
+    (first, first_index), *others = group
     for images, index in others:
-        pair = first.store.location(at), images.store.location(index)
-        if first.classes[first.labels[at]] != images.classes[images.labels[index]]:
-            found.classes.append(pair)
+        pair = first.store.location(first_index), images.store.location(index)
+        if first.classes[first.labels[first_index]] != images.classes[images.labels[index]]:
+            duplicates.across_classes.append(pair)
         elif first is not images:
-            found.parts.append(pair)
-        elif not divided:
-            found.within.append(pair)
+            duplicates.across_splits.append(pair)
+        elif not is_split:
+            duplicates.within_class.append(pair)
 
 
-def _same_files(parts: list[Images], found: Duplicates) -> Iterable[list[Place]]:
-    sizes: dict[int, list[tuple[Place, FileRange]]] = {}
+def _identical_files(parts: list[Images], duplicates: Duplicates) -> Iterable[list[Entry]]:
+    by_size: dict[int, list[_Candidate]] = {}
     for images in parts:
         for index in range(len(images)):
-            extent = images.store.file_range(index)
-            if extent is not None and extent.size:
-                sizes.setdefault(extent.size, []).append(((images, index), extent))
-    candidates = [group for group in sizes.values() if len(group) > 1]
-    if sum(map(len, candidates)) > MOST_OPENED:
-        found.complete = False
+            file_range = images.store.file_range(index)
+            if file_range is not None and file_range.size:
+                by_size.setdefault(file_range.size, []).append(((images, index), file_range))
+    candidates = [group for group in by_size.values() if len(group) > 1]
+    if sum(map(len, candidates)) > MAX_OPENED_FILES:
+        duplicates.complete = False
         return
-    left = MOST_BYTES
+    remaining = MAX_COMPARED_BYTES
     for group in candidates:
-        for alike in _grouped(group, _EDGE):
-            left -= sum(extent.size for _, extent in alike)
-            if left < 0:
-                found.complete = False
+        for same_edges in _group_by_content(group, _EDGE_BYTES):
+            remaining -= sum(file_range.size for _, file_range in same_edges)
+            if remaining < 0:
+                duplicates.complete = False
                 return
-            for same in _grouped(alike, None):
-                yield [place for place, _ in same]
+            for identical in _group_by_content(same_edges, None):
+                yield [entry for entry, _ in identical]
 
 
-def _grouped(
-    group: list[tuple[Place, FileRange]], edge: int | None
-) -> Iterable[list[tuple[Place, FileRange]]]:
-    """Those with the same bytes, or the same bytes at both ends."""
-    by_content: dict[bytes, list[tuple[Place, FileRange]]] = {}
-    for place, extent in group:
-        content = extent.read(edge)
+def _group_by_content(group: list[_Candidate], edge: int | None) -> Iterable[list[_Candidate]]:
+    """Groups of two or more with the same bytes, or with the same first and last `edge` bytes."""
+    by_digest: dict[bytes, list[_Candidate]] = {}
+    for entry, file_range in group:
+        content = file_range.read(edge)
         if content is not None:
             digest = blake2b(content, digest_size=16).digest()
-            by_content.setdefault(digest, []).append((place, extent))
-    return [same for same in by_content.values() if len(same) > 1]
+            by_digest.setdefault(digest, []).append((entry, file_range))
+    return [same for same in by_digest.values() if len(same) > 1]
 
 
-def _single(images: Images) -> list[str]:
-    """A sentence on classes that have only one image to learn from."""
+def _single_image_note(images: Images) -> list[str]:
+    """A note on classes that have only one image to learn from."""
     counts = np.bincount(images.labels, minlength=len(images.classes))
-    alone = np.flatnonzero(counts == 1)
-    if not len(alone):
+    single = np.flatnonzero(counts == 1)
+    if not len(single):
         return []
-    have = "1 class has" if len(alone) == 1 else f"{len(alone):,} classes have"
-    example = images.classes[int(alone[0])]
+    have = "1 class has" if len(single) == 1 else f"{len(single):,} classes have"
+    example = images.classes[int(single[0])]
     return [f"{images.name}: {have} a single image to learn from, such as {example!r}"]
 
 
-def _images(pairs: list[tuple[str, str]]) -> str:
+def _image_count(pairs: list[tuple[str, str]]) -> str:
     return "1 image is" if len(pairs) == 1 else f"{len(pairs):,} images are"

@@ -1,8 +1,8 @@
-"""Which images a run learns from and is judged by, in a few numbers that outlive a move or a copy.
+"""Fingerprints of a run's images that stay the same when the data is moved or copied.
 
-A run that goes on must see the images that it began with. Their paths and times change when data is
-copied to another machine, and to read a hundred thousand of them again would take too long: names
-and sizes of all are compared, the bytes of some, and all that is in memory.
+A resumed run must see the images that it started with. Paths and times change when data is copied
+to another machine, and reading a hundred thousand images again would take too long. So names and
+sizes of all files are compared, the bytes of a sample, and everything that is in memory.
 """
 
 import hashlib
@@ -16,11 +16,11 @@ from retouch.data.image_store import ImageStore
 from retouch.data.images import Images
 from retouch.data.pairs import Pairs
 
-SAMPLE = 64
-"""So many pictures, spread evenly over the set, are also compared by their bytes."""
-_MOST = 2**20  # bytes read of each
+SAMPLE_SIZE = 64
+"""How many images, spread evenly over the set, are also compared by their bytes."""
+_MAX_BYTES = 2**20  # of each of them
 
-SETS = {
+SET_DESCRIPTIONS = {
     "train": "training images",
     "test": "test images",
     "control": "a control set",
@@ -29,52 +29,60 @@ SETS = {
 
 
 def images_identity(images: Images) -> dict[str, Any]:
-    """Of labelled images: the pictures, and what is said of them."""
-    said = hashlib.sha256(json.dumps(images.classes).encode() + images.labels.tobytes())
+    """The fingerprint of labelled images."""
+    labels = hashlib.sha256(json.dumps(images.classes).encode() + images.labels.tobytes())
     if images.captions is not None:
-        said.update(images.captions.raw)
+        labels.update(images.captions.raw)
     return {
         "images": len(images),
         "classes": len(images.classes),
-        "files": _files(images.store),
-        "labels": said.hexdigest(),
+        "files": _fingerprint(images.store),
+        "labels": labels.hexdigest(),
     }
 
 
 def pairs_identity(pairs: Pairs) -> dict[str, Any]:
-    """Of images with captions."""
-    said = hashlib.sha256(pairs.captions.raw).hexdigest()
-    return {"images": len(pairs), "files": _files(pairs.store), "labels": said}
+    """The fingerprint of images with captions."""
+    captions = hashlib.sha256(pairs.captions.raw).hexdigest()
+    return {"images": len(pairs), "files": _fingerprint(pairs.store), "labels": captions}
 
 
-def _files(pictures: ImageStore) -> str:
-    everything = np.arange(len(pictures))
+def _fingerprint(store: ImageStore) -> str:
     digest = hashlib.sha256()
-    for mark in pictures.identifiers(everything):
-        digest.update(len(mark).to_bytes(4, "little") + mark)
-    some = np.linspace(0, len(pictures) - 1, min(SAMPLE, len(pictures))).astype(np.int64)
-    for index in np.unique(some):
-        with suppress(OSError):  # what cannot be read has a mark, and is told of later
-            digest.update(hashlib.sha256(pictures.leading_bytes(int(index), _MOST)).digest())
+    for identifier in store.identifiers(np.arange(len(store))):
+        digest.update(len(identifier).to_bytes(4, "little") + identifier)
+    sample = np.linspace(0, len(store) - 1, min(SAMPLE_SIZE, len(store))).astype(np.int64)
+    for index in np.unique(sample):
+        with suppress(OSError):  # an unreadable file has an identifier, and is reported later
+            digest.update(hashlib.sha256(store.leading_bytes(int(index), _MAX_BYTES)).digest())
     return digest.hexdigest()
 
 
-def difference(kind: str, then: dict[str, Any] | None, now: dict[str, Any] | None) -> str:
-    """In what a set differs from the one a run began with, in words; empty where it does not."""
-    if then == now:
+def describe_difference(
+    kind: str, before: dict[str, Any] | None, now: dict[str, Any] | None
+) -> str:
+    """How a set differs from the one that a run started with, in words; "" if it does not.
+
+    The words follow "the run was started". `kind` is a key of `SET_DESCRIPTIONS`.
+    """
+    if before == now:
         return ""
-    what = SETS[kind]
-    if then is None or now is None:
-        return f"without {what}" if then is None else f"with {what}, and there is none now"
+    description = SET_DESCRIPTIONS[kind]
+    if before is None or now is None:
+        return (
+            f"without {description}"
+            if before is None
+            else f"with {description}, and there is none now"
+        )
     counts = [
-        f"{then[key]:,} {key} then, {now[key]:,} now"
+        f"{before[key]:,} {key} then, {now[key]:,} now"
         for key in ("images", "classes")
-        if then.get(key) != now.get(key)
+        if before.get(key) != now.get(key)
     ]
     if counts:
-        why = counts[0]
-    elif then["files"] != now["files"]:
-        why = "as many as now, but not the same"
+        difference = counts[0]
+    elif before["files"] != now["files"]:
+        difference = "as many as now, but not the same"
     else:
-        why = "the same images, but with other labels or names"
-    return f"with other {what.removeprefix('a ')} ({why})"
+        difference = "the same images, but with other labels or names"
+    return f"with other {description.removeprefix('a ')} ({difference})"

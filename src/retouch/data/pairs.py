@@ -1,42 +1,46 @@
-"""Images with captions, for methods that hold on to what a model knew by such pairs."""
+"""Images with captions, the reference data of methods that preserve what a model knew."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
 from retouch.clip.preprocess import Preprocess, Uint8
-from retouch.data.image_store import FileStore, ImageStore, Indices
-from retouch.data.sources import coco, table, webdataset
+from retouch.data.file_store import FileStore
+from retouch.data.image_store import ImageStore, Indices
+from retouch.data.sources import coco, table
+from retouch.data.sources.tar_shards import list_shards, scan_shards
 from retouch.data.string_array import StringArray
 from retouch.data.text_files import read_json
 from retouch.errors import UserError
 
+_COCO_CAPTIONS = ("annotations/captions_val2017.json", "captions.json")
+
 
 @dataclass
 class Pairs:
-    """Pictures with a caption each."""
+    """Images, each with a caption."""
 
     name: str
     """The name of the data set in messages and reports."""
     captions: StringArray
-    """One per picture."""
+    """One per image."""
     store: ImageStore
-    """The pictures, not decoded yet."""
+    """The images, not decoded yet."""
 
     def __len__(self) -> int:
         return len(self.captions)
 
-    def read(self, indices: Indices, pixels: Preprocess, out: Uint8 | None = None) -> Uint8:
-        """Read pictures as the model takes them, [B, H, W, 3].
+    def read(self, indices: Indices, preprocess: Preprocess, out: Uint8 | None = None) -> Uint8:
+        """Read images as the model takes them, [B, H, W, 3].
 
         Args:
             indices: Their positions.
-            pixels: The size and crop that the model wants.
+            preprocess: The size and crop that the model wants.
             out: An array to read them into. Default: a new one.
         """
-        return self.store.read(indices, pixels, out)
+        return self.store.read(indices, preprocess, out)
 
     def texts(self, indices: Indices) -> list[str]:
-        """The captions of some pictures.
+        """The captions of some images.
 
         Args:
             indices: Their positions.
@@ -45,29 +49,29 @@ class Pairs:
 
 
 def read_pairs(source: str | Path) -> Pairs:
-    """Read images with captions.
+    """Images with captions. No image is decoded yet.
 
     Args:
-        source: Tar shards as img2dataset writes them (CC12M and others), a table with captions, or
-            a folder of COCO.
+        source: A tar shard or a folder of them (CC12M and others, as img2dataset writes them), a
+            table with the columns `path` and `caption`, or a folder with COCO's captions.
     """
     path = Path(source)
-    if table.recognises(path):
-        return _from_table(path)
-    shards = [path] if path.suffix == ".tar" and path.is_file() else webdataset.shards_of(path)
+    if table.matches(path):
+        return _read_table(path)
+    shards = [path] if path.suffix == ".tar" and path.is_file() else list_shards(path)
     if shards:
-        pictures, texts = webdataset.scan(shards, "txt")
-        return Pairs(str(path), StringArray(text.strip() for text in texts), pictures)
-    for name in ("annotations/captions_val2017.json", "captions.json"):
+        store, texts = scan_shards(shards, "txt")
+        return Pairs(str(path), StringArray(text.strip() for text in texts), store)
+    for name in _COCO_CAPTIONS:
         if (path / name).is_file():
-            return _from_coco(path, path / name)
+            return _read_coco(path, path / name)
     raise UserError(
-        f"{path} holds no images with captions: neither tar shards of .jpg and .txt, nor a .csv, "
-        ".tsv or .jsonl of path and caption, nor COCO's captions"
+        f"{path} has no images with captions; give tar shards of .jpg and .txt files, a .csv, .tsv "
+        "or .jsonl file with paths and captions, or a folder with COCO's captions"
     )
 
 
-def _from_table(file: Path) -> Pairs:
+def _read_table(file: Path) -> Pairs:
     names, captions = StringArray(), StringArray()
     for path, _, caption, _ in table.rows(file):
         if not caption:
@@ -77,10 +81,11 @@ def _from_table(file: Path) -> Pairs:
     return Pairs(str(file), captions, FileStore(file.parent, names))
 
 
-def _from_coco(folder: Path, file: Path) -> Pairs:
-    found, images = read_json(file), coco.images_of(folder)
-    with coco.well_formed(file):
-        files = {image["id"]: coco.file_name(image) for image in found["images"]}
-        said = sorted(found["annotations"], key=lambda a: (a["image_id"], a["id"]))
-        pictures = FileStore(images, [files[a["image_id"]] for a in said])
-        return Pairs(str(folder), StringArray(a["caption"].strip() for a in said), pictures)
+def _read_coco(folder: Path, file: Path) -> Pairs:
+    content, images = read_json(file), coco.image_folder(folder)
+    with coco.explain_format_errors(file):
+        files = {image["id"]: coco.file_name(image) for image in content["images"]}
+        annotations = sorted(content["annotations"], key=lambda a: (a["image_id"], a["id"]))
+        captions = StringArray(a["caption"].strip() for a in annotations)
+        store = FileStore(images, [files[a["image_id"]] for a in annotations])
+        return Pairs(str(folder), captions, store)

@@ -1,4 +1,4 @@
-"""Load what is needed next while the device is busy with what is there, and read what it found."""
+"""Load the next batches while the device is busy, and read its results without waiting."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -17,67 +17,67 @@ R = TypeVar("R")
 
 
 def prefetch(load: Callable[[T], R], items: Iterable[T], depth: int = 2) -> Iterator[tuple[T, R]]:
-    """Each item with what `load` makes of it, in order; up to `depth` are loaded in advance.
+    """Each item with `load(item)`, in order; up to `depth` items are loaded in advance.
 
-    The first are loaded from now on, even if nobody asks for them yet.
+    Loading starts with this call, not with the first `next`.
     """
-    pool, todo = thread_pool(depth, "ahead"), iter(items)
-    waiting = deque((item, pool.submit(load, item)) for item in islice(todo, depth))
+    pool, remaining = thread_pool(depth, "prefetch"), iter(items)
+    pending = deque((item, pool.submit(load, item)) for item in islice(remaining, depth))
 
-    def in_turn() -> Iterator[tuple[T, R]]:
+    def results() -> Iterator[tuple[T, R]]:
         try:
-            for item in todo:
-                waiting.append((item, pool.submit(load, item)))
-                first, loaded = waiting.popleft()
-                yield first, loaded.result()
-            while waiting:
-                first, loaded = waiting.popleft()
-                yield first, loaded.result()
+            for next_item in remaining:
+                pending.append((next_item, pool.submit(load, next_item)))
+                item, loaded = pending.popleft()
+                yield item, loaded.result()
+            while pending:
+                item, loaded = pending.popleft()
+                yield item, loaded.result()
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 
-    return in_turn()
+    return results()
 
 
 class _Readable(Protocol):
-    def read(self, indices: Indices, pixels: Preprocess, out: Uint8 | None = None) -> Uint8: ...
+    def read(self, indices: Indices, preprocess: Preprocess, out: Uint8 | None = None) -> Uint8: ...
 
 
 def read_to_device(
-    images: _Readable, indices: Indices, pixels: Preprocess, device: torch.device
+    images: _Readable, indices: Indices, preprocess: Preprocess, device: torch.device
 ) -> Tensor:
-    """Read these and send them to the device, which goes on computing meanwhile."""
+    """Read these images and copy them to the device without interrupting its work."""
     if device.type != "cuda":
-        return torch.from_numpy(images.read(indices, pixels)).to(device)
-    shape = len(indices), *pixels.size, 3
-    found = torch.empty(shape, dtype=torch.uint8, pin_memory=True)
-    images.read(indices, pixels, found.numpy())
-    return to_device(found, device)
+        return torch.from_numpy(images.read(indices, preprocess)).to(device)
+    shape = len(indices), *preprocess.size, 3
+    pixels = torch.empty(shape, dtype=torch.uint8, pin_memory=True)
+    images.read(indices, preprocess, pixels.numpy())
+    return to_device(pixels, device)
 
 
 def to_device(tensor: Tensor, device: torch.device) -> Tensor:
-    """To the device, which goes on computing meanwhile; only what is asked of it next waits."""
+    """Copy to the device on a side stream; only work that is queued afterwards waits for it."""
     if device.type != "cuda":
         return tensor.to(device)
-    reachable = tensor if tensor.is_pinned() else tensor.pin_memory()  # for a GPU by itself
-    here, aside = torch.cuda.current_stream(device), side_stream(device, "loading")
-    with torch.cuda.stream(aside):
-        there = reachable.to(device, non_blocking=True)
-    here.wait_stream(aside)
-    there.record_stream(here)
-    return there
+    pinned = tensor if tensor.is_pinned() else tensor.pin_memory()
+    current, side = torch.cuda.current_stream(device), side_stream(device, "loading")
+    with torch.cuda.stream(side):
+        copy = pinned.to(device, non_blocking=True)
+    current.wait_stream(side)
+    copy.record_stream(current)
+    return copy
 
 
 def read_later(value: Tensor) -> Callable[[], float]:
-    """A number on its way from the device; who asks for it does not wait for any later work."""
-    there = value.detach().to("cpu", non_blocking=True)
+    """Start copying a number from the device; the result waits for the copy, not for later work."""
+    copy = value.detach().to("cpu", non_blocking=True)
     if value.device.type != "cuda":
-        return there.item
-    arrives = torch.cuda.Event()
-    arrives.record()
+        return copy.item
+    copied = torch.cuda.Event()
+    copied.record()
 
     def read() -> float:
-        arrives.synchronize()
-        return there.item()
+        copied.synchronize()
+        return copy.item()
 
     return read

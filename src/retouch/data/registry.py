@@ -1,4 +1,4 @@
-"""Read labelled images: a benchmark by its name, or anyone's own by where they lie.
+"""Read labelled images: a benchmark by its name, or your own by their path.
 
 A new source is a file in `sources/` and a line here.
 """
@@ -28,73 +28,78 @@ from retouch.data.splits import Splits
 from retouch.errors import UserError
 
 BENCHMARKS = {
-    each.name: each
-    for each in (
-        Benchmark("aircraft", aircraft.read, aircraft.MARKS),
-        Benchmark("birdsnap", birdsnap.read, birdsnap.MARKS),
-        Benchmark("cars", cars.read, cars.MARKS),
-        Benchmark("cifar100", cifar100.read, cifar100.MARKS),
-        Benchmark("cub", cub.read, cub.MARKS),
-        Benchmark("gtsrb", gtsrb.read, gtsrb.MARKS),
-        Benchmark("imagenet", imagenet.read, imagenet.MARKS),
-        Benchmark("imagenet-raw", imagenet.read, imagenet.MARKS, like="imagenet"),
-        Benchmark("coco", coco.read, coco.MARKS),
+    benchmark.name: benchmark
+    for benchmark in (
+        Benchmark("aircraft", aircraft.read, aircraft.MARKER_PATHS),
+        Benchmark("birdsnap", birdsnap.read, birdsnap.MARKER_PATHS),
+        Benchmark("cars", cars.read, cars.MARKER_PATHS),
+        Benchmark("cifar100", cifar100.read, cifar100.MARKER_PATHS),
+        Benchmark("cub", cub.read, cub.MARKER_PATHS),
+        Benchmark("gtsrb", gtsrb.read, gtsrb.MARKER_PATHS),
+        Benchmark("imagenet", imagenet.read, imagenet.MARKER_PATHS),
+        Benchmark("imagenet-raw", imagenet.read, imagenet.MARKER_PATHS, variant_of="imagenet"),
+        Benchmark("coco", coco.read, coco.MARKER_PATHS),
     )
 }
 
 
 @dataclass(frozen=True)
 class SourceFormat:
-    """A form in which people keep images of their own."""
+    """A format in which people keep their own images."""
 
-    what: str
-    recognises: Callable[[Path], bool]
+    description: str
+    matches: Callable[[Path], bool]
     read: Callable[[Path], Splits]
 
 
-# The first that recognises a path reads it.
+# The first format that matches a path reads it.
 SOURCE_FORMATS = {
-    "table": SourceFormat("a .csv, .tsv or .jsonl of path and label", table.recognises, table.read),
+    "table": SourceFormat(
+        "a .csv, .tsv or .jsonl file with paths and labels", table.matches, table.read
+    ),
     "webdataset": SourceFormat(
-        "tar shards as CLIP_benchmark has", webdataset.recognises, webdataset.read
+        "tar shards in CLIP_benchmark's layout", webdataset.matches, webdataset.read
     ),
     "huggingface": SourceFormat(
-        "a saved `datasets` data set", huggingface.recognises, huggingface.read
+        "a data set saved by `datasets`", huggingface.matches, huggingface.read
     ),
-    "folders": SourceFormat("a folder of images per class", Path.is_dir, folder.read),
+    "folders": SourceFormat(
+        "a folder with one folder of images per class", Path.is_dir, folder.read
+    ),
 }
 
 
 def data_root(root: str | Path | None = None) -> Path:
-    """Where benchmarks lie: as asked for, or `RETOUCH_DATA`, or `data` in this folder."""
+    """The folder that holds the benchmarks: `root`, else `RETOUCH_DATA`, else `data`."""
     return Path(root or os.environ.get("RETOUCH_DATA") or "data")
 
 
 def read_data(source: str | Path, root: str | Path | None = None) -> Splits:
-    """Find the images of a source. None is decoded yet.
+    """The labelled images of a source. No image is decoded yet.
 
     Args:
-        source: The name of a benchmark (`retouch datasets` lists them); a path to class folders, a
-            table, tar shards or a saved Hugging Face data set; or `hf:OWNER/NAME`.
-        root: The folder in which benchmarks are looked for. Default: `RETOUCH_DATA`, or `data` in
-            the current folder.
+        source: The name of a benchmark (see `retouch datasets`), which is looked for in `root`; a
+            path to class folders, a table, tar shards or a saved data set; or `hf:OWNER/NAME`.
+        root: The folder that holds the benchmarks; `RETOUCH_DATA` or `data` if not given.
     """
     name = str(source)
     path = Path(source)
     if name in BENCHMARKS:
-        for place in (data_root(root), path):
-            if BENCHMARKS[name].find(place):
-                return BENCHMARKS[name].read(place)
+        benchmark = BENCHMARKS[name]
+        for location in (data_root(root), path):
+            if benchmark.find(location):
+                return benchmark.read(location)
         if not path.exists():
-            BENCHMARKS[name].refuse(data_root(root))
+            benchmark.raise_not_found(data_root(root))
     if name.startswith(huggingface.PREFIX):
         return huggingface.read_hub(name)
-    for form in SOURCE_FORMATS.values():
-        if form.recognises(path):
-            return form.read(path)
+    for source_format in SOURCE_FORMATS.values():
+        if source_format.matches(path):
+            return source_format.read(path)
     close = get_close_matches(name, BENCHMARKS, 1)
+    descriptions = ", ".join(form.description for form in SOURCE_FORMATS.values())
     raise UserError(
-        f"{name} is no data: no benchmark ({', '.join(BENCHMARKS)}) and no path to "
-        f"{', '.join(form.what for form in SOURCE_FORMATS.values())}"
+        f"{name} is an unknown data set or path; give the name of a benchmark "
+        f"({', '.join(BENCHMARKS)}), or the path of {descriptions}"
         + (f". Did you mean {close[0]}?" if close else "")
     )

@@ -1,7 +1,7 @@
-"""What the parts of a data set are called, and what each is for.
+"""What the splits of a data set are called, and what each is used for.
 
-People write train, Training, val, valid, validation, test or Testing. Here is decided once, for
-folders, tables, shards and `datasets`, what is learned from and what is judged by.
+People write train, Training, val, valid, validation, test or Testing. This decides once, for
+folders, tables, shards and `datasets`, which split is for training and which for evaluation.
 """
 
 from collections.abc import Iterable
@@ -21,56 +21,56 @@ _ROLES: dict[str, Role] = {
     "test": "test",
     "testing": "test",
 }
-NAMES = ", ".join(_ROLES)
+KNOWN_NAMES = ", ".join(_ROLES)
 
 
 def role_of(name: str) -> Role | None:
-    """What a part with this name is for, in any case; None where it names no part."""
+    """What a split with this name is for, ignoring case; None if it is not the name of a split."""
     return _ROLES.get(name.strip().lower())
 
 
 @dataclass(frozen=True)
-class SplitParts:
-    """Which part is learned from, which judged by, and which is left alone."""
+class SplitAssignment:
+    """Which split is used for training, which for testing, and which is not used."""
 
     train: str | None
     test: str | None
     unused: str | None
 
     @property
-    def plain(self) -> bool:
-        """Whether there is nothing to explain: a part is called test, and the other one train."""
+    def is_standard(self) -> bool:
+        """Whether there is nothing to explain: one split is called test, and the other train."""
         names = {self.train, self.test} <= {"train", "test", None}
         return names and self.test is not None and self.unused is None
 
-    def note(self, source: str, end: str = "") -> str:
-        """A sentence for the user; `end` is a slash where the parts are folders."""
+    def note(self, source: str, suffix: str = "") -> str:
+        """A sentence for the user; `suffix` is a slash if the splits are folders."""
         if self.train is None:
-            said = f"{self.test}{end} is to judge by, and there is no part to learn from"
+            note = f"{self.test}{suffix} is for testing, and there is no training split"
         elif self.test is None:
-            said = f"{self.train}{end} is to learn from, and there is no part to judge by"
+            note = f"{self.train}{suffix} is for training, and there is no test split"
         else:
-            said = f"{self.train}{end} is to learn from, {self.test}{end} to judge by"
+            note = f"{self.train}{suffix} is for training, {self.test}{suffix} for testing"
         if self.unused is not None:
-            said += f"; {self.unused}{end} is not used, since there is {self.test}{end}"
-        return f"{source}: {said}"
+            note += f"; {self.unused}{suffix} is not used, because there is {self.test}{suffix}"
+        return f"{source}: {note}"
 
 
-def choose_parts(source: str, names: Iterable[str]) -> SplitParts:
-    """The test part judges; without one the validation part does, which is else not used.
+def assign_splits(source: str, names: Iterable[str]) -> SplitAssignment:
+    """The test split is for testing; without one the validation split is, else it is not used.
 
-    No name may stand for the same part as another.
+    Two names with the same role are an error.
     """
-    found: dict[Role, str] = {}
+    name_of: dict[Role, str] = {}
     for name in names:
         role = role_of(name)
         if role is None:
             continue
-        if role in found:
+        if role in name_of:
             raise UserError(
-                f"{source} has both {found[role]!r} and {name!r}, which mean the same; keep one, "
+                f"{source} has both {name_of[role]!r} and {name!r}, which mean the same; keep one, "
                 "or move its images into the other"
             )
-        found[role] = name
-    test, val = found.get("test"), found.get("val")
-    return SplitParts(found.get("train"), test or val, val if test else None)
+        name_of[role] = name
+    test, val = name_of.get("test"), name_of.get("val")
+    return SplitAssignment(name_of.get("train"), test or val, val if test else None)

@@ -1,4 +1,4 @@
-"""What a source holds: images to learn from, images to judge by, or images not yet divided."""
+"""What a source contains: training images, test images, or images that are not split yet."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,56 +11,56 @@ from retouch.errors import UserError
 
 @dataclass(frozen=True)
 class Splits:
-    """The images of a source."""
+    """The images of a source. Without `test`, `train` has all of them."""
 
     train: Images | None = None
-    """Images to learn from; without `test`, all there are."""
+    """Images to train on."""
     test: Images | None = None
-    """Images to evaluate on, if the source has such a part."""
+    """Images to evaluate on."""
 
     def train_and_test(self, holdout: float = 0.2, seed: int = 0) -> tuple[Images, Images]:
-        """Images to learn from and images to evaluate on.
+        """Training images and test images.
 
         Args:
-            holdout: Where the source has no test part, the share of every class to hold out as one.
-            seed: Seeds which images are held out.
+            holdout: The share of every class that is held out for testing, if the source has no
+                test split.
+            seed: Determines which images are held out.
         """
         if self.train is None:
             name = self.test.name if self.test else "this source"
-            raise UserError(f"{name} has no images to learn from; use it as --control")
+            raise UserError(f"{name} has no images to learn from; use it as a control set")
         return (self.train, self.test) if self.test else _hold_out(self.train, holdout, seed)
 
     def evaluation_images(self) -> Images:
-        """The images to evaluate on: the test part, or all if there is none."""
-        found = self.test or self.train
-        assert found is not None
-        return found
+        """The test images; all images if the source is not split."""
+        images = self.test or self.train
+        assert images is not None
+        return images
 
-    def each(self, change: Callable[[Images], Images]) -> "Splits":
-        """Change both parts in the same way.
+    def map(self, change: Callable[[Images], Images]) -> "Splits":
+        """Change each split that exists.
 
         Args:
-            change: Makes new images of old ones.
+            change: Returns what takes the place of the images of a split.
         """
-        train, test = (part and change(part) for part in (self.train, self.test))
+        train, test = (images and change(images) for images in (self.train, self.test))
         return Splits(train, test)
 
 
 def _hold_out(images: Images, share: float, seed: int) -> tuple[Images, Images]:
     if not 0 < share < 1:
         raise UserError(f"holdout={share} is not a share between 0 and 1, such as 0.2")
-    kept = np.zeros(len(images), bool)
-    by_class = np.argsort(images.labels, kind="stable")
-    ends = np.cumsum(np.bincount(images.labels, minlength=len(images.classes)))
     counts = np.bincount(images.labels, minlength=len(images.classes))
-    few = [images.classes[int(label)] for label in np.flatnonzero(counts == 1)]
-    if few:
-        others = f" (so have {len(few) - 1:,} more)" if len(few) > 1 else ""
+    single = [images.classes[int(label)] for label in np.flatnonzero(counts == 1)]
+    if single:
+        others = f" (and {len(single) - 1:,} more)" if len(single) > 1 else ""
         raise UserError(
-            f"{images.name}: the class {few[0]!r} has a single image{others}; it takes two, one to "
-            "learn from and one to judge by. Add one, or drop the class"
+            f"{images.name}: the class {single[0]!r}{others} has a single image; it needs two, one "
+            "for training and one for testing. Add one, or remove the class"
         )
-    for label, own in enumerate(np.split(by_class, ends[:-1])):
-        count = min(max(1, round(share * len(own))), len(own) - 1)
-        kept[np.random.default_rng([seed, label]).permutation(own)[:count]] = True
-    return images.subset(np.flatnonzero(~kept)), images.subset(np.flatnonzero(kept))
+    held_out = np.zeros(len(images), bool)
+    by_class = np.argsort(images.labels, kind="stable")
+    for label, positions in enumerate(np.split(by_class, np.cumsum(counts)[:-1])):
+        count = min(max(1, round(share * len(positions))), len(positions) - 1)
+        held_out[np.random.default_rng([seed, label]).permutation(positions)[:count]] = True
+    return images.subset(np.flatnonzero(~held_out)), images.subset(np.flatnonzero(held_out))

@@ -1,4 +1,4 @@
-"""A stream of tasks: disjoint sets of classes that arrive one after the other."""
+"""A stream of tasks: disjoint sets of classes that are learned one after the other."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,12 +16,12 @@ from retouch.plural import count
 
 @dataclass(frozen=True)
 class Task:
-    """Some classes, with their images to learn from and to evaluate on."""
+    """Some classes, with their training and test images."""
 
     number: int
-    """Its place in the stream, from 0."""
+    """From 0."""
     classes: tuple[int, ...]
-    """Labels of its classes."""
+    """Labels of the stream's images."""
     train: Indices
     """Positions in the stream's training images."""
     test: Indices
@@ -33,13 +33,13 @@ class Stream:
     """Labelled images, split into tasks."""
 
     train: Images
-    """All images to learn from."""
+    """The training images of all tasks."""
     test: Images
-    """All images to evaluate on, with the same classes."""
+    """The test images of all tasks."""
     tasks: tuple[Task, ...]
-    """The tasks, in order."""
+    """In the order in which they are learned."""
     missing_images: int = 0
-    """How many images earlier tasks were learned from that are no longer available."""
+    """How many images that an earlier run was trained on are no longer available."""
 
     @classmethod
     def split(
@@ -49,30 +49,30 @@ class Stream:
         tasks: int | Sequence[int] = 10,
         order: int | Sequence[str] = 0,
     ) -> "Stream":
-        """Split labelled images into tasks with disjoint classes.
+        """Split the classes into tasks.
 
         Args:
-            train: Images to learn from.
-            test: Images to evaluate on, with the same classes.
-            tasks: The number of tasks, or how many classes each one gets.
-            order: The order of the classes: a seed, or all class names in order.
+            train: The training images of all tasks.
+            test: The test images of all tasks, with the same classes.
+            tasks: The number of tasks, or the number of classes of each task.
+            order: A seed for the order of the classes, or the class names in order.
         """
-        _check_kinds(train, test)
+        _check_types(train, test)
         if train.classes != test.classes:
             raise UserError(f"{train.name} and {test.name} do not have the same classes")
         refuse_duplicate_classes(train.name, train.classes)
         for images in (train, test):
             refuse_empty(images)
-        sizes = _sizes(len(train.classes), _plain(tasks))
-        labels = _ordered(train.classes, _plain(order))
+        sizes = _task_sizes(len(train.classes), _as_list(tasks))
+        labels = _class_order(train.classes, _as_list(order))
         ends = np.cumsum(sizes)
-        dealt = [labels[end - size : end] for size, end in zip(sizes, ends, strict=True)]
+        task_labels = [labels[end - size : end] for size, end in zip(sizes, ends, strict=True)]
         return cls(
             train,
             test,
             tuple(
-                Task(number, tuple(own), train.of_classes(own), test.of_classes(own))
-                for number, own in enumerate(dealt)
+                Task(number, tuple(classes), train.of_classes(classes), test.of_classes(classes))
+                for number, classes in enumerate(task_labels)
             ),
         )
 
@@ -90,38 +90,39 @@ class Stream:
         return [self.train.classes[label] for label in labels]
 
 
-def _check_kinds(*parts: object) -> None:
-    """From Python anything may come: a path, or both parts at once."""
+def _check_types(*parts: object) -> None:
+    """Explain what to do with a path, or with `Splits`, in place of `Images`."""
     for name, value in zip(("train", "test"), parts, strict=True):
         if not isinstance(value, Images):
-            place = repr(str(value)) if isinstance(value, str | Path) else "PATH"
-            shown = place if isinstance(value, str | Path) else f"a {type(value).__name__}"
+            path = repr(str(value)) if isinstance(value, str | Path) else "PATH"
+            shown = path if isinstance(value, str | Path) else f"a {type(value).__name__}"
             raise UserError(
                 f"{name} cannot be {shown}; read the images first: "
-                f"retouch.Stream.split(*retouch.read_data({place}).train_and_test(), tasks=…)"
+                f"retouch.Stream.split(*retouch.read_data({path}).train_and_test(), tasks=…)"
             )
 
 
-def _plain(value: Any) -> Any:
-    """A list in place of an array."""
+def _as_list(value: Any) -> Any:
+    """A list instead of an array; anything else unchanged."""
     return value.tolist() if isinstance(value, np.ndarray) else value
 
 
-def _is_whole(value: object) -> bool:
+def _is_integer(value: object) -> bool:
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
-def _sizes(classes: int, tasks: int | Sequence[int]) -> list[int]:
+def _task_sizes(classes: int, tasks: int | Sequence[int]) -> list[int]:
     if not isinstance(tasks, Sequence):
-        if not _is_whole(tasks):
-            raise UserError(_no_tasks(tasks))
+        if not _is_integer(tasks):
+            raise _invalid_tasks(tasks)
         if not 1 <= tasks <= classes:
             raise UserError(
-                f"{tasks} tasks cannot be made of {count(classes, 'class')}; choose 1 to {classes}"
+                f"{count(classes, 'class')} cannot be split into {tasks} tasks; choose 1 to "
+                f"{classes}"
             )
         return [int(classes // tasks + (number < classes % tasks)) for number in range(tasks)]
-    if not all(map(_is_whole, tasks)):
-        raise UserError(_no_tasks(tasks))
+    if not all(map(_is_integer, tasks)):
+        raise _invalid_tasks(tasks)
     if min(tasks, default=0) < 1 or sum(tasks) != classes:
         raise UserError(
             f"tasks of {list(tasks)} classes do not add up to the {classes} there are; every task "
@@ -130,23 +131,24 @@ def _sizes(classes: int, tasks: int | Sequence[int]) -> list[int]:
     return list(tasks)
 
 
-def _no_tasks(tasks: object) -> str:
-    wanted = "a number of tasks, or a list with the number of classes of each"
-    return f"tasks={tasks!r} cannot be; give {wanted}"
+def _invalid_tasks(tasks: object) -> UserError:
+    return UserError(
+        f"tasks={tasks!r} is neither a number of tasks nor a list with the number of classes of "
+        "each task"
+    )
 
 
-def _ordered(classes: Sequence[str], order: int | Sequence[str]) -> list[int]:
+def _class_order(classes: Sequence[str], order: int | Sequence[str]) -> list[int]:
     if not isinstance(order, Sequence):
-        if not _is_whole(order) or order < 0:
+        if not _is_integer(order) or order < 0:
             raise UserError(
-                f"order={order!r} is no seed; give 0 or more, or all class names in order"
+                f"order={order!r} is not a seed; give 0 or more, or all class names in order"
             )
         return [int(i) for i in np.random.default_rng(order).permutation(len(classes))]
     if isinstance(order, str) or not all(isinstance(name, str) for name in order):
-        raise UserError(f"order={order!r} is no list of names; give a seed, or all class names")
+        raise UserError(f"order={order!r} is not a list of names; give a seed or all class names")
     if sorted(order) != sorted(classes):
-        odd = sorted(set(order) ^ set(classes)) or ["a name that stands there twice"]
-        raise UserError(
-            f"the class order and the classes differ in {odd[0]!r}; name each class once"
-        )
+        unmatched = sorted(set(order) ^ set(classes))
+        problem = f"differ in {unmatched[0]!r}" if unmatched else "differ: a name is listed twice"
+        raise UserError(f"the class order and the classes {problem}; list each class once")
     return [list(classes).index(name) for name in order]

@@ -1,4 +1,4 @@
-"""Very many strings in little memory."""
+"""Many strings in little memory."""
 
 from array import array
 from collections.abc import Iterable, Sequence
@@ -9,19 +9,20 @@ from numpy.typing import NDArray
 
 
 class StringArray(Sequence[str]):
-    """Strings as one run of bytes and where each ends; a million take little more than their text.
+    """Strings stored as one run of bytes and the offset at which each ends.
 
-    File names that are no valid text come back as they were.
+    A million of them take little more than their text. File names that are not valid UTF-8 come
+    back unchanged.
     """
 
-    def __init__(self, names: Iterable[str] = ()) -> None:
+    def __init__(self, strings: Iterable[str] = ()) -> None:
         self._text = bytearray()
         self._ends = array("q", [0])
-        for name in names:
-            self.append(name)
+        for string in strings:
+            self.append(string)
 
-    def append(self, name: str) -> None:
-        self._text += name.encode(errors="surrogateescape")
+    def append(self, string: str) -> None:
+        self._text += string.encode(errors="surrogateescape")
         self._ends.append(len(self._text))
 
     def __len__(self) -> int:
@@ -32,10 +33,10 @@ class StringArray(Sequence[str]):
     @overload
     def __getitem__(self, index: slice) -> "StringArray": ...
     def __getitem__(self, index: int | slice) -> "str | StringArray":
-        place = range(len(self))[index]
-        if isinstance(place, range):
-            return StringArray(self[i] for i in place)
-        start, end = self._ends[place], self._ends[place + 1]
+        position = range(len(self))[index]
+        if isinstance(position, range):
+            return StringArray(self[i] for i in position)
+        start, end = self._ends[position], self._ends[position + 1]
         return self._text[start:end].decode(errors="surrogateescape")
 
     def subset(self, indices: NDArray[np.int64]) -> "StringArray":
@@ -43,5 +44,5 @@ class StringArray(Sequence[str]):
 
     @property
     def raw(self) -> bytes:
-        """All of them, for a checksum."""
+        """All text and all offsets, for a checksum."""
         return bytes(self._text) + self._ends.tobytes()

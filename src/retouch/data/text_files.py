@@ -1,9 +1,9 @@
-"""Read the text files that people keep beside their images: lists, tables and JSON.
+"""Read the text files that come with images: lists, tables and JSON.
 
-Everything that a user names is opened here, so that every reader refuses the same things in the
-same words: what is no regular file (a pipe would block for ever), what is not in UTF-8 or does not
-say that it is in UTF-16, lines and files too long to be what they should be, and JSON that Python
-cannot hold.
+Every file that a user names is opened here, so that all readers refuse the same things with the
+same messages: anything but a regular file (a pipe would block forever), encodings other than UTF-8
+and UTF-16 with a byte-order mark, lines and files that are too long, and JSON that Python cannot
+represent.
 """
 
 import codecs
@@ -20,13 +20,13 @@ from typing import Any, BinaryIO, NoReturn
 from retouch.errors import UserError
 
 LONGEST_LINE = 1_000_000
-"""Characters; a longer line is a file without line ends, or no text at all."""
+"""Characters; a file with a longer line has no line breaks, or is not text."""
 LARGEST_FILE = 1 << 30
-"""Bytes of a file that is read whole; COCO's largest has less than half of that."""
+"""Bytes of a file that is read at once; COCO's largest has less than half of that."""
 
-_BOMS = (
+_BYTE_ORDER_MARKS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
-    (codecs.BOM_UTF32_LE, "utf-32"),  # before UTF-16, whose mark it begins with
+    (codecs.BOM_UTF32_LE, "utf-32"),  # before UTF-16, whose mark is a prefix of it
     (codecs.BOM_UTF32_BE, "utf-32"),
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
@@ -41,15 +41,14 @@ _KINDS = {
 
 
 def special_kind(mode: int) -> str | None:
-    """What a path is that is no regular file, from its `st_mode`; None for a regular one."""
-    return None if stat.S_ISREG(mode) else _KINDS.get(stat.S_IFMT(mode), "no regular file")
+    """What kind of special file has this `st_mode`; None for a regular file."""
+    return None if stat.S_ISREG(mode) else _KINDS.get(stat.S_IFMT(mode), "not a regular file")
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """A regular file to read bytes from; `UserError` for anything else, which is not opened."""
+    """Open a regular file for reading bytes; `UserError` for anything else, which is not opened."""
     try:
-        found = os.stat(path)  # noqa: PTH116
-        kind = special_kind(found.st_mode)
+        kind = special_kind(os.stat(path).st_mode)  # noqa: PTH116
         if kind is None:
             return path.open("rb")
     except OSError as why:
@@ -60,12 +59,12 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def read_text(path: Path) -> str:
-    """A whole file, decoded by its byte-order mark or else as UTF-8; line ends become newlines."""
+    """A whole file, decoded by its byte-order mark or else as UTF-8, with `\\n` as line break."""
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         if size > LARGEST_FILE:
             raise UserError(
-                f"{path} has {size / 1e9:,.1f} GB; at most {LARGEST_FILE / 1e9:.1f} GB are read"
+                f"{path} has {size / 1e9:,.1f} GB; the limit is {LARGEST_FILE / 1e9:.1f} GB"
             )
         raw = file.read()
     try:
@@ -78,12 +77,12 @@ def read_text(path: Path) -> str:
 
 
 def read_lines(path: Path) -> list[str]:
-    """The lines that are not empty, without the spaces around them."""
+    """The lines that are not empty, without surrounding spaces."""
     return [line.strip() for line in iterate_lines(path) if line.strip()]
 
 
 def iterate_lines(path: Path) -> Iterator[str]:
-    """One line after the other, with its end, so that a table of any length takes no memory."""
+    """Each line with its line break, so that a table of any length takes little memory."""
     with open_regular(path) as raw:
         encoding = _encoding(raw.read(4))
         raw.seek(0)
@@ -94,7 +93,7 @@ def iterate_lines(path: Path) -> Iterator[str]:
                 number += 1
                 if len(line) > LONGEST_LINE:
                     raise UserError(
-                        f"{path}, line {number} has more than {LONGEST_LINE:,} characters; is this "
+                        f"{path}, line {number} has more than {LONGEST_LINE:,} characters; is it "
                         "really a text file?"
                     )
                 if "\0" in line:
@@ -105,21 +104,21 @@ def iterate_lines(path: Path) -> Iterator[str]:
 
 
 def read_rows(path: Path, delimiter: str) -> Iterator[tuple[int, dict[str, str]]]:
-    """The rows of a table with a header, each with the number of its line.
+    """The rows of a table with a header, each with its line number.
 
-    A value that is missing at the end of a row is "". Where a comma is asked for and the header has
-    semicolons alone, as Excel writes it in half of the world, they divide the values.
+    Values missing at the end of a row are "". If the delimiter is a comma and the header has only
+    semicolons, as Excel writes in many countries, semicolons are the delimiter.
     """
     lines = iterate_lines(path)
     header = next(lines, "")
     if delimiter == "," and "," not in header and ";" in header:
         delimiter = ";"
     reader = csv.DictReader(
-        itertools.chain([header], lines), delimiter=delimiter, restkey=_TOO_MANY, restval=""
+        itertools.chain([header], lines), delimiter=delimiter, restkey=_EXTRA_VALUES, restval=""
     )
     try:
         for row in reader:
-            if _TOO_MANY in row:
+            if _EXTRA_VALUES in row:
                 raise UserError(
                     f"{path}, line {reader.line_num} has more values than the header has columns; "
                     f"put a value that holds {delimiter!r} in double quotes"
@@ -130,7 +129,7 @@ def read_rows(path: Path, delimiter: str) -> Iterator[tuple[int, dict[str, str]]
 
 
 def read_cells(path: Path) -> list[list[str]]:
-    """The rows of a table without a header that have a value, their cells stripped."""
+    """The rows of a table without a header, their cells stripped; empty rows are left out."""
     reader = csv.reader(iterate_lines(path))
     try:
         return [[cell.strip() for cell in row] for row in reader if any(row)]
@@ -139,26 +138,26 @@ def read_cells(path: Path) -> list[list[str]]:
 
 
 def read_json(path: Path, *, pairs: bool = False) -> Any:
-    """What a JSON file holds; an object as a list of pairs if asked, so that no key is lost."""
+    """The content of a JSON file; with `pairs`, objects as lists of pairs, to see repeated keys."""
     return parse_json(read_text(path), str(path), pairs=pairs)
 
 
 def parse_json(text: str, what: str, *, pairs: bool = False) -> Any:
-    """What a JSON text holds; `what` says in an error where it stands."""
+    """The content of a JSON text; `what` is what an error calls the text."""
     try:
         return json.loads(
             text, parse_constant=_refuse_constant, object_pairs_hook=list if pairs else None
         )
     except RecursionError:
-        raise UserError(f"{what} is nested too deeply for JSON that holds data") from None
+        raise UserError(f"{what} is nested too deeply") from None
     except json.JSONDecodeError as why:
-        raise UserError(f"{what} is no JSON ({why})") from None
-    except ValueError as why:  # a number of thousands of digits, NaN or Infinity
-        raise UserError(f"{what} holds a number that cannot be read ({why})") from None
+        raise UserError(f"{what} is not JSON ({why})") from None
+    except ValueError as why:  # a number with thousands of digits, NaN or Infinity
+        raise UserError(f"{what} has a number that cannot be read ({why})") from None
 
 
 def is_text(value: str) -> bool:
-    """Whether it can be written to a file, shown and used as a name: no NUL, no half character."""
+    """Whether it can be written, shown and used as a name: no NUL and no lone surrogate."""
     try:
         value.encode()
         return "\0" not in value
@@ -166,21 +165,21 @@ def is_text(value: str) -> bool:
         return False
 
 
-_TOO_MANY = "\0"  # can be no column's name
+_EXTRA_VALUES = "\0"  # cannot be the name of a column
 
 
 def _encoding(start: bytes) -> str:
-    return next((name for mark, name in _BOMS if start.startswith(mark)), "utf-8")
+    return next((name for mark, name in _BYTE_ORDER_MARKS if start.startswith(mark)), "utf-8")
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number")
+    raise ValueError(f"{name} is not a number")
 
 
 def _refuse_nul(path: Path, number: int) -> NoReturn:
     raise UserError(
-        f"{path}, line {number} holds a NUL character, as UTF-16 without a byte-order mark does; "
-        "save it as UTF-8"
+        f"{path}, line {number} has a NUL character, as in UTF-16 without a byte-order mark; save "
+        "it as UTF-8"
     )
 
 
@@ -188,7 +187,7 @@ def _refuse_csv(path: Path, number: int, why: csv.Error) -> NoReturn:
     if "field limit" in str(why):
         raise UserError(
             f"{path}, line {number}: a value has more than {csv.field_size_limit():,} characters; "
-            "is a double quote not closed before it?"
+            "is a double quote before it not closed?"
         ) from None
     raise UserError(f"{path}, line {number} cannot be read as a table ({why})") from None
 
@@ -196,17 +195,16 @@ def _refuse_csv(path: Path, number: int, why: csv.Error) -> NoReturn:
 def _refuse_encoding(path: Path, why: UnicodeDecodeError) -> NoReturn:
     if not why.encoding.startswith("utf-8"):
         raise UserError(
-            f"{path} begins with a mark of {why.encoding.upper()} and is not in it ({why.reason}); "
-            "save it as UTF-8"
+            f"{path} has the byte-order mark of {why.encoding.upper()}, but is not valid in it "
+            f"({why.reason}); save it as UTF-8"
         ) from None
-    place = _first_line_not_utf8(path)
     raise UserError(
-        f"{path} is not in UTF-8: {place}, as Latin-1 or Windows-1252 have it. Save it as UTF-8 "
-        '(in Excel: "CSV UTF-8"), or convert it with `iconv -f WINDOWS-1252 -t UTF-8`'
+        f"{path} is not in UTF-8: {_first_invalid_line(path)}, as in Latin-1 or Windows-1252. Save "
+        'it as UTF-8 (in Excel: "CSV UTF-8"), or convert it with `iconv -f WINDOWS-1252 -t UTF-8`'
     ) from None
 
 
-def _first_line_not_utf8(path: Path) -> str:
+def _first_invalid_line(path: Path) -> str:
     with open_regular(path) as file:
         number = 0
         while line := file.readline(4 * LONGEST_LINE):
@@ -214,5 +212,5 @@ def _first_line_not_utf8(path: Path) -> str:
             try:
                 line.decode()
             except UnicodeDecodeError as why:
-                return f"line {number} holds the byte 0x{line[why.start]:02X}"
-    return "it changed while it was read"
+                return f"line {number} has the byte 0x{line[why.start]:02X}"
+    return "it changed while it was being read"

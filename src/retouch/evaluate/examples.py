@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from retouch.data.decode import Unreadable
+from retouch.data.decode import DecodeError
 from retouch.data.image_store import Indices
 from retouch.data.images import Images
 from retouch.evaluate.per_class import EXAMPLES, Example, accuracy_per_class
@@ -113,7 +113,7 @@ def _thumbnail(images: Images, position: int) -> bytes | None:
     """The picture as a person sees it, small, and without anything that its camera wrote."""
     try:
         picture = images.store.image(position)
-    except Unreadable as why:  # it was decoded once, and is gone since
+    except DecodeError as why:  # it was decoded once, and is gone since
         log.warning("no example of %s: %s", images.store.location(position), why)
         return None
     picture.thumbnail((LONG_SIDE, LONG_SIDE), Image.Resampling.LANCZOS)

@@ -10,7 +10,7 @@ from retouch.clip import Clip
 from retouch.clip.zero_shot import classifier
 from retouch.data.cache import Progress, chunks
 from retouch.data.image_store import ImageStore, Indices, UnreadableImage
-from retouch.data.images import TEMPLATE, Images
+from retouch.data.images import DEFAULT_TEMPLATE, Images
 from retouch.evaluate.evaluator import image_features, nearest
 from retouch.evaluate.joint_accuracy import Encoded
 
@@ -63,7 +63,7 @@ def classify_images(
     clip: Clip,
     pictures: ImageStore,
     names: Sequence[str],
-    templates: Sequence[str] = (TEMPLATE,),
+    templates: Sequence[str] = (DEFAULT_TEMPLATE,),
     top: int = 3,
 ) -> tuple[list[list[Prediction]], list[UnreadableImage]]:
     """The likeliest names for each picture, the best first; and the pictures that cannot be read.

@@ -316,7 +316,7 @@ class BalancedReplay(Replay):
 
     def draw(self, context: TaskContext, buffer: ReplayBuffer, step: int, new: int) -> Indices:
         count = new if self.is_active(step // context.steps_per_epoch) else 0
-        return buffer.draw(count, context.rng(RandomStream.REPLAY, step))
+        return buffer.sample(count, context.rng(RandomStream.REPLAY, step))
 
 
 class Schedule(Part):

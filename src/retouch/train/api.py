@@ -16,7 +16,12 @@ from torch.utils import deterministic
 from retouch import checksummed
 from retouch.clip import Clip
 from retouch.data.cache import cache_folder
-from retouch.data.identity import SETS, difference, images_identity, pairs_identity
+from retouch.data.identity import (
+    SET_DESCRIPTIONS,
+    describe_difference,
+    images_identity,
+    pairs_identity,
+)
 from retouch.data.images import Images
 from retouch.data.pairs import Pairs
 from retouch.data.stream import Stream
@@ -116,7 +121,7 @@ def teach(
     check_shard(chosen, settings)
     chosen.check_needs(control is not None, reference is not None)
     buffer = chosen.replay.buffer(len(stream.train) + stream.missing_images, settings.seed)
-    buffer.check(len(stream.tasks), len(stream.classes))
+    buffer.check_size(len(stream.tasks), len(stream.classes))
     collectives.broadcast(clip.model.state_dict().values())
     clip.model.eval()  # no dropout, and no batch norm that drifts: only what trains may change
     clip.bf16 = settings.precision == "bf16"
@@ -390,8 +395,10 @@ def _other_run(existing: dict[str, Any], config: dict[str, Any]) -> str | None:
     """
     existing, config = {**existing, "places": None}, {**config, "places": None}
     if existing["weights"] == config["weights"]:
-        for kind in SETS:  # before the settings, some of which are chosen to suit the images
-            if words := difference(kind, existing.get(kind), config.get(kind)):
+        for (
+            kind
+        ) in SET_DESCRIPTIONS:  # before the settings, some of which are chosen to suit the images
+            if words := describe_difference(kind, existing.get(kind), config.get(kind)):
                 return (
                     f"that was begun {words}; give it what it was begun with, choose another "
                     "folder, or replace that run with --overwrite"

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from retouch.data.image_store import FileStore
+from retouch.data.file_store import FileStore
 from retouch.data.images import Images, concatenate
 from retouch.data.stream import Stream, Task
 from retouch.errors import UserError

@@ -18,7 +18,8 @@ from PIL import Image
 from retouch import checksummed
 from retouch.clip.preprocess import Preprocess, Uint8
 from retouch.data.cache import Progress, no_progress
-from retouch.data.image_store import FileStore, Indices
+from retouch.data.file_store import FileStore
+from retouch.data.image_store import Indices
 from retouch.data.images import Images
 from retouch.data.stream import Stream
 from retouch.data.string_array import StringArray
@@ -50,10 +51,10 @@ class StoredImages:
 class PreparedStore(FileStore):
     """Files that hold pictures as the model takes them: not to be resized and cropped again."""
 
-    def preprocessed(self, index: int, pixels: Preprocess) -> Uint8:
+    def preprocessed(self, index: int, preprocess: Preprocess) -> Uint8:
         picture = self.image(index)
-        whole = (picture.height, picture.width) == pixels.size
-        return np.asarray(picture) if whole else pixels.prepare(picture)
+        whole = (picture.height, picture.width) == preprocess.size
+        return np.asarray(picture) if whole else preprocess.prepare(picture)
 
 
 def has_stored_images(run: str | Path) -> bool:

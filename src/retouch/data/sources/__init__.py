@@ -1,1 +1,1 @@
-"""Where labelled images come from: one file a benchmark, one a form of anyone's own data."""
+"""Where labelled images come from: one file per benchmark, one per format of your own data."""

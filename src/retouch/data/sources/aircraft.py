@@ -1,25 +1,25 @@
-"""FGVC-Aircraft: `data/images_variant_train.txt` names image and variant, a pair a line."""
+"""FGVC-Aircraft: each line of `data/images_variant_train.txt` has an image and its variant."""
 
 from pathlib import Path
 
-from retouch.data.image_store import FileStore
-from retouch.data.sources.benchmark import Facts, Part
+from retouch.data.file_store import FileStore
+from retouch.data.sources.benchmark import DatasetFacts, Part
 from retouch.data.splits import Splits
 from retouch.data.text_files import read_lines
 
-MARKS = ("data/images_variant_test.txt", "images_variant_test.txt")
+MARKER_PATHS = ("data/images_variant_test.txt", "images_variant_test.txt")
 
 
-def read(folder: Path, facts: Facts) -> Splits:
-    """At the level of variants; train and val are both for training, as in the paper."""
+def read(folder: Path, facts: DatasetFacts) -> Splits:
+    """Classes are variants; train and val are both for training, as in the paper."""
     folder = folder / "data" if (folder / "data").is_dir() else folder
-    return facts.arrange(_part(folder, "train", "val"), _part(folder, "test"))
+    return facts.make_splits(_read_lists(folder, "train", "val"), _read_lists(folder, "test"))
 
 
-def _part(folder: Path, *lists: str) -> Part:
+def _read_lists(folder: Path, *lists: str) -> Part:
     names, variants = [], []
-    for which in lists:
-        for line in read_lines(folder / f"images_variant_{which}.txt"):
+    for list_name in lists:
+        for line in read_lines(folder / f"images_variant_{list_name}.txt"):
             name, _, variant = line.partition(" ")
             names.append(f"images/{name}.jpg")
             variants.append(variant.strip())

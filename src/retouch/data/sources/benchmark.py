@@ -1,4 +1,4 @@
-"""A published benchmark: what is known of it (`facts/NAME.yaml`), and how it is read from disk."""
+"""A published benchmark: its metadata (`facts/NAME.yaml`), and how it is read from disk."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -12,7 +12,8 @@ import numpy as np
 import yaml
 from pydantic import BaseModel
 
-from retouch.data.image_store import ImageStore, SubsetStore
+from retouch.data.composite_stores import SubsetStore
+from retouch.data.image_store import ImageStore
 from retouch.data.images import Images
 from retouch.data.sources import webdataset
 from retouch.data.splits import Splits
@@ -20,102 +21,109 @@ from retouch.data.text_files import read_lines
 from retouch.errors import UserError
 
 Part = tuple[ImageStore, Sequence[str]]
-"""Pictures, and the class of each as it is written on disk."""
+"""The images of a split, and each one's class as the files on disk spell it."""
 
 
-class Facts(BaseModel, extra="forbid", frozen=True):
-    """Where a benchmark comes from, what it holds, and what its classes are called."""
+class DatasetFacts(BaseModel, extra="forbid", frozen=True):
+    """Where a benchmark comes from, what it contains, and what its classes are called."""
 
     title: str
-    get: str
-    """The page to get it from."""
+    url: str
+    """The page to download it from."""
     folders: tuple[str, ...]
-    """What its folder may be called."""
+    """The names that its folder may have."""
     images: dict[Literal["train", "test"], int]
-    also: dict[Literal["train", "test"], int] = {}
-    """What another official version of it holds."""
-    buffer: int | None = None
+    """How many images each split has."""
+    alternate_images: dict[Literal["train", "test"], int] = {}
+    """How many images another official version has."""
+    buffer_size: int | None = None
     """How many images the paper replays."""
     prompt: str
     templates: tuple[str, ...]
     classes: dict[str, str]
-    """From a class as it is written on disk to its name in a prompt, in the official order."""
+    """From a class as the files on disk spell it to its name in prompts, in the official order."""
 
     @cached_property
-    def _places(self) -> dict[str, int]:
-        return {_letters(key): place for place, key in enumerate(self.classes)}
+    def _labels(self) -> dict[str, int]:
+        return {_normalized(key): label for label, key in enumerate(self.classes)}
 
-    def place(self, key: str) -> int:
-        """The number of a class; capitals, spaces and punctuation make no difference."""
+    def label_of(self, key: str) -> int:
+        """The label of a class; capitals, spaces and punctuation make no difference."""
         try:
-            return self._places[_letters(key)]
+            return self._labels[_normalized(key)]
         except KeyError:
             raise UserError(
-                f"{key!r} is no class of {self.title}; is this really that data set?"
+                f"{key!r} is not a class of {self.title}; is this really that data set?"
             ) from None
 
-    def arrange(self, train: Part | None, test: Part | None, notes: Sequence[str] = ()) -> Splits:
-        """Labelled images from what a reader found; only classes that every part has."""
+    def make_splits(
+        self, train: Part | None, test: Part | None, notes: Sequence[str] = ()
+    ) -> Splits:
+        """Labelled images from what a reader read; only the classes that every split has."""
         parts = {"train": train, "test": test}
-        places = {
-            split: np.array([self.place(key) for key in part[1]], np.int64)
+        labels = {
+            split: np.array([self.label_of(key) for key in part[1]], np.int64)
             for split, part in parts.items()
             if part is not None
         }
-        common = sorted(set.intersection(*(set(p.tolist()) for p in places.values())))
-        lost = sorted(set().union(*(p.tolist() for p in places.values())) - set(common))
+        common = sorted(set.intersection(*(set(split.tolist()) for split in labels.values())))
+        dropped = sorted(set().union(*(split.tolist() for split in labels.values())) - set(common))
         names = list(self.classes.values())
-        said = [*notes, *(f"{self.title}: {names[i]!r} has no image in one part" for i in lost)]
+        notes = [
+            *notes,
+            *(f"{self.title}: {names[i]!r} has no image in one split" for i in dropped),
+        ]
         if len(common) < len(names):
-            said.append(f"{self.title}: {len(common)} of {len(names)} classes are there")
-        made = {}
-        for split, found in places.items():
+            notes.append(f"{self.title}: {len(common)} of {len(names)} classes found")
+        images = {}
+        for split, split_labels in labels.items():
             part = parts[split]
             assert part is not None
-            kept = np.flatnonzero(np.isin(found, common))
-            made[split] = Images(
+            usable = np.flatnonzero(np.isin(split_labels, common))
+            images[split] = Images(
                 f"{self.title} {split}",
                 [names[i] for i in common],
-                np.searchsorted(common, found[kept]),
-                part[0] if len(kept) == len(found) else SubsetStore(part[0], kept),
+                np.searchsorted(common, split_labels[usable]),
+                part[0] if len(usable) == len(split_labels) else SubsetStore(part[0], usable),
                 self.prompt,
                 self.templates,
-                notes=said,
+                notes=notes,
             )
-        return Splits(**made)
+        return Splits(**images)
 
 
 @dataclass(frozen=True)
 class Benchmark:
-    """A benchmark by its name: how it is read, and from which file its class names come."""
+    """A benchmark by its name: how it is read, and which file its class names come from."""
 
     name: str
-    reader: Callable[[Path, Facts], Splits]
-    marks: tuple[str, ...]
-    """Files or folders, one of which is there if it is this benchmark."""
-    like: str | None = None
-    """Another benchmark that it differs from only by its class names."""
+    reader: Callable[[Path, DatasetFacts], Splits]
+    marker_paths: tuple[str, ...]
+    """Files or folders; one of them exists in a folder that holds this benchmark."""
+    variant_of: str | None = None
+    """Another benchmark that differs only in its class names."""
 
     @property
-    def facts(self) -> Facts:
-        return _facts(self.like or self.name, self.name)
+    def facts(self) -> DatasetFacts:
+        return _read_facts(self.variant_of or self.name, self.name)
 
-    def places(self, root: Path) -> list[Path]:
-        """Where it is looked for."""
+    def candidate_folders(self, root: Path) -> list[Path]:
+        """Where to look for it."""
         return [*(root / folder for folder in self.facts.folders), root]
 
     def find(self, root: Path) -> Path | None:
-        """Its folder, if it is there: in its official form, or as CLIP_benchmark's shards."""
-        for place in self.places(root):
-            if place.is_dir() and (
-                webdataset.recognises(place) or any((place / mark).exists() for mark in self.marks)
+        """Its folder, if it exists, in the official layout or as CLIP_benchmark's shards."""
+        for folder in self.candidate_folders(root):
+            if folder.is_dir() and (
+                webdataset.matches(folder)
+                or any((folder / marker).exists() for marker in self.marker_paths)
             ):
-                return place
+                return folder
         return None
 
     def read(self, root: Path) -> Splits:
-        folder = self.find(root) or self.refuse(root)
-        if webdataset.recognises(folder):
+        folder = self.find(root) or self.raise_not_found(root)
+        if webdataset.matches(folder):
             return _read_shards(folder, self.facts)
         try:
             return self.reader(folder, self.facts)
@@ -123,39 +131,40 @@ class Benchmark:
             if isinstance(why, UserError):
                 raise
             raise UserError(
-                f"what lies in {folder} does not fit together as {self.facts.title} does "
-                f"({type(why).__name__}: {why}); fetch it again from {self.facts.get}"
+                f"the files in {folder} are not consistent with each other as those of "
+                f"{self.facts.title} are ({type(why).__name__}: {why}); download it again from "
+                f"{self.facts.url}"
             ) from None
 
-    def refuse(self, root: Path) -> NoReturn:
-        """It is not there."""
-        looked = ", ".join(map(str, self.places(root)))
+    def raise_not_found(self, root: Path) -> NoReturn:
+        folders = ", ".join(map(str, self.candidate_folders(root)))
         raise UserError(
-            f"{self.facts.title} is not there (looked for {' or '.join(self.marks)} in {looked}); "
-            f"get it from {self.facts.get} and say with --data-root where it lies"
+            f"{self.facts.title} was not found (looked for {' or '.join(self.marker_paths)} in "
+            f"{folders}); download it from {self.facts.url}, and set RETOUCH_DATA to the folder "
+            "that holds it"
         )
 
 
-def _read_shards(folder: Path, facts: Facts) -> Splits:
-    """As CLIP_benchmark packs it: classes in the official order, with the names in `facts`."""
-    have = len(read_lines(folder / webdataset.CLASSES))
-    if have != len(facts.classes):
-        raise UserError(f"{folder} has {have} classes; {facts.title} has {len(facts.classes)}")
-    return webdataset.read_as(
+def _read_shards(folder: Path, facts: DatasetFacts) -> Splits:
+    """CLIP_benchmark's shards: classes in the official order, with the names in `facts`."""
+    count = len(read_lines(folder / webdataset.CLASSES_FILE))
+    if count != len(facts.classes):
+        raise UserError(f"{folder} has {count} classes; {facts.title} has {len(facts.classes)}")
+    return webdataset.read_with_classes(
         folder, list(facts.classes.values()), prompt=facts.prompt, templates=facts.templates
     )
 
 
 @cache
-def _facts(name: str, classes: str) -> Facts:
-    return Facts(**(_yaml(name) | {"classes": _yaml(classes)["classes"]}))
+def _read_facts(name: str, classes: str) -> DatasetFacts:
+    return DatasetFacts(**(_read_yaml(name) | {"classes": _read_yaml(classes)["classes"]}))
 
 
-def _yaml(name: str) -> dict[str, Any]:
+def _read_yaml(name: str) -> dict[str, Any]:
     text = (files("retouch.data") / "facts" / f"{name}.yaml").read_text("utf-8")
-    found: dict[str, Any] = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    return found
+    content: dict[str, Any] = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    return content
 
 
-def _letters(key: str) -> str:
+def _normalized(key: str) -> str:
     return re.sub(r"[^a-z0-9]", "", key.lower())

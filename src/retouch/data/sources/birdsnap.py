@@ -1,39 +1,41 @@
-"""Birdsnap: `images.txt` lists all images, `test_images.txt` those to test by, `species.txt` birds.
+"""Birdsnap: `images.txt` lists all images, `test_images.txt` the test split, `species.txt` classes.
 
-The images were links to other people's pages, and many are dead: what is missing is counted.
+The images are links to other sites, and many are dead: a note says how many images are missing.
 """
 
 from pathlib import Path
 
-from retouch.data.image_store import FileStore
-from retouch.data.sources.benchmark import Facts, Part
+from retouch.data.file_store import FileStore
+from retouch.data.sources.benchmark import DatasetFacts, Part
 from retouch.data.splits import Splits
 from retouch.data.text_files import read_rows
 from retouch.errors import UserError
 
-MARKS = ("test_images.txt",)
-_IMAGES = ("download/images", "images")
+MARKER_PATHS = ("test_images.txt",)
+_IMAGE_FOLDERS = ("download/images", "images")
 
 
-def read(folder: Path, facts: Facts) -> Splits:
-    """The official split, as far as the images are there."""
-    images = next((folder / name for name in _IMAGES if (folder / name).is_dir()), None)
+def read(folder: Path, facts: DatasetFacts) -> Splits:
+    """The official split, as far as the images were downloaded."""
+    images = next((folder / name for name in _IMAGE_FOLDERS if (folder / name).is_dir()), None)
     if images is None:
-        raise UserError(f"{folder} has no images; fetch them with its get_birdsnap.py")
-    species = {row["id"]: row["common"] for row in _rows(folder / "species.txt")}
-    tests = {row["path"] for row in _rows(folder / "test_images.txt")}
-    listed = {row["path"]: species[row["species_id"]] for row in _rows(folder / "images.txt")}
-    there = [path for path in listed if (images / path).is_file()]
+        raise UserError(f"{folder} has no images; download them with its get_birdsnap.py")
+    species = {row["id"]: row["common"] for row in _read_table(folder / "species.txt")}
+    test_paths = {row["path"] for row in _read_table(folder / "test_images.txt")}
+    classes = {
+        row["path"]: species[row["species_id"]] for row in _read_table(folder / "images.txt")
+    }
+    existing = [path for path in classes if (images / path).is_file()]
     notes = []
-    if len(there) < len(listed):
-        notes.append(f"Birdsnap: {len(listed) - len(there)} of {len(listed)} images are missing")
+    if missing := len(classes) - len(existing):
+        notes.append(f"Birdsnap: {missing} of {len(classes)} images are missing")
 
-    def part(test: bool) -> Part:
-        own = [path for path in there if (path in tests) == test]
-        return FileStore(images, own), [listed[path] for path in own]
+    def part(is_test: bool) -> Part:
+        paths = [path for path in existing if (path in test_paths) == is_test]
+        return FileStore(images, paths), [classes[path] for path in paths]
 
-    return facts.arrange(part(False), part(True), notes)
+    return facts.make_splits(part(False), part(True), notes)
 
 
-def _rows(file: Path) -> list[dict[str, str]]:
+def _read_table(file: Path) -> list[dict[str, str]]:
     return [row for _, row in read_rows(file, "\t")]

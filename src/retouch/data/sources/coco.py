@@ -10,67 +10,69 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from retouch.data.image_store import FileStore, Indices
+from retouch.data.file_store import FileStore
+from retouch.data.image_store import Indices
 from retouch.data.images import Images
-from retouch.data.sources.benchmark import Facts
+from retouch.data.sources.benchmark import DatasetFacts
 from retouch.data.splits import Splits
 from retouch.data.text_files import is_text, read_json
 from retouch.errors import UserError
 
-MARKS = ("annotations/instances_val2017.json", "instances.json")
-_IMAGES = ("val2017", "images/val2017", "images")
+MARKER_PATHS = ("annotations/instances_val2017.json", "instances.json")
+_IMAGE_FOLDERS = ("val2017", "images/val2017", "images")
 
 
 @dataclass
 class Objects(Images):
-    """One entry an object: its picture, its class, and where in the picture it is."""
+    """One entry per object: its image, its class, and its box in the image."""
 
     boxes: NDArray[np.float64] = dataclass_field(default_factory=lambda: np.empty((0, 4)))
-    """Left, top, width and height in the picture's own pixels."""
+    """Left, top, width and height in pixels of the original image."""
 
     def subset(self, positions: Indices) -> Self:
         return replace(super().subset(positions), boxes=self.boxes[positions])
 
 
-def read(folder: Path, facts: Facts) -> Splits:
-    """Every object but crowds, picture by picture."""
-    file = next((folder / mark for mark in MARKS if (folder / mark).is_file()), folder / MARKS[0])
-    found, images = read_json(file), images_of(folder)
-    with well_formed(file):
-        files = {image["id"]: file_name(image) for image in found["images"]}
-        own = [a for a in found["annotations"] if not a.get("iscrowd")]
-        own.sort(key=lambda a: (a["image_id"], a["id"]))
-        pictures = FileStore(images, [files[a["image_id"]] for a in own])
-        boxes = np.array([a["bbox"] for a in own], float).reshape(len(own), 4)
-        test = facts.arrange(None, (pictures, [str(a["category_id"]) for a in own])).test
+def read(folder: Path, facts: DatasetFacts) -> Splits:
+    """Every object except crowds, image by image."""
+    candidates = [folder / marker for marker in MARKER_PATHS]
+    file = next((file for file in candidates if file.is_file()), candidates[0])
+    content, images = read_json(file), image_folder(folder)
+    with explain_format_errors(file):
+        names = {image["id"]: file_name(image) for image in content["images"]}
+        objects = [a for a in content["annotations"] if not a.get("iscrowd")]
+        objects.sort(key=lambda a: (a["image_id"], a["id"]))
+        store = FileStore(images, [names[a["image_id"]] for a in objects])
+        boxes = np.array([a["bbox"] for a in objects], float).reshape(len(objects), 4)
+        test = facts.make_splits(None, (store, [str(a["category_id"]) for a in objects])).test
     assert test is not None
     return Splits(test=Objects(**vars(test), boxes=boxes))
 
 
 @contextmanager
-def well_formed(file: Path) -> Iterator[None]:
-    """What is done with the entries of a file that lacks some, or has others, is explained."""
+def explain_format_errors(file: Path) -> Iterator[None]:
+    """Turn the errors that entries missing from `file`, or of the wrong type, cause into words."""
     try:
         yield
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as why:
         if isinstance(why, UserError):
             raise
         raise UserError(
-            f"{file} is not in COCO's form ({type(why).__name__}: {why}); fetch it again"
+            f"{file} is not in COCO's format ({type(why).__name__}: {why}); download it again"
         ) from None
 
 
 def file_name(image: dict[str, Any]) -> str:
-    """Of an entry in `images`."""
+    """The file name of an entry in `images`."""
     name = image["file_name"]
     if not isinstance(name, str) or not is_text(name):
         raise ValueError(f"{name!r} cannot be the name of a file")
     return name
 
 
-def images_of(folder: Path) -> Path:
-    """Where the pictures lie."""
-    found = next((folder / name for name in _IMAGES if (folder / name).is_dir()), None)
-    if found is None:
-        raise UserError(f"{folder} has annotations and no images; unpack val2017.zip there")
-    return found
+def image_folder(folder: Path) -> Path:
+    """The folder that holds the image files."""
+    for name in _IMAGE_FOLDERS:
+        if (folder / name).is_dir():
+            return folder / name
+    raise UserError(f"{folder} has annotations but no images; unpack val2017.zip there")

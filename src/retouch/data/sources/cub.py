@@ -2,28 +2,28 @@
 
 from pathlib import Path
 
-from retouch.data.image_store import FileStore
-from retouch.data.sources.benchmark import Facts, Part
+from retouch.data.file_store import FileStore
+from retouch.data.sources.benchmark import DatasetFacts, Part
 from retouch.data.splits import Splits
 from retouch.data.text_files import read_lines
 
-MARKS = ("train_test_split.txt",)
+MARKER_PATHS = ("train_test_split.txt",)
 
 
-def read(folder: Path, facts: Facts) -> Splits:
-    """Every list is a number and what belongs to it."""
-    images, classes = _pairs(folder / "images.txt"), _pairs(folder / "classes.txt")
-    labels = _pairs(folder / "image_class_labels.txt")
-    trains = _pairs(folder / "train_test_split.txt")
+def read(folder: Path, facts: DatasetFacts) -> Splits:
+    """In every list, a line is an id and the value that belongs to it."""
+    images, classes = _read_mapping(folder / "images.txt"), _read_mapping(folder / "classes.txt")
+    class_ids = _read_mapping(folder / "image_class_labels.txt")
+    is_train = _read_mapping(folder / "train_test_split.txt")
 
     def part(flag: str) -> Part:
-        own = [number for number in images if trains[number] == flag]
-        files = FileStore(folder / "images", [images[number] for number in own])
-        return files, [classes[labels[number]] for number in own]
+        image_ids = [image_id for image_id in images if is_train[image_id] == flag]
+        store = FileStore(folder / "images", [images[image_id] for image_id in image_ids])
+        return store, [classes[class_ids[image_id]] for image_id in image_ids]
 
-    return facts.arrange(part("1"), part("0"))
+    return facts.make_splits(part("1"), part("0"))
 
 
-def _pairs(file: Path) -> dict[str, str]:
+def _read_mapping(file: Path) -> dict[str, str]:
     rows = (line.split(maxsplit=1) for line in read_lines(file))
     return {row[0]: row[1].strip() for row in rows if len(row) == 2}

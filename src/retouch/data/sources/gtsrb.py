@@ -1,33 +1,32 @@
-"""GTSRB: a folder a class with a CSV of semicolons, and `GT-final_test.csv` for the test images.
+"""GTSRB: one folder per class, each with a CSV file, and `GT-final_test.csv` for the test images.
 
-Two training sets are in the wild: `Final_Training` of 39,209 images, and `Training` of 26,640,
-which the paper used.
+Two training sets are in circulation: `Final_Training` with 39,209 images, and `Training` with
+26,640, which the paper used.
 """
 
 from pathlib import Path
 
-from retouch.data.image_store import FileStore
-from retouch.data.sources.benchmark import Facts, Part
+from retouch.data.file_store import FileStore
+from retouch.data.sources.benchmark import DatasetFacts, Part
 from retouch.data.splits import Splits
 from retouch.data.text_files import read_rows
 from retouch.errors import UserError
 
-MARKS = ("Training", "Final_Training", "GTSRB/Training", "GTSRB/Final_Training")
-_TEST = "GT-final_test.csv"
+MARKER_PATHS = ("Training", "Final_Training", "GTSRB/Training", "GTSRB/Final_Training")
+_TEST_TABLE = "GT-final_test.csv"
 
 
-def read(folder: Path, facts: Facts) -> Splits:
-    inner = folder / "GTSRB" if (folder / "GTSRB").is_dir() else folder
-    return facts.arrange(_train(inner), _test(inner))
+def read(folder: Path, facts: DatasetFacts) -> Splits:
+    root = folder / "GTSRB" if (folder / "GTSRB").is_dir() else folder
+    return facts.make_splits(_read_train(root), _read_test(root))
 
 
-def _train(folder: Path) -> Part:
-    images = next(
-        f for f in (folder / "Training", folder / "Final_Training" / "Images") if f.is_dir()
-    )
+def _read_train(folder: Path) -> Part:
+    candidates = (folder / "Training", folder / "Final_Training" / "Images")
+    images = next(candidate for candidate in candidates if candidate.is_dir())
     names, classes = [], []
     for table in sorted(images.glob("*/GT-*.csv")):
-        for row in _rows(table):
+        for row in _read_table(table):
             names.append(f"{table.parent.name}/{row['Filename']}")
             classes.append(row["ClassId"])
     if not names:
@@ -35,18 +34,18 @@ def _train(folder: Path) -> Part:
     return FileStore(images, names), classes
 
 
-def _test(folder: Path) -> Part:
+def _read_test(folder: Path) -> Part:
     images = folder / "Final_Test" / "Images"
-    places = (folder.parent, folder, images)
-    table = next((p / _TEST for p in places if (p / _TEST).is_file()), None)
+    candidates = [parent / _TEST_TABLE for parent in (folder.parent, folder, images)]
+    table = next((candidate for candidate in candidates if candidate.is_file()), None)
     if table is None:
         raise UserError(
-            f"{folder} has no {_TEST}, which says what the test images show; it is in an archive "
-            "of its own, GTSRB_Final_Test_GT.zip"
+            f"{folder} has no {_TEST_TABLE}, which has the classes of the test images; it comes in "
+            "a separate archive, GTSRB_Final_Test_GT.zip"
         )
-    rows = list(_rows(table))
+    rows = _read_table(table)
     return FileStore(images, [row["Filename"] for row in rows]), [row["ClassId"] for row in rows]
 
 
-def _rows(table: Path) -> list[dict[str, str]]:
+def _read_table(table: Path) -> list[dict[str, str]]:
     return [row for _, row in read_rows(table, ";")]

@@ -1,4 +1,4 @@
-"""Data sets of the `datasets` library: by name on the hub, or as it saved them to disk."""
+"""Data sets of the `datasets` library: by their name on the hub, or as it saved them to disk."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,37 +8,37 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from retouch.data.decode import Unreadable, decode
+from retouch.data.decode import DecodeError, decode
 from retouch.data.image_store import ImageStore
 from retouch.data.images import Images
-from retouch.data.split_names import choose_parts, role_of
+from retouch.data.split_names import assign_splits, role_of
 from retouch.data.splits import Splits
 from retouch.errors import UserError
 
 PREFIX = "hf:"
 
 
-def recognises(folder: Path) -> bool:
+def matches(folder: Path) -> bool:
     return (folder / "dataset_dict.json").is_file() or (folder / "state.json").is_file()
 
 
 def read(folder: Path) -> Splits:
-    """What `save_to_disk` wrote."""
-    load = _library().load_from_disk
-    with _explained(f"{folder} cannot be read as a saved data set", "; save it again"):
-        return _splits(load(str(folder)), str(folder))
+    """A data set that `save_to_disk` wrote."""
+    load = _import_datasets().load_from_disk
+    with _explain_errors(f"{folder} cannot be read as a saved data set", "; save it again"):
+        return _make_splits(load(str(folder)), str(folder))
 
 
 def read_hub(name: str) -> Splits:
-    """`hf:OWNER/NAME`, fetched from the hub or its cache."""
-    load = _library().load_dataset
-    with _explained(f"{name} cannot be loaded"):
-        return _splits(load(name.removeprefix(PREFIX)), name)
+    """`hf:OWNER/NAME`, from the hub or its cache."""
+    load = _import_datasets().load_dataset
+    with _explain_errors(f"{name} cannot be loaded"):
+        return _make_splits(load(name.removeprefix(PREFIX)), name)
 
 
 @contextmanager
-def _explained(what: str, advice: str = "") -> Iterator[None]:
-    """Whatever the library meets in damaged files, or on its way to the hub, is a sentence."""
+def _explain_errors(what: str, advice: str = "") -> Iterator[None]:
+    """Turn whatever the library raises on damaged files or an unreachable hub into a sentence."""
     try:
         yield
     except UserError:
@@ -48,8 +48,8 @@ def _explained(what: str, advice: str = "") -> Iterator[None]:
         raise UserError(f"{what}: {kind}{why}{advice}") from None
 
 
-class Rows(ImageStore):
-    """The pictures of a table's column, encoded as they came."""
+class HubStore(ImageStore):
+    """The images in a column of a `datasets` table, still encoded."""
 
     def __init__(self, table: Any, column: str, name: str) -> None:
         self._table, self._column, self._name = table, column, name
@@ -60,7 +60,7 @@ class Rows(ImageStore):
     def image(self, index: int) -> Image.Image:
         cell = self._table[index][self._column]
         if cell is None:
-            raise Unreadable("the row has no image")
+            raise DecodeError("the row has no image")
         return decode(cell["bytes"] if cell["bytes"] is not None else Path(cell["path"]))
 
     def location(self, index: int) -> str:
@@ -70,61 +70,60 @@ class Rows(ImageStore):
         return str(self._table._fingerprint)
 
 
-def _splits(found: Any, name: str) -> Splits:
-    if not isinstance(found, dict):  # a single table
-        return Splits(train=_images(found, name))
-    labelled = [part for part in found if role_of(part) and not _unlabelled(found[part], name)]
-    parts = choose_parts(name, labelled)
-    if parts.train is None and parts.test is None:
+def _make_splits(dataset: Any, name: str) -> Splits:
+    if not isinstance(dataset, dict):  # a single table
+        return Splits(train=_images(dataset, name))
+    known = [split for split in dataset if role_of(split)]
+    labelled = [split for split in known if not _is_unlabelled(dataset[split], name)]
+    assignment = assign_splits(name, labelled)
+    if assignment.train is None and assignment.test is None:
         raise UserError(
-            f"{name} has the parts {', '.join(map(str, found))}; none is called train or test"
+            f"{name} has the splits {', '.join(map(str, dataset))}; none is called train or test"
         )
     train, test = (
-        _images(found[part], f"{name} {part}") if part else None
-        for part in (parts.train, parts.test)
+        _images(dataset[split], f"{name} {split}") if split else None
+        for split in (assignment.train, assignment.test)
     )
+    notes = [] if assignment.is_standard else [assignment.note(name)]
+    notes += [
+        f"{name}: {split} is not used, because it has no labels"
+        for split in known
+        if split not in labelled
+    ]
     for images in (train, test):
-        if images and not parts.plain:
-            images.notes.append(parts.note(name))
         if images:
-            hidden = [part for part in found if role_of(part) and part not in labelled]
-            images.notes += [
-                f"{name}: {part} is not used, since it has no labels" for part in hidden
-            ]
+            images.notes += notes
     return Splits(train, test)
 
 
-def _unlabelled(table: Any, name: str) -> bool:
-    """Whether the labels are kept secret, as those of many test parts are: all are -1."""
-    label = _column(table, name, _library().ClassLabel, "class labels")
-    labels = np.asarray(table.with_format("numpy")[label])
+def _is_unlabelled(table: Any, name: str) -> bool:
+    """Whether the labels are withheld, as in the test splits of many data sets: all are -1."""
+    column = _find_column(table, name, _import_datasets().ClassLabel, "class labels")
+    labels = np.asarray(table.with_format("numpy")[column])
     return bool(len(labels) and (labels < 0).all())
 
 
 def _images(table: Any, name: str) -> Images:
-    datasets = _library()
-    image = _column(table, name, datasets.Image, "images")
-    label = _column(table, name, datasets.ClassLabel, "class labels")
-    rows = Rows(table.cast_column(image, datasets.Image(decode=False)), image, name)
-    labels = np.asarray(table.with_format("numpy")[label], np.int64)
-    return Images(name, [_spaced(n) for n in table.features[label].names], labels, rows)
+    datasets = _import_datasets()
+    image_column = _find_column(table, name, datasets.Image, "images")
+    label_column = _find_column(table, name, datasets.ClassLabel, "class labels")
+    encoded = table.cast_column(image_column, datasets.Image(decode=False))
+    labels = np.asarray(table.with_format("numpy")[label_column], np.int64)
+    classes = [class_name.replace("_", " ") for class_name in table.features[label_column].names]
+    return Images(name, classes, labels, HubStore(encoded, image_column, name))
 
 
-def _column(table: Any, name: str, kind: type, what: str) -> str:
+def _find_column(table: Any, name: str, feature_type: type, what: str) -> str:
     for column, feature in table.features.items():
-        if isinstance(feature, kind):
+        if isinstance(feature, feature_type):
             return str(column)
     raise UserError(
         f"{name} has no column of {what}, only {', '.join(table.features)}; cast one with "
-        f"`cast_column(…, datasets.{kind.__name__}(…))` and save it to disk"
+        f"`cast_column(…, datasets.{feature_type.__name__}(…))` and save it to disk"
     )
 
 
-def _spaced(name: str) -> str:
-    return name.replace("_", " ")
-
-
-def _library() -> Any:
+def _import_datasets() -> Any:
     try:
         import datasets
     except ImportError:

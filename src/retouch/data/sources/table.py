@@ -1,6 +1,7 @@
-"""A list of images in a CSV, TSV or JSONL file: a path and a label a line, relative to the file.
+"""Images listed in a CSV, TSV or JSONL file, one per line; paths are relative to the file.
 
-Optional columns: `caption`, what the image is called while training; `split`, `train` or `test`.
+A line has a path and a label. Optional columns: `caption`, the text that describes the image in
+training; `split`, such as `train` or `test`.
 """
 
 from collections.abc import Iterator
@@ -10,63 +11,63 @@ from typing import Any
 
 import numpy as np
 
-from retouch.data.image_store import FileStore
+from retouch.data.file_store import FileStore
 from retouch.data.images import Images
-from retouch.data.split_names import NAMES, SplitParts, choose_parts, role_of
+from retouch.data.split_names import KNOWN_NAMES, assign_splits, role_of
 from retouch.data.splits import Splits
 from retouch.data.string_array import StringArray
 from retouch.data.text_files import is_text, iterate_lines, parse_json, read_rows
 from retouch.errors import UserError
 
-ENDINGS = {".csv", ".tsv", ".jsonl"}
-# The first of these names that a file has is its column.
-PATH = ("path", "filepath", "file", "filename", "file_name", "image")
-LABEL = ("label", "class", "class_name")
-CAPTION = ("caption", "title", "text")
-SPLIT = ("split",)
+TABLE_EXTENSIONS = {".csv", ".tsv", ".jsonl"}
+# The accepted names of each column; the first one with a value counts.
+PATH_COLUMNS = ("path", "filepath", "file", "filename", "file_name", "image")
+LABEL_COLUMNS = ("label", "class", "class_name")
+CAPTION_COLUMNS = ("caption", "title", "text")
+SPLIT_COLUMNS = ("split",)
 
 
-def recognises(path: Path) -> bool:
-    return path.is_file() and path.suffix.lower() in ENDINGS
+def matches(path: Path) -> bool:
+    return path.is_file() and path.suffix.lower() in TABLE_EXTENSIONS
 
 
 def read(file: Path) -> Splits:
-    """Labelled images, divided where the file has a column `split`."""
+    """Labelled images, split if the file has a column `split`."""
     splits = np.array([split for *_, split in rows(file)])
-    images = _images(file)
+    images = _read_images(file)
     if not splits.any():
         return Splits(train=images)
     if not splits.all():
-        raise UserError(f"{file}: a line has no split; say train or test in each, or in none")
-    parts = choose_parts(str(file), np.unique(splits).tolist())
-    if not parts.plain:
-        images = replace(images, notes=[parts.note(str(file))])
-    return _divided(images, splits, parts)
-
-
-def _divided(images: Images, splits: np.ndarray, parts: SplitParts) -> Splits:
+        raise UserError(
+            f"{file}: a line has no split; write train or test in every line, or in none"
+        )
+    assignment = assign_splits(str(file), np.unique(splits).tolist())
+    if not assignment.is_standard:
+        images = replace(images, notes=[assignment.note(str(file))])
     train, test = (
-        images.subset(np.flatnonzero(splits == part)) if part else None
-        for part in (parts.train, parts.test)
+        images.subset(np.flatnonzero(splits == split)) if split else None
+        for split in (assignment.train, assignment.test)
     )
     return Splits(train, test)
 
 
-def _images(file: Path) -> Images:
-    names, captions, said = StringArray(), StringArray(), StringArray()
+def _read_images(file: Path) -> Images:
+    paths, captions, label_names = StringArray(), StringArray(), StringArray()
     for path, label, caption, _ in rows(file):
         if not label:
-            raise UserError(f"{file}: {path} has no label; give each image a `{LABEL[0]}`")
-        names.append(path)
-        said.append(label)
+            raise UserError(f"{file}: {path} has no label; give each image a `{LABEL_COLUMNS[0]}`")
+        paths.append(path)
+        label_names.append(label)
         captions.append(caption)
-    classes, labels = np.unique(list(said) or [""], return_inverse=True)
-    if not len(names):
-        raise UserError(f"{file} lists no image")
-    some = any(captions)
-    pictures = FileStore(file.parent, names)
+    if not len(paths):
+        raise UserError(f"{file} lists no images")
+    classes, labels = np.unique(list(label_names), return_inverse=True)
     return Images(
-        str(file), classes.tolist(), labels, pictures, captions=captions if some else None
+        str(file),
+        classes.tolist(),
+        labels,
+        FileStore(file.parent, paths),
+        captions=captions if any(captions) else None,
     )
 
 
@@ -75,24 +76,25 @@ def rows(file: Path) -> Iterator[tuple[str, str, str, str]]:
 
     The split is the role that its name stands for: `train`, `val` or `test`.
     """
-    for number, row in _lines(file):
+    for number, row in _numbered_rows(file):
         where = f"{file}, line {number}"
         path, label, caption, split = (
-            _value(where, row, names) for names in (PATH, LABEL, CAPTION, SPLIT)
+            _value(where, row, columns)
+            for columns in (PATH_COLUMNS, LABEL_COLUMNS, CAPTION_COLUMNS, SPLIT_COLUMNS)
         )
         if not path:
             raise UserError(
-                f"{where}: no image is named; the file needs a column `{PATH[0]}` and has "
-                f"{', '.join(map(repr, row)) or 'none'}"
+                f"{where}: has no path of an image; the file needs a column `{PATH_COLUMNS[0]}` "
+                f"and has {', '.join(map(repr, row)) or 'none'}"
             )
         if split and not role_of(split):
             raise UserError(
-                f"{where}: the split {split!r} is neither train nor test (known are {NAMES})"
+                f"{where}: the split {split!r} is neither train nor test (known: {KNOWN_NAMES})"
             )
         yield path, label, caption, role_of(split) or ""
 
 
-def _lines(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def _numbered_rows(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     if file.suffix.lower() != ".jsonl":
         yield from read_rows(file, "\t" if file.suffix.lower() == ".tsv" else ",")
         return
@@ -104,20 +106,20 @@ def _lines(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             yield number, row
 
 
-def _value(where: str, row: dict[str, Any], names: tuple[str, ...]) -> str:
-    """What the first of these columns says that is there, without the spaces around it."""
-    name = next((name for name in names if row.get(name) not in (None, "")), None)
-    if name is None:
+def _value(where: str, row: dict[str, Any], columns: tuple[str, ...]) -> str:
+    """The value of the first of these columns that has one, without surrounding spaces."""
+    column = next((column for column in columns if row.get(column) not in (None, "")), None)
+    if column is None:
         return ""
-    value = row[name]
+    value = row[column]
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise UserError(f"{where}: `{name}` is {_short(value)}; write text or a number")
+        raise UserError(f"{where}: `{column}` is {_shortened(value)}; write text or a number")
     text = str(value).strip()
     if not is_text(text):
-        raise UserError(f"{where}: `{name}` is {_short(value)}, which is no text in UTF-8")
+        raise UserError(f"{where}: `{column}` is {_shortened(value)}, which is not valid UTF-8")
     return text
 
 
-def _short(value: object) -> str:
-    said = repr(value)
-    return said if len(said) < 60 else f"{said[:60]}…"
+def _shortened(value: object) -> str:
+    text = repr(value)
+    return text if len(text) < 60 else f"{text[:60]}…"
