@@ -13,6 +13,7 @@ DOCUMENTS = {
     for path in [
         *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
         *sorted((ROOT / "docs").rglob("*.md")),
+        *sorted((ROOT / "tools").rglob("*.md")),
     ]
 }
 LINK = re.compile(r"\]\(\s*<?([^)\s>]+)>?[^)]*\)")
@@ -85,7 +86,7 @@ def test_modules_and_tests_that_a_document_names_exist(name: str):
     """Of `sparse/select.py` the file, below the package or the repository; of `test_…` the test."""
     document = DOCUMENTS[name]
     words = {code for _, code in INLINE_CODE.findall(without_blocks(document))}
-    words |= set(re.findall(r'"(\w+/\w+\.py)"', document.read_text()))  # labels of diagrams
+    words |= set(re.findall(r'"(\w+(?:/\w+)+\.py)"', document.read_text()))  # labels of diagrams
     folders = (ROOT, ROOT / "src", ROOT / "src" / "retouch", TESTS, document.parent)
     paths = {word for word in words if re.fullmatch(r"[\w-]+(/[\w-]+)*/[\w-]+\.py", word)}
     assert not {path for path in paths if not any((f / path).is_file() for f in folders)}

@@ -17,22 +17,33 @@ Naming = Literal["description", "name"]
 
 
 def sign_images(split: Split, per_class: int, naming: Naming = "description") -> Images:
-    """Pictures of each of the 25 traffic signs; no picture is in both splits.
+    """Pictures of the 25 traffic signs. Train and test have no picture in common.
 
-    A sign's class name is what it looks like, as in CLIP's own prompts for traffic signs: to a
-    model that never met the word, its name ("a yield sign") says next to nothing.
+    Args:
+        split: `train` or `test`.
+        per_class: How many per sign.
+        naming: Classes are called by a `description`, as in CLIP's own prompts for signs, or by
+            `name` ("a yield sign"), which says next to nothing to a model that never met the word.
     """
     classes = [getattr(sign, naming) for sign in read_index().signs]
     return _images(f"built-in signs, {split}", f"signs-{split}", classes, per_class)
 
 
 def control_images(per_class: int) -> Images:
-    """Pictures of each control class: combinations held out of the pre-training."""
+    """Pictures of the control classes: combinations that were held out from the pre-training.
+
+    Args:
+        per_class: How many per class.
+    """
     return _images("built-in world", "control", read_index().control, per_class)
 
 
 def world_pairs(count: int) -> Pairs:
-    """Pictures of the world with captions, like those that the built-in model was trained on."""
+    """Pictures of the world with captions, like those that the built-in model was trained on.
+
+    Args:
+        count: How many.
+    """
     pixels = first_pictures("pairs", count, "pictures with captions")
     captions = StringArray(read_index().captions[:count])
     return Pairs("built-in world", captions, ArrayStore(pixels, "built-in world"))

@@ -56,18 +56,30 @@ class Clip(ABC):
 
     @abstractmethod
     def encode_images(self, pixels: Tensor) -> Tensor:
-        """Features of normalized pixels [B, 3, H, W], of any length."""
+        """Features of images, not normalized.
+
+        Args:
+            pixels: Normalized pixels [B, 3, H, W].
+        """
 
     @abstractmethod
     def encode_texts(self, tokens: Tokens) -> Tensor:
-        """Features of a batch of prompts, of any length."""
+        """Features of prompts, not normalized.
+
+        Args:
+            tokens: Tokens, as `tokenize` returns them.
+        """
 
     @abstractmethod
     def _tokenize(self, prompts: Sequence[str]) -> Tokens:
         """What `tokenize` says, while nobody else asks for it."""
 
     def tokenize(self, prompts: Sequence[str]) -> Tokens:
-        """Prompts as tokens. One that the model cannot read to its end is cut; the log names it."""
+        """Prompts as tokens. A prompt that is too long is truncated, and the log names it.
+
+        Args:
+            prompts: The prompts, such as "a photo of a cat".
+        """
         with _ONE_AT_A_TIME:
             return self._tokenize(prompts)
 
@@ -77,7 +89,11 @@ class Clip(ABC):
         return TruncatedPrompts()
 
     def lengths(self, tokens: Tokens) -> Tensor | None:
-        """Up to where each prompt is read; what lies behind may be cut off. None: all is read."""
+        """How many tokens of each prompt are read; the rest may be cut off. None: all are read.
+
+        Args:
+            tokens: Tokens, as `tokenize` returns them.
+        """
         return None
 
     @property
@@ -87,18 +103,35 @@ class Clip(ABC):
 
     @abstractmethod
     def save(self, folder: str | Path) -> None:
-        """Write a plain model that its own library loads without `retouch`."""
+        """Write a plain model that its own library loads without `retouch`.
+
+        Args:
+            folder: The folder to write.
+        """
 
     def image_features(self, pixels: Tensor) -> Tensor:
-        """Features of 8-bit pixels [B, H, W, 3], of length one."""
+        """Normalized features of images.
+
+        Args:
+            pixels: 8-bit pixels [B, H, W, 3].
+        """
         return self._run([self._encode_images(pixels)])[0][: len(pixels)]
 
     def text_features(self, tokens: Tokens) -> Tensor:
-        """Features of prompts, of length one."""
+        """Normalized features of prompts.
+
+        Args:
+            tokens: Tokens, as `tokenize` returns them.
+        """
         return self._run([self._encode_texts(tokens)])[0][: num_prompts(tokens)]
 
     def pair_features(self, pixels: Tensor, tokens: Tokens) -> tuple[Tensor, Tensor]:
-        """Features of images and of prompts; a GPU may find them side by side."""
+        """Normalized features of images and of prompts. A GPU may compute them side by side.
+
+        Args:
+            pixels: 8-bit pixels [B, H, W, 3].
+            tokens: Tokens, as `tokenize` returns them.
+        """
         images, texts = self._run([self._encode_images(pixels), self._encode_texts(tokens)])
         return images[: len(pixels)], texts[: num_prompts(tokens)]
 
@@ -131,15 +164,22 @@ class Clip(ABC):
         return [each() for each in passes] if self._recorder is None else self._recorder(passes)
 
     def pad_tokens(self, tokens: Tokens) -> Tokens:
-        """Prompts filled up to a length that others have too, with the same features."""
+        """Pad prompts to a length that others have too. Their features stay the same.
+
+        Args:
+            tokens: Tokens, as `tokenize` returns them.
+        """
         return tokens
 
     @contextmanager
     def fast(self, backend: Backend | None = "inductor") -> Iterator[Stopwatch]:
-        """While this lasts, the towers are compiled (how long it took can be read at any time).
+        """While this context lasts, the towers are compiled; yields how long that took.
 
-        On a GPU, what comes often is recorded as well (see `clip.fast.cuda_graphs`). Towers into
-        which prompts look while they compute stay as they are, and so do all if `backend` is None.
+        On a GPU, frequent passes are captured as CUDA graphs as well. Towers that take visual
+        prompts stay as they are.
+
+        Args:
+            backend: The backend of `torch.compile`. None: do not compile.
         """
         if backend is None or has_hooks(self.model):
             yield Stopwatch()
@@ -177,6 +217,11 @@ class Clip(ABC):
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16)
 
     def to(self, device: torch.device | str) -> "Clip":
+        """Move the model to a device, and return it.
+
+        Args:
+            device: Such as `cpu` or `cuda:1`.
+        """
         self.model.to(device)
         return self
 
@@ -190,9 +235,15 @@ class Clip(ABC):
 
 
 class DualEncoder(Clip):
-    """Anyone's own pair of encoders.
+    """A CLIP made of two encoders of your own.
 
-    `images` maps normalized pixels to features, `texts` is called with what `tokenize` returns.
+    Args:
+        images: Maps normalized pixels [B, 3, H, W] to features [B, D].
+        texts: Maps the tensors that `tokenize` returns, as keyword arguments, to features [B, D].
+        tokenize: Turns prompts into tensors by name.
+        pixels: The size and normalization of images that `images` expects.
+        logit_scale: What similarities are multiplied by.
+        name: The name of the model in results and reports.
     """
 
     image_prefix = "images."

@@ -21,7 +21,16 @@ log = logging.getLogger("retouch")
 
 
 class TaskContext:
-    """A task, the model that learns it and how."""
+    """One task while it is learned: its model, batches and loss.
+
+    Args:
+        clip: The model that learns.
+        stream: The stream that the task belongs to.
+        task: The task.
+        settings: The settings of the run.
+        loss: The loss of a batch, from its features.
+        drop_last: Leave out the last batch of an epoch if it is not full.
+    """
 
     def __init__(
         self,
@@ -64,10 +73,20 @@ class TaskContext:
         return self.steps_per_epoch * self.settings.epochs
 
     def rng(self, stream: RandomStream, *more: int) -> np.random.Generator:
+        """A random generator for one purpose, the same whenever the task is started again.
+
+        Args:
+            stream: What the random choice is for.
+            more: What tells choices of one purpose apart, such as the epoch.
+        """
         return np.random.default_rng([self.settings.seed, self.task.number, stream, *more])
 
     def new_images(self, step: int) -> Indices:
-        """The task's own images in this step: every epoch goes once through all, newly shuffled."""
+        """The task's own images in a step. Every epoch goes once through all, newly shuffled.
+
+        Args:
+            step: The step of the task, from 0.
+        """
         epoch, place = divmod(step, self.steps_per_epoch)
         if self._epoch[0] != epoch:
             shuffled = self.rng(RandomStream.SHUFFLE, epoch).permutation(self.task.train)
@@ -77,7 +96,12 @@ class TaskContext:
     def batches(
         self, steps: Iterable[int], replay: Callable[[int, int], Indices]
     ) -> Iterator[tuple[int, Batch]]:
-        """The task's images step by step, joined by what `replay` draws for a step and its size."""
+        """The batches of the task, in order, loaded ahead.
+
+        Args:
+            steps: The steps to go through.
+            replay: Draws the images to replay, given a step and its number of new images.
+        """
 
         def choose(step: int) -> tuple[int, int, Indices]:
             new = self.new_images(step)
@@ -89,29 +113,46 @@ class TaskContext:
             yield step, batch
 
     def load(self, positions: Indices, new: int | None = None) -> Batch:
-        """Image–prompt pairs, ready for the model; the first `new`, or all, are the task's own."""
+        """Load image–prompt pairs, ready for the model.
+
+        Args:
+            positions: Positions in the stream's training images.
+            new: How many of them, from the first, are the task's own. Default: all.
+        """
         count = len(positions) if new is None else new
         return self._pairs(positions, self._read(positions), count)
 
     def losses(
         self, batch: Batch, loss: Callable[[Features], Tensor] | None = None
     ) -> Iterator[Tensor]:
-        """The batch's loss, whole or in terms that add up to it (see `clip.losses.losses`)."""
+        """The loss of a batch, whole or in terms that add up to it (see `clip.losses`).
+
+        Args:
+            batch: The batch.
+            loss: A loss to use instead of the method's.
+        """
         return losses(self.clip, batch, loss or self.loss, self.settings.micro_batch)
 
     def scoring_batches(
         self, share: float, batches: int | None = None, *, drop_last: bool = False
     ) -> list[Indices]:
-        """A part of the task's images to score by, in batches: a share, or so many full batches.
+        """Some of the task's images, in batches, to score weights by.
 
-        With `drop_last`, a last batch that is not full is left out, unless it is the only one.
+        Args:
+            share: The share of the task's images.
+            batches: This many full batches, instead of a share.
+            drop_last: Leave out a last batch that is not full, unless it is the only one.
         """
         images = self.rng(RandomStream.SCORING).permutation(self.task.train)
         wanted = ceil(share * len(images)) if batches is None else batches * self.settings.batch
         return self._split(images[: max(2, wanted)], drop_last)
 
     def mean_losses(self, groups: Sequence[Indices]) -> Iterable[Tensor]:
-        """Losses whose sum is the mean loss over all images of these batches."""
+        """Losses whose sum is the mean loss over all images of these batches.
+
+        Args:
+            groups: The positions of each batch.
+        """
         total = sum(len(group) for group in groups)
         for group, batch in prefetch(self.load, groups):
             yield from scale_terms(len(group) / total, self.losses(batch))
