@@ -7,7 +7,11 @@ from retouch.data.array_store import ArrayStore
 
 
 def boxed_pictures(count: int) -> AnnotatedImages:
-    """Pictures of one shape each, which is named by its color and its kind."""
+    """Pictures of one shape each, whose class is its description, such as "a red star".
+
+    Args:
+        count: How many, up to 200; the first ones.
+    """
     pixels = first_pictures("boxes", count, "pictures with boxes")
     height, width = pixels.shape[1:3]
     scenes = [

@@ -21,7 +21,7 @@ def sign_images(split: Split, per_class: int, naming: Naming = "description") ->
 
     Args:
         split: `train` or `test`.
-        per_class: How many per sign.
+        per_class: How many per sign: up to 40 to train, 16 to test.
         naming: Classes are called by a `description`, as in CLIP's own prompts for signs, or by
             `name` ("a yield sign"), which says next to nothing to a model that never met the word.
     """
@@ -33,7 +33,7 @@ def control_images(per_class: int) -> Images:
     """Pictures of the control classes: combinations that were held out from the pre-training.
 
     Args:
-        per_class: How many per class.
+        per_class: How many per class, up to 8.
     """
     return _images("built-in world", "control", read_index().control, per_class)
 
@@ -42,7 +42,7 @@ def world_pairs(count: int) -> Pairs:
     """Pictures of the world with captions, like those that the built-in model was trained on.
 
     Args:
-        count: How many.
+        count: How many, up to 512.
     """
     pixels = first_pictures("pairs", count, "pictures with captions")
     captions = StringArray(read_index().captions[:count])

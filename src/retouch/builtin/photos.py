@@ -20,7 +20,12 @@ PARTS = {"photos": (0, 1, 2, 3), "more": (12, 14, 22, 23)}
 
 
 def write_photos(folder: str | Path, per_class: int = 20) -> None:
-    """Write the folders, with `per_class` pictures of every sign."""
+    """Write the folders.
+
+    Args:
+        folder: Where to; it is made if it does not exist.
+        per_class: Pictures of every sign, up to 40.
+    """
     root, known = Path(folder), control_images(2)
     signs = sign_images("train", per_class, naming="name")
     for name, labels in PARTS.items():
