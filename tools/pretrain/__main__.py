@@ -38,6 +38,7 @@ def main(
     text_width: int = 128,
     text_layers: int = 4,
     seed: int = 0,
+    vocabulary_captions: Annotated[int, typer.Option(help="To train the tokenizer on.")] = 50_000,
     per_class: Annotated[int, typer.Option(help="Pictures per class to evaluate on.")] = 20,
 ) -> None:
     """Pre-train the built-in model."""
@@ -48,7 +49,7 @@ def main(
     drawing = time.monotonic() - started
     log.info("drew %d pictures in %.0f s", len(pixels), drawing)
 
-    tokenizer = make_tokenizer(seed)
+    tokenizer = make_tokenizer(seed, vocabulary_captions)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.manual_seed(seed)
     shape = {"width": width, "layers": layers, "text_width": text_width, "text_layers": text_layers}

@@ -11,7 +11,7 @@ SIZE, PATCH, CONTEXT, VOCABULARY = 64, 16, 32, 1000
 PAD, START, UNKNOWN, END = "<pad>", "<start>", "<unknown>", "<end>"
 
 
-def make_tokenizer(seed: int, captions: int = 50_000) -> Any:
+def make_tokenizer(seed: int, captions: int) -> Any:
     """Byte pairs of the world's captions; every letter is a token, so any word can be written."""
     import tokenizers
     from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
