@@ -2,13 +2,16 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check docs clean
+.PHONY: demo test quick check docs clean
 
 demo: .venv/demo.stamp  ## a CLIP learns 25 traffic signs by four methods; a page shows what each forgot
 	$(BIN)/retouch demo --out runs/demo
 
 test: .venv/test.stamp  ## all tests, the checks of `make check` among them
 	$(BIN)/python -m pytest
+
+quick: .venv/test.stamp  ## the tests that start no other process: under two minutes
+	$(BIN)/python -m pytest -m "not slow"
 
 check: .venv/test.stamp  ## lint, format and types
 	$(BIN)/ruff check .
