@@ -13,6 +13,7 @@ import retouch
 
 pytest.importorskip("mkdocs")
 pytest.importorskip("mkdocstrings")
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[1]
 
