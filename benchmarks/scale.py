@@ -20,7 +20,7 @@ import torch
 from shapes import SHAPES, model_of
 from speed import Ground, our_step
 
-from retouch.evaluate.evaluator import image_features
+from retouch.evaluate.image_features import image_features
 from retouch.methods import recipe
 from retouch.sparse import Delta, Snapshot, locate, select
 

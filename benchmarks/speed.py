@@ -29,9 +29,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from retouch.clip.hf import HuggingFaceClip
 from retouch.clip.zero_shot import classifier
 from retouch.data import Stream, in_memory
-from retouch.evaluate.evaluator import image_features
+from retouch.evaluate.image_features import image_features
 from retouch.methods import Method, Settings, recipe
-from retouch.train.api import deterministic_algorithms
+from retouch.train.environment import deterministic_algorithms
 from retouch.train.loop import backward, task_context
 
 

@@ -38,7 +38,7 @@ from retouch.clip import encode, model
 from retouch.clip.model import Clip
 from retouch.data import Images, Stream, cached, prefetch, read_data
 from retouch.methods import Settings, recipe
-from retouch.train import checkpoint, teach
+from retouch.train import run_on_disk, teach
 
 
 class Clock:
@@ -123,7 +123,7 @@ def waiting(told: dict[str, float]) -> Iterator[None]:
         try:
             return result(self, timeout)
         finally:
-            what = {prefetch.__name__: "images", checkpoint.__name__: "files"}.get(asks)
+            what = {prefetch.__name__: "images", run_on_disk.__name__: "files"}.get(asks)
             if what and threading.current_thread() is threading.main_thread():
                 told[what] += time.perf_counter() - began
 

@@ -20,7 +20,7 @@ from retouch.evaluate.predict import classify_images, predict
 from retouch.methods import Settings
 from retouch.sparse import fingerprint
 from retouch.train import OpenRun, open_run, teach
-from retouch.train.compare import compare_run, eval_set_of_run
+from retouch.train.compare_run import compare_run, eval_set_of_run
 
 CONTROL = images("control", 4, 5)
 

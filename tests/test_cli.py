@@ -69,7 +69,7 @@ def test_learn_a_folder_and_go_on(model: Path, photos: Path, tmp_path: Path):
     run(*words, *FAST)
     assert Results.read(out) == results
     other = run(*words, *FAST, "--seed", "1", code=1)
-    assert "settings.seed: 0 there, 1 asked for" in " ".join(other.stderr.split())
+    assert "settings.seed: 0 in that run, 1 now" in " ".join(other.stderr.split())
 
 
 def test_dry_run_shows_the_selection_and_writes_nothing(model: Path, photos: Path, tmp_path: Path):

@@ -28,7 +28,7 @@ from retouch.errors import UserError
 from retouch.evaluate import Results
 from retouch.methods import Settings
 from retouch.sparse import Delta, fingerprint, locate
-from retouch.train import Callback, checkpoint, teach
+from retouch.train import Callback, run_on_disk, teach
 
 PROMPTS = ["a photo of the dark red", "red", "a picture of a bright green"]
 
@@ -179,7 +179,7 @@ def test_a_task_is_written_as_it_was_learned_whatever_judging_does_meanwhile(
 
         return job
 
-    monkeypatch.setattr(checkpoint, "on_side_stream", when_judging)
+    monkeypatch.setattr(run_on_disk, "on_side_stream", when_judging)
     first = copy.deepcopy(backbone.model)
     stream = Stream.split(images("train", 4, 6), images("test", 4, 2), tasks=1, order=0)
     settings = Settings(epochs=1, batch=8, lr=1e-3)

@@ -31,7 +31,8 @@ from retouch.errors import UserError
 from retouch.evaluate import Results
 from retouch.evaluate.per_class import ClassRow, PerClass
 from retouch.sparse import Delta
-from retouch.train.checkpoint_file import checkpoint_task, read_checkpoint, read_metrics
+from retouch.train.checkpoint_file import checkpoint_task, read_checkpoint
+from retouch.train.metrics_file import read_metrics
 from retouch.train.replay_store import StoredImages, read_stored_images, write_images
 from retouch.train.run_folder import read_config
 

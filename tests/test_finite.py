@@ -92,7 +92,7 @@ class RemembersNothing(Regularizer):
         ({"after_task": Ruins()}, "task 2 left 1 of .* in visual_projection.weight"),
         (
             {"regularizer": RemembersNothing()},
-            "task 2 left 3 infinite or NaN values in what mine remembers.*keeps:mean",
+            "task 2 left 3 infinite or NaN values in the state of mine.*keeps:mean",
         ),
     ],
 )

@@ -214,11 +214,11 @@ def _spoil(folder: Path, change: Any) -> None:
         (lambda f: (f / "replay-000001.png").write_bytes(b"x"), "replay-000001.png was changed"),
         (lambda f: (f / "judge-000000.png").unlink(), "judge-000000.png cannot be read"),
         (lambda f: (f / "index.json").write_text("{"), "index.json is damaged"),
-        (lambda f: checksummed.write_json(f / "index.json", {"format": "x"}), "of another version"),
+        (lambda f: checksummed.write_json(f / "index.json", {"format": "x"}), "by another version"),
         (lambda f: _spoil(f, lambda i: i["groups"]["0"].append(99)), "groups do not hold each"),
         (lambda f: _spoil(f, lambda i: i["test"][0].update(file="../x.png")), "does not lie"),
         (lambda f: _spoil(f, lambda i: i["replay"][0].pop("task")), "an entry is missing"),
-        (lambda f: (f / "index.json").unlink(), "holds no images to go on from"),
+        (lambda f: (f / "index.json").unlink(), "holds no images to continue from"),
     ],
 )
 def test_a_changed_buffer_is_refused(damage: Any, complaint: str, model: Path, tmp_path: Path):
@@ -247,7 +247,7 @@ def test_reopening_refuses_another_model_and_damaged_settings(model: Path, tmp_p
     checksummed.write_yaml(
         config, {"weights": "0" * 64, "places": {}, "method": [], "settings": {}}
     )
-    with pytest.raises(UserError, match="of another version of retouch: 'method' is missing"):
+    with pytest.raises(UserError, match="by another version of retouch: 'method' is missing"):
         open_run(tmp_path / "march")
     config.write_text("{")
     with pytest.raises(UserError, match="is damaged"):

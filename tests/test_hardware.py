@@ -35,5 +35,5 @@ def test_a_processor_without_such_units_computes_in_fp32(monkeypatch: pytest.Mon
 
 
 def test_an_unknown_precision_is_refused():
-    with pytest.raises(UserError, match="--precision fp8: say one of auto, fp32, bf16"):
+    with pytest.raises(UserError, match="unknown precision 'fp8'; use one of auto, fp32, bf16"):
         hardware(CPU, LARGE, "fp8")

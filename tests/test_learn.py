@@ -149,7 +149,7 @@ def test_a_finished_run_is_not_run_again(tmp_path: Path):
 @pytest.mark.parametrize("ahead", [False, True])
 def test_ctrl_c_ends_at_a_clean_point(ahead: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Of a device that works ahead, the step that is under way ends first."""
-    monkeypatch.setattr("retouch.train.checkpoint.runs_async", lambda device: ahead)
+    monkeypatch.setattr("retouch.train.record.runs_async", lambda device: ahead)
     before = signal.getsignal(signal.SIGINT)  # in the background, a shell has it ignored
     _, expected = teach(tmp_path / "whole")
 
@@ -231,7 +231,7 @@ def test_nothing_in_the_package_can_read_a_pickle():
 
 def test_other_settings_do_not_go_on_with_a_run(tmp_path: Path):
     teach(tmp_path)
-    with pytest.raises(UserError, match=r"settings\.lr: 0\.005 there, 0\.1 asked for"):
+    with pytest.raises(UserError, match=r"settings\.lr: 0\.005 in that run, 0\.1 now"):
         teach(tmp_path, settings=QUICK.model_copy(update={"lr": 0.1}))
     with pytest.raises(UserError, match="other settings"):
         teach(tmp_path, "er")
@@ -264,7 +264,7 @@ def test_damage_is_named(tmp_path: Path):
 
 def test_a_model_with_other_weights_does_not_go_on_with_a_run(tmp_path: Path, stream: Stream):
     teach(tmp_path)
-    with pytest.raises(UserError, match=r"other settings \(weights: \w+ there, \w+ asked for"):
+    with pytest.raises(UserError, match=r"other settings \(weights: \w+ in that run, \w+ now"):
         retouch.teach(
             tiny_clip(seed=1),
             stream,
@@ -288,7 +288,7 @@ class Explode(Regularizer):
 def test_a_loss_that_is_not_a_number(
     ahead: bool, tmp_path: Path, stream: Stream, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("retouch.train.checkpoint.runs_async", lambda device: ahead)
+    monkeypatch.setattr("retouch.train.record.runs_async", lambda device: ahead)
     clip = tiny_clip()
     bad = method().model_copy(update={"regularizer": Explode()})
     with pytest.raises(Diverged, match=r"the loss became nan in task 2.*below 0\.005"):
@@ -354,12 +354,13 @@ def test_images_of_all_sets_are_read_while_prompts_are_encoded(
 ):
     """So a GPU does not wait for them; on a processor two batches are read ahead."""
     from retouch.clip.zero_shot import PromptEnsemble
-    from retouch.evaluate import evaluator
+    from retouch.evaluate import image_features
+    from retouch.evaluate.evaluator import Evaluator
 
     control, clip = images("control", 4, 3), tiny_clip()
-    expected = evaluator.Evaluator(stream, control)(clip, 2)
+    expected = Evaluator(stream, control)(clip, 2)
     read, encoded = {"test": threading.Event(), "control": threading.Event()}, []
-    read_to, features = evaluator.read_to_device, PromptEnsemble.features
+    read_to, features = image_features.read_to_device, PromptEnsemble.features
 
     def seen(some: Images, *about: Any) -> Tensor:
         read[some.name].set()
@@ -369,9 +370,9 @@ def test_images_of_all_sets_are_read_while_prompts_are_encoded(
         encoded.append(all(begun.wait(5) for begun in read.values()))
         return features(self, clip)
 
-    monkeypatch.setattr(evaluator, "read_to_device", seen)
+    monkeypatch.setattr(image_features, "read_to_device", seen)
     monkeypatch.setattr(PromptEnsemble, "features", waiting)
-    assert evaluator.Evaluator(stream, control)(clip, 2) == expected
+    assert Evaluator(stream, control)(clip, 2) == expected
     assert encoded == [True, True]
 
 
@@ -401,7 +402,8 @@ def test_a_method_that_moves_what_it_did_not_choose_is_found_out(tmp_path: Path)
 def test_judging_over_seen_classes_and_all(stream: Stream):
     """Accuracies of the report against a count by hand."""
     from retouch.clip.zero_shot import classifier
-    from retouch.evaluate.evaluator import Evaluator, image_features
+    from retouch.evaluate.evaluator import Evaluator
+    from retouch.evaluate.image_features import image_features
 
     clip, control = tiny_clip(), images("control", 4, 3)
     row = Evaluator(stream, control)(clip, 2)
@@ -419,7 +421,7 @@ def test_judging_over_seen_classes_and_all(stream: Stream):
 
 
 def test_features_come_in_the_order_that_was_asked_for():
-    from retouch.evaluate.evaluator import image_features
+    from retouch.evaluate.image_features import image_features
 
     clip, some = tiny_clip(), images("test", 6, 4)
     every = image_features(clip, some, np.arange(24))
@@ -487,7 +489,8 @@ def test_trackers_are_told_only_what_was_measured():
 
 
 def test_a_run_without_test_images_can_be_watched(tmp_path: Path, capsys: Any):
-    from retouch.train.callbacks import CallbackList, PlainProgress
+    from retouch.train.callbacks import CallbackList
+    from retouch.train.progress import PlainProgress
     from retouch.train.tensorboard_logger import TensorBoard
 
     stream = Stream.split(images("train", 4, 4), images("test", 4, 1), tasks=2)
@@ -516,7 +519,7 @@ def test_the_bar_and_the_lines_say_where_a_run_stands():
 
     from rich.console import Console
 
-    from retouch.train.callbacks import PlainProgress, ProgressBar
+    from retouch.train.progress import PlainProgress, ProgressBar
 
     screen, lines = StringIO(), StringIO()
     console = Console(file=screen, force_terminal=True, width=120)
@@ -528,7 +531,7 @@ def test_the_bar_and_the_lines_say_where_a_run_stands():
         assert "task 3/3, epoch 2/3" in screen.getvalue()
         bar.on_step(8, 2, 0.25)
         bar.on_evaluate(results)
-    for words in ("task 3/3, judging", "loss 0.250", "task  3/3  new classes"):
+    for words in ("task 3/3, evaluating", "loss 0.250", "task  3/3  new classes"):
         assert words in screen.getvalue()
     teach(callback=PlainProgress("spu", lines))
     assert [line.split()[:3] for line in lines.getvalue().splitlines()] == [

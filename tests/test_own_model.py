@@ -156,5 +156,5 @@ def test_a_template_is_part_of_the_run(home: Path, tmp_path: Path):
     run(*words, "--template", "the {}")
     run(*words, "--template", "the {}")
     told = " ".join(run(*words, code=1).stderr.split())
-    assert "data.prompt: the {} there, a photo of {} asked for" in told
+    assert "data.prompt: the {} in that run, a photo of {} now" in told
     shutil.rmtree(out)

@@ -12,7 +12,8 @@ import retouch
 from retouch.bench.engines import News
 from retouch.bench.live_table import PlainView as BoardLines
 from retouch.data import Stream
-from retouch.train.callbacks import Callback, CallbackList, PlainProgress, ProgressBar, resuming
+from retouch.train.callbacks import Callback, CallbackList
+from retouch.train.progress import PlainProgress, ProgressBar, resuming
 
 SETTINGS = retouch.Settings(epochs=2, batch=8, lr=1e-3)
 
@@ -73,7 +74,7 @@ def test_a_log_has_a_line_now_and_then(
     assert steps[0].startswith("er       task  1, epoch 1, step 1 of 6   loss ")
     assert len(never.getvalue().splitlines()) == 4  # before, and after each task
     told = capsys.readouterr().err
-    assert "Storing 24 images to judge later" in told
+    assert "Storing 24 images to evaluate on later" in told
     assert "Storing 3 images to replay later" in told
     assert told.count(", before") == told.count(", now") > 0
     teach(stream, tmp_path / "b", PlainProgress("er", never, every=None))
@@ -85,7 +86,7 @@ def test_what_follows_the_last_task_has_a_bar(stream: Stream, tmp_path: Path):
     teach(
         stream, tmp_path / "a", ProgressBar("er", 3, 2, Console(file=screen, force_terminal=True))
     )
-    assert "Storing 24 images to judge later" in screen.getvalue()
+    assert "Storing 24 images to evaluate on later" in screen.getvalue()
 
 
 def test_a_grid_without_a_terminal_has_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch):

@@ -86,7 +86,7 @@ def test_a_run_goes_on_only_with_the_images_it_began_with(tmp_path: Path):
     ]
     before = content(tmp_path)
     for other, complaint in others:
-        with pytest.raises(UserError, match=f"begun .*{complaint}.*choose another folder"):
+        with pytest.raises(UserError, match=f"started .*{complaint}.*choose another folder"):
             teach(tmp_path, **other)
     assert content(tmp_path) == before
     assert teach(tmp_path).finished
@@ -100,7 +100,7 @@ def test_reference_pairs_and_a_control_set_that_was_not_there(tmp_path: Path):
     other = replace(pairs, captions=StringArray([*list(pairs.captions)[:-1], "another"]))
     with pytest.raises(UserError, match=r"other reference pairs \(the same images, but with other"):
         teach(tmp_path, "zscl", reference=other, control=None)
-    with pytest.raises(UserError, match="begun without a control set"):
+    with pytest.raises(UserError, match="started without a control set"):
         teach(tmp_path, "zscl", reference=reference())
     moved = replace(reference(), name="elsewhere")  # where they lie is no setting
     assert teach(tmp_path, "zscl", reference=moved, control=None).finished

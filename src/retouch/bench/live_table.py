@@ -13,7 +13,7 @@ from rich.text import Text
 from retouch.bench.cell import Cell
 from retouch.bench.engines import Done, Event, Failed, News, Note
 from retouch.bench.runner import line, numbers
-from retouch.train.callbacks import EVERY
+from retouch.train.progress import EVERY
 
 State = Literal["waiting", "running", "done", "failed"]
 STYLES = {"waiting": "dim", "running": "bold", "done": "green", "failed": "bold red"}

@@ -13,7 +13,7 @@ from retouch.data import Stream
 from retouch.evaluate import Results
 from retouch.methods import Method, Settings, recipe
 from retouch.train import teach
-from retouch.train.callbacks import progress_callback
+from retouch.train.progress import progress_callback
 
 QUICK = {"pictures": {"train": 4, "test": 2, "control": 1}, "epochs": 1, "replay": 10}
 

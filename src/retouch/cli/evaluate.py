@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from retouch.data import Images
     from retouch.evaluate.per_class import ClassRow, JointChange, PerClass
     from retouch.evaluate.results import Joint
-    from retouch.train.compare import EvalSet
+    from retouch.evaluate.compare import EvalSet
 
 
 def evaluate(
@@ -61,7 +61,7 @@ def evaluate(
     Example: `retouch eval runs/march --data photos --control imagenet`
     """
     with user_errors(), with_ranks(device) as device:
-        from retouch.train.compare import compare
+        from retouch.evaluate.compare import compare
 
         subject = load_models(where, model=model, task=task, device=device, precision=precision)
         if against:
@@ -88,7 +88,7 @@ def _exams(
 ) -> "list[EvalSet]":
     """What to judge by: the images that were named, or those that the run kept."""
     from retouch.data.class_names import read_class_names, rename_classes
-    from retouch.train.compare import EvalSet
+    from retouch.evaluate.compare import EvalSet
     from retouch.train.replay_store import has_stored_images, read_stored_images
 
     exams = []
@@ -111,7 +111,8 @@ def _exams(
 
 
 def _exam(subject: LoadedModel, images: "Images", divided: bool) -> "EvalSet":
-    from retouch.train.compare import EvalSet, eval_set_of_run
+    from retouch.evaluate.compare import EvalSet
+    from retouch.train.compare_run import eval_set_of_run
 
     run = subject.run
     if run is None:

@@ -49,7 +49,7 @@ class PromptEnsemble:
         """One feature a class [C, D]: the mean over the templates, as CLIP's authors do it."""
         found = [clip.text_features(tokens) for tokens in self._cut(clip)]
         own = torch.cat(found)[self._where[: self._own]]
-        features = collectives.gather(own, len(self._order), "judging")[self._order]
+        features = collectives.gather(own, len(self._order), "evaluation")[self._order]
         return normalize(features.view(*self._shape, -1).mean(dim=0), dim=-1)
 
     def _cut(self, clip: Clip) -> Iterator[Tokens]:
