@@ -13,7 +13,7 @@ import torch
 from commands import run
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from PIL import Image
-from test_by_class import make_run
+from runs import make_run
 from test_clip import dual, open_clip, own_pair, small_open_clip
 from test_eval_cli import to_folder
 from tiny import images, tiny_clip

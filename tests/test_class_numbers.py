@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from continued_runs import GIVEN, of
 from safetensors.torch import load_file
-from test_going_on import GIVEN, of
 from test_methods import quick
 from tiny import images, tiny_folder
 from torch import Tensor

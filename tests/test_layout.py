@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 import torch
+from runs import Stop, content
 from safetensors.torch import load_file
 from test_clip import saved_open_clip
-from test_learn import Stop, content
 from test_methods import quick, reference
 from tiny import images, tiny_clip
 from torch import Tensor, nn

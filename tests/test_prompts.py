@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from runs import Stop
 from safetensors.torch import load_file
 from test_clip import dual, open_clip, own_pair
-from test_learn import Stop
 from test_methods import Listener
 from tiny import images, tiny_clip
 from torch import Tensor

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from test_learn import Stop, content
+from runs import Stop, content
 from test_methods import Listener, learn, quick
 from tiny import images, tiny_clip
 from torch import Tensor

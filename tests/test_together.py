@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from test_learn import Stop as Fall
+from runs import Stop as Fall
 from test_methods import quick, reference
 from tiny import CLASSES, images, tiny_clip, tiny_folder
 from together import together, together_or_lost

@@ -1,4 +1,4 @@
-"""Weights & Biases, in its own offline mode: what was logged is read back from its file."""
+"""Weights & Biases in its offline mode: what was logged is read back from its file."""
 
 import sys
 from pathlib import Path
@@ -12,18 +12,18 @@ from retouch.evaluate import Results
 
 
 def records(file: Path) -> list[object]:
-    """What W&B stored: protobuf records in LevelDB's log format, here within one block of 32 kB."""
+    """What W&B stored: protobuf records in LevelDB's log format, within one block of 32 kB."""
     from wandb.proto.wandb_internal_pb2 import Record
 
-    content, found = file.read_bytes()[:32768], []
+    content, stored = file.read_bytes()[:32768], []
     at = 7  # after the header of the file
     while at + 7 <= len(content):
         size, kind = int.from_bytes(content[at + 4 : at + 6], "little"), content[at + 6]
         if kind != 1:  # a whole record
             break
-        found.append(Record.FromString(content[at + 7 : at + 7 + size]))
+        stored.append(Record.FromString(content[at + 7 : at + 7 + size]))
         at += 7 + size
-    return found
+    return stored
 
 
 def test_a_run_is_logged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -39,24 +39,22 @@ def test_a_run_is_logged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     wandb.teardown()
     (file,) = (tmp_path / "wandb").glob("offline-run-*/*.wandb")
     stored = records(file)
-    (about,) = [each.run for each in stored if each.WhichOneof("record_type") == "run"]
-    assert (about.project, about.display_name) == ("signs", "march")
-    lines: dict[str, list[float]] = {}
-    for each in stored:
-        for item in each.history.item:
+    (info,) = [record.run for record in stored if record.WhichOneof("record_type") == "run"]
+    assert (info.project, info.display_name) == ("signs", "march")
+    curves: dict[str, list[float]] = {}
+    for record in stored:
+        for item in record.history.item:
             name = item.key or "/".join(item.nested_key)
-            lines.setdefault(name, []).append(float(item.value_json))
+            curves.setdefault(name, []).append(float(item.value_json))
     results = Results.read(tmp_path / "march")
     logged = (tmp_path / "march" / "metrics.jsonl").read_text().splitlines()
-    assert len(lines["loss/task 1"]) == len(logged) > 2
-    assert lines["accuracy/control"] == [row.control for row in results.rows]
-    assert lines["accuracy/new classes"][-1] == results.metrics()["accuracy"]
-    assert lines["tasks learned"][-1] == 1
+    assert len(curves["loss/task 1"]) == len(logged) > 2
+    assert curves["accuracy/control"] == [row.control for row in results.rows]
+    assert curves["accuracy/new classes"][-1] == results.metrics()["accuracy"]
+    assert curves["tasks learned"][-1] == 1
 
 
-def test_where_it_is_not_installed_nothing_is_begun(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_where_it_is_not_installed_nothing_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "wandb", None)
     words = ["learn", "gone", "--model", "gone", "--out", tmp_path / "out", "--wandb", "signs"]
     done = run(*words, code=1)
