@@ -11,7 +11,8 @@ from runs import Stop, teach
 
 from retouch import checksummed
 from retouch.errors import UserError
-from retouch.evaluate.results import Results, Row, TaskInfo
+from retouch.evaluate.results import Results, TaskInfo
+from retouch.evaluate.row import Row
 
 # After task 1, 2, 3; of the tasks learned by then.
 A = [

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from retouch.data import Images
-    from retouch.evaluate.per_class import ClassRow, JointChange, PerClass
-    from retouch.evaluate.results import Joint
     from retouch.evaluate.compare import EvalSet
+    from retouch.evaluate.per_class import ClassRow, JointChange, PerClass
+    from retouch.evaluate.row import Joint
 
 
 def evaluate(

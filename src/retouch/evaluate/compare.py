@@ -14,7 +14,7 @@ from retouch.evaluate.examples import ComparedImages
 from retouch.evaluate.joint_accuracy import joint_accuracy
 from retouch.evaluate.per_class import JointChange, PerClass, merge_per_class, per_class
 from retouch.evaluate.predict import encode, nearest_classes
-from retouch.evaluate.results import Joint
+from retouch.evaluate.row import Joint
 
 ModelAt = Callable[[], Clip]
 """Returns the model at one point in time. Calling another one may change this model in place."""

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from retouch.clip import Clip
 from retouch.clip.zero_shot import classifier
-from retouch.evaluate.results import Drift
+from retouch.evaluate.row import Drift
 
 TEMPLATE = "a photo of {}"
 

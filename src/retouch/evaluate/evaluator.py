@@ -16,7 +16,7 @@ from retouch.evaluate.drift import drift_between, word_features
 from retouch.evaluate.image_features import ImageSubset, encode_image_sets
 from retouch.evaluate.joint_accuracy import Encoded, joint_accuracy
 from retouch.evaluate.predict import nearest
-from retouch.evaluate.results import Drift, Joint, Row
+from retouch.evaluate.row import Drift, Joint, Row
 
 
 class Evaluator:

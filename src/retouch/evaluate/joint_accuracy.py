@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from retouch.data.image_store import Indices
-from retouch.evaluate.results import Joint
+from retouch.evaluate.row import Joint
 
 
 class Encoded(NamedTuple):

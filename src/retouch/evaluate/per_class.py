@@ -15,7 +15,7 @@ from retouch import checksummed
 from retouch.data.image_store import Indices
 from retouch.data.images import Images
 from retouch.errors import UserError, first_problem
-from retouch.evaluate.results import Joint
+from retouch.evaluate.row import Joint
 
 FILE = "classes.json"
 EXAMPLES = "examples"

@@ -14,7 +14,8 @@ from retouch.clip import Clip
 from retouch.data.replay import ReplayBuffer
 from retouch.data.stream import Task
 from retouch.distributed import collectives
-from retouch.evaluate.results import Results, Row
+from retouch.evaluate.results import Results
+from retouch.evaluate.row import Row
 from retouch.methods import Method, TaskUpdate
 from retouch.train.callbacks import Callback
 from retouch.train.checkpoint_state import sync_model, sync_task_state

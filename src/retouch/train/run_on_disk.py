@@ -22,7 +22,8 @@ from retouch.data.stream import Task
 from retouch.distributed import collectives
 from retouch.distributed.cuda_streams import on_side_stream
 from retouch.errors import UserError
-from retouch.evaluate.results import Results, Row
+from retouch.evaluate.results import Results
+from retouch.evaluate.row import Row
 from retouch.methods import Method, TaskUpdate
 from retouch.sparse import Delta, Digests, Selection, Snapshot
 from retouch.train.callbacks import Callback
