@@ -16,12 +16,24 @@ def april(before: Path, out: Path, **more: Any) -> Any:
     return retouch.continue_run(before, *halves()[1], out=out, **{**GIVEN, **more})
 
 
+@pytest.fixture(scope="module")
+def whole(taught_in_march: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The continued run, not killed."""
+    folder = tmp_path_factory.mktemp("whole") / "april"
+    april(taught_in_march, folder)
+    return folder
+
+
 @pytest.mark.parametrize("step", ["compare_run", "write_images", "remove_earlier_copy"])
 def test_killed_while_finishing_it_is_finished_later(
-    step: str, model: Path, march_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    step: str,
+    model: Path,
+    march_folder: Path,
+    whole: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ):
-    april(march_folder, tmp_path / "whole")
-    expected = fingerprint(retouch.open_run(tmp_path / "whole").load_task().model)
+    expected = fingerprint(retouch.open_run(whole).load_task().model)
 
     def kill(*given: Any, **more: Any) -> None:
         if step == "compare_run":
@@ -35,4 +47,4 @@ def test_killed_while_finishing_it_is_finished_later(
             april(march_folder, tmp_path / "cut", model=own)
     assert fingerprint(own.model) == expected, "the caller gets the model as it was taught"
     april(march_folder, tmp_path / "cut")
-    assert content(tmp_path / "cut") == content(tmp_path / "whole")
+    assert content(tmp_path / "cut") == content(whole)

@@ -37,8 +37,8 @@ class Interrupts(Callback):
 
 
 def teach(stream: Stream, out: Path, callback: Callback, **more: Any) -> retouch.Results:
-    options = {"settings": SETTINGS, "out": out, "callback": callback, "checkpoint_seconds": 0}
-    return retouch.teach(tiny_clip(), stream, "er", **{**options, **more})
+    options = {"settings": SETTINGS, "out": out, "callback": callback, **more}
+    return retouch.teach(tiny_clip(), stream, "er", **options)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_a_resumed_run_says_where(task: int, step: int, where: str, stream: Stre
     """Three tasks of 24 images, in batches of 8: 6 steps each."""
     bare = {"store_images": False, "per_class": False}
     with pytest.raises(KeyboardInterrupt):
-        teach(stream, tmp_path, Interrupts(task, step), **bare)
+        teach(stream, tmp_path, Interrupts(task, step), checkpoint_seconds=0, **bare)
     text, screen = io.StringIO(), io.StringIO()
     bar = ProgressBar("er", 3, 2, Console(file=screen, force_terminal=True, width=100))
     assert teach(stream, tmp_path, CallbackList(PlainProgress("er", text), bar), **bare).finished

@@ -101,9 +101,8 @@ def test_leftover_files_of_a_killed_run_are_removed_without_a_note(
 ):
     """Killed after a task is listed in the results, before what it needed is deleted."""
     if tasks == 2:
-        stop = Stop(14, ZeroDivisionError())
         with pytest.raises(ZeroDivisionError):
-            teach(tmp_path, "mas", callback=stop, checkpoint_seconds=0)
+            teach(tmp_path, "mas", callback=Stop(10, ZeroDivisionError()))
     processes = multiprocessing.get_context("fork")
     process = processes.Process(target=killed_before_deleting, args=(name, tmp_path))
     process.start()
@@ -111,7 +110,7 @@ def test_leftover_files_of_a_killed_run_are_removed_without_a_note(
     assert process.exitcode == -signal.SIGKILL
     assert Results.read(tmp_path).done == tasks
     assert list(tmp_path.glob(f"{name}*"))
-    assert teach(tmp_path, "mas", checkpoint_seconds=0)[0].notes == []
+    assert teach(tmp_path, "mas")[0].notes == []
     assert content(tmp_path) == content(whole_run("mas")[0])
 
 
@@ -139,12 +138,11 @@ def test_what_a_run_writes(whole_run: WholeRun):
 
 
 def test_only_safe_formats_are_written(tmp_path: Path):
-    stop = Stop(14, ZeroDivisionError())
     with pytest.raises(ZeroDivisionError):
-        teach(tmp_path, "mas", callback=stop, checkpoint_seconds=0)
+        teach(tmp_path, callback=Stop(10, ZeroDivisionError()), checkpoint_seconds=0)
     suffixes = {p.suffix for p in tmp_path.rglob("*") if p.is_file()}
     assert suffixes == {".safetensors", ".json", ".jsonl", ".yaml"}
-    teach(tmp_path, "mas")
+    teach(tmp_path)
     suffixes = {p.suffix for p in tmp_path.rglob("*") if p.is_file()}
     assert suffixes <= {".safetensors", ".json", ".jsonl", ".yaml", ".png", ".jpg"}
 

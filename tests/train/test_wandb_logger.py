@@ -26,6 +26,7 @@ def records(file: Path) -> list[object]:
     return stored
 
 
+@pytest.mark.slow
 def test_a_run_is_logged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     import wandb
 
