@@ -16,7 +16,7 @@ from rich.text import Text
 
 from retouch.cli import console, log_to_terminal
 from retouch.errors import UserError
-from retouch.export.markdown import literal
+from retouch.export.markdown import escape_markdown
 from retouch.printable import printable
 
 ODD = "no\x1b[2J\x9b31m\u202e[bold]x[/]:car:\udcff\r\x07"
@@ -87,8 +87,8 @@ def test_json_is_for_terminals_too(capsys: pytest.CaptureFixture[str]):
 
 
 def test_a_card_shows_controls_too():
-    assert "\x1b" not in literal(ODD)
-    assert r"&#92;x1b" in literal(ODD)
+    assert "\x1b" not in escape_markdown(ODD)
+    assert r"&#92;x1b" in escape_markdown(ODD)
 
 
 def failing(number: int, file: str | None = None) -> str:

@@ -58,50 +58,50 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], int]] = {
 
 
 @pytest.fixture(params=MODELS)
-def known(request: pytest.FixtureRequest) -> tuple[str, nn.Module, int]:
+def architecture(request: pytest.FixtureRequest) -> tuple[str, nn.Module, int]:
     make, blocks = MODELS[request.param]
     return request.param, make(), blocks
 
 
-def outer(model: nn.Module, name: str, weight: torch.Tensor) -> tuple[int, int]:
-    """Inputs and outputs of a layer, whichever way round it stores them."""
+def in_and_out_features(model: nn.Module, name: str, weight: torch.Tensor) -> tuple[int, int]:
+    """Inputs and outputs of a layer, however it stores them."""
     return (weight.shape[0], weight.shape[1])[:: -1 if neuron_axis(model, name) == 0 else 1]
 
 
-def test_every_kind_in_every_architecture(known: tuple[str, nn.Module, int]):
-    name, model, blocks = known
-    found = {kind: locate(model, kind) for kind in KINDS}
+def test_every_kind_in_every_architecture(architecture: tuple[str, nn.Module, int]):
+    name, model, blocks = architecture
+    located = {kind: locate(model, kind) for kind in KINDS}
     gates = 2 if name == "llama" else 1
-    assert len(found["first-mlp"]) == blocks * gates
-    assert len(found["second-mlp"]) == blocks
-    assert found["both-mlp"].keys() == found["first-mlp"].keys() | found["second-mlp"].keys()
-    assert not found["attention"].keys() & found["both-mlp"].keys()
-    assert len(found["attention"]) % blocks == 0
-    assert found["everything"].keys() == dict(model.named_parameters()).keys()
-    for layer, weight in found["first-mlp"].items():
-        inputs, outputs = outer(model, layer, weight)
+    assert len(located["first-mlp"]) == blocks * gates
+    assert len(located["second-mlp"]) == blocks
+    assert located["both-mlp"].keys() == located["first-mlp"].keys() | located["second-mlp"].keys()
+    assert not located["attention"].keys() & located["both-mlp"].keys()
+    assert len(located["attention"]) % blocks == 0
+    assert located["everything"].keys() == dict(model.named_parameters()).keys()
+    for layer, weight in located["first-mlp"].items():
+        inputs, outputs = in_and_out_features(model, layer, weight)
         assert outputs > inputs, "the first MLP layer widens"
-    for layer, weight in found["second-mlp"].items():
-        inputs, outputs = outer(model, layer, weight)
+    for layer, weight in located["second-mlp"].items():
+        inputs, outputs = in_and_out_features(model, layer, weight)
         assert outputs < inputs, "the second narrows"
 
 
-def test_all_matrices_of_the_blocks_are_of_one_kind(known: tuple[str, nn.Module, int]):
-    _, model, _ = known
+def test_every_matrix_of_a_block_has_one_kind(architecture: tuple[str, nn.Module, int]):
+    _, model, _ = architecture
     blocks = tuple(f"{name}." for name in block_names(model))
     matrices = {n for n, p in model.named_parameters() if p.ndim == 2 and n.startswith(blocks)}
     assert matrices == locate(model, "both-mlp").keys() | locate(model, "attention").keys()
 
 
-def test_blocks_are_named_in_order(known: tuple[str, nn.Module, int]):
-    _, model, count = known
+def test_blocks_are_named_in_order(architecture: tuple[str, nn.Module, int]):
+    _, model, count = architecture
     names = block_names(model)
     assert len(names) == count
     assert [name.rpartition(".")[2] for name in names][:2] == ["0", "1"]
     assert all(isinstance(model.get_submodule(name), nn.Module) for name in names)
 
 
-class Odd(nn.Module):
+class UnknownArchitecture(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.stages = nn.ModuleList(nn.Linear(4, 4 + i) for i in (8, 8, 16))
@@ -109,7 +109,7 @@ class Odd(nn.Module):
 
 
 def test_patterns_name_parameters_or_modules():
-    model = Odd()
+    model = UnknownArchitecture()
     assert list(locate(model, "stages.*.weight")) == [f"stages.{i}.weight" for i in range(3)]
     assert list(locate(model, ["head", "stages.0"])) == [
         "stages.0.weight",
@@ -121,14 +121,14 @@ def test_patterns_name_parameters_or_modules():
 
 def test_an_unknown_architecture_is_explained():
     with pytest.raises(UserError) as error:
-        locate(Odd(), "first-mlp")
+        locate(UnknownArchitecture(), "first-mlp")
     text = str(error.value)
     assert "stages.*  12×4  (2 of them)" in text
     assert "head  2×4  (1 of them)" in text
     assert "where='stages.*'" in text
-    assert len(locate(Odd(), "stages.*")) == 6  # what the message proposes works
+    assert len(locate(UnknownArchitecture(), "stages.*")) == 6  # what the message proposes works
     with pytest.raises(UserError, match="'second mlp'"):
-        locate(Odd(), "second mlp")
+        locate(UnknownArchitecture(), "second mlp")
 
 
 def test_gpt2_neurons_are_columns():
