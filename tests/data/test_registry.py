@@ -90,7 +90,7 @@ def test_labels_match_the_order_of_the_fixture(name, tmp_path):
     for split, images in splits_of(read_case(case, tmp_path)).items():
         counts = written.get(split) or written["all"]
         names = {} if case.source_format else BENCHMARKS[case.source].facts.classes
-        expected_classes = [names.get(key, key) for key in layouts.mixed(counts)]
+        expected_classes = [names.get(key, key) for key in layouts.alternating(counts)]
         assert [images.classes[label] for label in images.labels] == expected_classes
 
 
