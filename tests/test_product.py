@@ -11,8 +11,6 @@ from layouts import make_folder
 from tiny import tiny_clip, tiny_folder
 
 import retouch
-from retouch.data.class_names import read_class_names, rename_classes, uninformative_names
-from retouch.errors import UserError
 from retouch.evaluate import Results
 from retouch.methods import recipe
 from retouch.methods.merging import BoundedDrop
@@ -171,27 +169,6 @@ def test_classes_get_other_names(model: Path, data: Path, tmp_path: Path):
     complaint = run(*words, code=1).stderr.replace("\n", " ")
     assert "there is no class 'dark rod'" in complaint
     assert "dark red" in complaint
-
-
-@pytest.mark.parametrize(
-    ("text", "complaint"),
-    [("", "it is empty"), ("a\n", "write FOLDER,NAME"), ("a,\n", "write FOLDER,NAME")],
-)
-def test_odd_names_are_refused(text: str, complaint: str, tmp_path: Path):
-    (tmp_path / "names.csv").write_text(text)
-    with pytest.raises(UserError, match=complaint):
-        read_class_names(tmp_path / "names.csv")
-
-
-def test_two_classes_cannot_get_one_name(data: Path):
-    images = retouch.read_data(data / "photos").train
-    with pytest.raises(UserError, match="two classes have the name"):
-        rename_classes(images, {"dark red": "bright green"})
-
-
-def test_names_that_say_nothing_are_found():
-    codes = ["n02099601", "0042", "12-7", "d41d8cd98f00b204e9800998ecf8427e"]
-    assert uninformative_names([*codes, "A320", "golden retriever", "7-eleven"]) == codes
 
 
 @pytest.mark.parametrize(
