@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from backbones import dual, open_clip, own_pair
 from markdown_it import MarkdownIt
 from PIL import Image
-from test_clip import dual, open_clip, own_pair
 from tiny import images, tiny_clip, tiny_config, tiny_folder, tiny_tokenizer
 from tokenizers import Tokenizer
 from typer.testing import CliRunner
@@ -28,8 +28,9 @@ from retouch.cli import app
 from retouch.clip import Clip, Preprocess
 from retouch.clip.hf import HuggingFaceClip
 from retouch.clip.open_clip import OpenClip
-from retouch.clip.open_clip import _library as library
-from retouch.clip.visual_prompts import PoolPrompts, attach
+from retouch.clip.open_clip import import_open_clip as library
+from retouch.clip.pool_prompts import PoolPrompts
+from retouch.clip.visual_prompts import attach
 from retouch.clip.zero_shot import classifier
 from retouch.data import Images, Stream
 from retouch.errors import UserError

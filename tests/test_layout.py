@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import torch
+from backbones import saved_open_clip
 from safetensors.torch import load_file
-from test_clip import saved_open_clip
 from test_learn import Stop, content
 from test_methods import quick, reference
 from tiny import images, tiny_clip
