@@ -1,9 +1,8 @@
-"""How fast images reach the model: decoded every time against read from the cache, and how long a
-million files take to begin with.
+"""How fast images are read, decoded or from the cache, and how fast a million files are listed.
 
     python benchmarks/data.py --data-root ../shared/data        # about two minutes on two cores
 
-Both are timed in turns in the same run, on the same cores, for the same random batches.
+Both are timed alternately in the same run, on the same cores, for the same random batches.
 """
 
 import argparse
@@ -21,7 +20,7 @@ import numpy as np
 from retouch.clip.preprocess import Preprocess
 from retouch.data import Images, cached, read_data
 
-PIXELS = Preprocess(size=(224, 224), shortest=224)  # as CLIP ViT-B/16 takes them
+PREPROCESS = Preprocess(size=(224, 224), shortest=224)  # of CLIP ViT-B/16
 BATCH = 256
 
 
@@ -32,48 +31,47 @@ def main() -> None:
     options.add_argument("--rounds", type=int, default=5)
     options.add_argument("--files", type=int, default=1_000_000)
     options.add_argument("--out", type=Path, help="write the numbers as JSON")
-    asked = options.parse_args()
+    args = options.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        found = rates(
-            read_data(asked.data, asked.data_root).evaluation_images(), Path(folder), asked.rounds
-        )
-        found |= start(Path(folder) / "many", asked.files)
-    for name, value in found.items():
+        images = read_data(args.data, args.data_root).evaluation_images()
+        results = reading_rates(images, Path(folder), args.rounds)
+        results |= startup_cost(Path(folder) / "many", args.files)
+    for name, value in results.items():
         sys.stdout.write(f"{name:48}{value:>14,.1f}\n")
-    if asked.out:
-        asked.out.write_text(json.dumps(found, indent=2))
+    if args.out:
+        args.out.write_text(json.dumps(results, indent=2))
 
 
-def rates(images: Images, folder: Path, rounds: int) -> dict[str, float]:
-    """Images a second, in the median over batches that both read."""
-    began = time.perf_counter()
-    kept = cached(images, PIXELS, folder / "cache")
-    build = len(images) / (time.perf_counter() - began)
-    took: dict[str, list[float]] = {"decoded": [], "cached": []}
+def reading_rates(images: Images, folder: Path, rounds: int) -> dict[str, float]:
+    """Images per second, the median over batches that are read both ways."""
+    start = time.perf_counter()
+    from_cache = cached(images, PREPROCESS, folder / "cache")
+    build = len(images) / (time.perf_counter() - start)
+    durations: dict[str, list[float]] = {"decoded": [], "cached": []}
     rng = np.random.default_rng(0)
     for _ in range(rounds):
         batch = rng.permutation(len(images))[:BATCH]
-        for name, source in (("decoded", images), ("cached", kept)):
-            began = time.perf_counter()
-            source.read(batch, PIXELS)
-            took[name].append(time.perf_counter() - began)
-    decoded, read = (BATCH / statistics.median(took[name]) for name in ("decoded", "cached"))
+        for name, source in (("decoded", images), ("cached", from_cache)):
+            start = time.perf_counter()
+            source.read(batch, PREPROCESS)
+            durations[name].append(time.perf_counter() - start)
+    decoded, read = (BATCH / statistics.median(durations[name]) for name in ("decoded", "cached"))
     return {
         "cores": len(os.sched_getaffinity(0)),
-        "images a second, decoded": decoded,
-        "images a second, while the cache is built": build,
-        "images a second, from the cache": read,
-        "times as fast from the cache": read / decoded,
+        "images per second, decoded": decoded,
+        "images per second, while the cache is built": build,
+        "images per second, from the cache": read,
+        "speed-up by the cache": read / decoded,
     }
 
 
-def start(folder: Path, files: int) -> dict[str, float]:
-    """Seconds and memory until a stream of so many (empty) files is ready to learn from."""
+def startup_cost(folder: Path, files: int) -> dict[str, float]:
+    """Seconds and memory until a stream of this many (empty) files is ready."""
     for number in range(1000):
-        place = folder / f"class {number:03d}"
-        place.mkdir(parents=True)
+        class_folder = folder / f"class {number:03d}"
+        class_folder.mkdir(parents=True)
         for image in range(files // 1000):
-            os.close(os.open(place / f"{image:07d}.jpg", os.O_CREAT | os.O_WRONLY))
+            os.close(os.open(class_folder / f"{image:07d}.jpg", os.O_CREAT | os.O_WRONLY))
     done = subprocess.run(
         [sys.executable, __file__, str(folder)],
         env=os.environ | {"RETOUCH_START": "1"},
@@ -84,19 +82,19 @@ def start(folder: Path, files: int) -> dict[str, float]:
     seconds, megabytes = map(float, done.stdout.split())
     return {
         "files": float(files),
-        "seconds until their stream is ready": seconds,
-        "megabytes that it takes": megabytes,
+        "seconds until the stream is ready": seconds,
+        "megabytes of memory": megabytes,
     }
 
 
-def start_here(folder: str) -> None:
-    """In a process of its own, so that its memory can be told from the rest."""
+def measure_startup(folder: str) -> None:
+    """Runs in a process of its own, so that only its memory is measured."""
     from retouch.data import Stream
 
     before = memory()
-    began = time.perf_counter()
+    start = time.perf_counter()
     stream = Stream.split(*read_data(folder).train_and_test(), tasks=10)
-    seconds = time.perf_counter() - began
+    seconds = time.perf_counter() - start
     assert len(stream.tasks) == 10
     sys.stdout.write(f"{seconds} {memory() - before}")
 
@@ -109,6 +107,6 @@ def memory() -> float:
 
 if __name__ == "__main__":
     if os.environ.get("RETOUCH_START"):
-        start_here(sys.argv[1])
+        measure_startup(sys.argv[1])
     else:
         main()
