@@ -80,7 +80,7 @@ ONWARD = ["{home}/more", "--from", "{home}/march", "--out", "{out}"]
         ([*PHOTOS, "--names", "{home}/nothing.csv"], "No such file"),
         ([*PHOTOS, "--names", "{home}/broken.json"], "broken.json"),
         ([*PHOTOS, "--device", "cuda:99"], "cuda:99"),
-        ([*PHOTOS, "--device", "gpu"], "is no device"),
+        ([*PHOTOS, "--device", "gpu"], "unknown device"),
         ([*PHOTOS, "--precision", "fp64"], "--precision fp64"),
         ([*PHOTOS, "--tasks", "9"], "cannot be split into 9 tasks"),
         ([*PHOTOS, "--holdout", "2"], "holdout=2"),

@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from backbones import saved_open_clip
 from rich.console import Console
 from test_cli import retouch as in_a_shell
-from test_clip import saved_open_clip
 from tiny import images, tiny_clip, tiny_folder
 from typer.testing import CliRunner
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from backbones import saved_open_clip
 from memory_layouts import TiedWeights, network_with_transposed_weight, transposed
 from safetensors.torch import load_file
-from test_clip import saved_open_clip
 from test_learn import Stop, content
 from test_methods import quick, reference
 from tiny import images, tiny_clip

@@ -163,7 +163,7 @@ def _base(first: Delta, paths: Sequence[str | Path], named: str | None) -> Clip:
             "merge; name the model with --base"
         )
     if not named and not runs:
-        refuse_code(name, first.name, "--base")
+        refuse_code(name, first.name, "base")
     try:
         return model_at(name, first.before)
     except UserError as why:

@@ -1,4 +1,4 @@
-"""A plain CLIP without transformers gives the same answers, to the bit, and sooner."""
+"""A plain CLIP loaded without transformers has the same features, to the bit, and starts sooner."""
 
 import json
 import shutil
@@ -22,8 +22,8 @@ from retouch.sparse import fingerprint
 PROMPTS = ["a photo of a red sign", "blue", "", "a picture of the dark green photo, bright " * 9]
 
 
-def same(folder: Path | str) -> None:
-    """Weights, tokens, features and pixels are those of transformers."""
+def assert_same(folder: Path | str) -> None:
+    """Weights, tokens, features and preprocessing equal those of transformers."""
     light, full = retouch.load(str(folder), light=True), retouch.load(str(folder))
     assert type(light) is LightClip
     assert type(full) is HuggingFaceClip
@@ -32,8 +32,8 @@ def same(folder: Path | str) -> None:
     height, width = full.preprocess.size
     noise = np.random.default_rng(0).integers(0, 256, (5, height, width, 3), np.uint8)
     with torch.no_grad():
-        for each in (PROMPTS[:2], PROMPTS):
-            tokens = [clip.tokenize(each) for clip in (light, full)]
+        for prompts in (PROMPTS[:2], PROMPTS):
+            tokens = [clip.tokenize(prompts) for clip in (light, full)]
             assert torch.equal(tokens[0]["input_ids"], tokens[1]["input_ids"])
             assert torch.equal(light.lengths(tokens[0]), full.lengths(tokens[1]))
             assert torch.equal(light.text_features(tokens[0]), full.text_features(tokens[1]))
@@ -43,24 +43,24 @@ def same(folder: Path | str) -> None:
 
 
 def change(folder: Path, file: str, **values: Any) -> Path:
-    found = json.loads((folder / file).read_text())
-    (folder / file).write_text(json.dumps({**found, **values}))
+    settings = json.loads((folder / file).read_text())
+    (folder / file).write_text(json.dumps({**settings, **values}))
     return folder
 
 
-def test_it_agrees_with_transformers_to_the_bit(tmp_path: Path):
-    same("builtin")
-    same(tiny_folder(tmp_path / "tiny"))
+def test_it_equals_transformers_to_the_bit(tmp_path: Path):
+    assert_same("builtin")
+    assert_same(tiny_folder(tmp_path / "tiny"))
     gelu = tiny_folder(tmp_path / "gelu")
     config = json.loads((gelu / "config.json").read_text())
     for tower in ("text_config", "vision_config"):
         config[tower] |= {"hidden_act": "gelu", "layer_norm_eps": 1e-3}
-    same(change(gelu, "config.json", **config))
-    config["text_config"]["eos_token_id"] = 2  # as OpenAI's were, and read at the largest token
-    same(change(gelu, "config.json", **config))
+    assert_same(change(gelu, "config.json", **config))
+    config["text_config"]["eos_token_id"] = 2  # as in OpenAI's old configs
+    assert_same(change(gelu, "config.json", **config))
 
 
-def test_it_reads_clips_own_tokenizer_as_transformers_does(tmp_path: Path):
+def test_clips_tokenizer(tmp_path: Path):
     transformers = pytest.importorskip("transformers")
     from tokenizers.pre_tokenizers import ByteLevel
 
@@ -71,13 +71,13 @@ def test_it_reads_clips_own_tokenizer_as_transformers_does(tmp_path: Path):
     merges = [("r", "e"), ("re", "d</w>")]
     tokenizer = transformers.CLIPTokenizer(vocab=vocabulary, merges=merges)
     folder = tiny_folder(tmp_path / "model")
-    own = tiny_clip().model.config
-    own.text_config.vocab_size, own.text_config.eos_token_id = 600, vocabulary[marks[1]]
+    config = tiny_clip().model.config
+    config.text_config.vocab_size, config.text_config.eos_token_id = 600, vocabulary[marks[1]]
     torch.manual_seed(0)
-    clip = HuggingFaceClip(transformers.CLIPModel(own), tokenizer, tiny_clip().preprocess)
+    clip = HuggingFaceClip(transformers.CLIPModel(config), tokenizer, tiny_clip().preprocess)
     shutil.rmtree(folder)
     clip.save(folder)
-    same(folder)
+    assert_same(folder)
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_it_reads_clips_own_tokenizer_as_transformers_does(tmp_path: Path):
         ("model.safetensors", None),
     ],
 )
-def test_what_is_out_of_the_ordinary_is_left_to_transformers(
+def test_unusual_folders_are_left_to_transformers(
     file: str, values: dict[str, Any] | None, tmp_path: Path
 ):
     folder = tiny_folder(tmp_path / "model")
@@ -109,30 +109,32 @@ def test_what_is_out_of_the_ordinary_is_left_to_transformers(
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("home")
     make_folder(home / "photos", {"dark_red": 6, "bright green": 6})
-    words = ("learn", home / "photos", "--model", tiny_folder(home / "model"), "--epochs", 1)
+    command = ("learn", home / "photos", "--model", tiny_folder(home / "model"), "--epochs", 1)
     for method in ("spu", "l2p"):
-        run(*words, "--method", method, "-o", home / method)
+        run(*command, "--method", method, "-o", home / method)
     return home
 
 
-def test_classify_says_the_same_and_prompts_are_not_forgotten(
+def test_classify_prints_the_same_with_and_without_prompts(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    words = [["classify", home / method, home / "photos", "--json"] for method in ("spu", "l2p")]
-    light = [run(*each).stdout for each in words]
+    methods = ("spu", "l2p")
+    commands = [["classify", home / method, home / "photos", "--json"] for method in methods]
+    light = [run(*command).stdout for command in commands]
     monkeypatch.setattr("retouch.clip.fast.light.load_light", lambda folder, name: None)
-    assert [run(*each).stdout for each in words] == light
+    assert [run(*command).stdout for command in commands] == light
 
 
-def test_classify_does_not_wait_for_what_it_does_not_need(home: Path):
-    """Most of its time went into imports."""
+@pytest.mark.slow
+def test_classify_imports_nothing_that_it_does_not_need(home: Path):
+    """Imports took most of its time."""
     heavy = ["transformers", "torchvision", "scipy", "sympy", "pandas", "matplotlib", "jinja2"]
     code = f"""
 import sys
 from retouch.cli import app
 app(["classify", {str(home / "spu")!r}, {str(home / "photos")!r}], standalone_mode=False)
-here = [name for name in {heavy} + ["torch._dynamo"] if name in sys.modules]
-sys.exit(", ".join(here) or 0)
+imported = [name for name in {heavy} + ["torch._dynamo"] if name in sys.modules]
+sys.exit(", ".join(imported) or 0)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

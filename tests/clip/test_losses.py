@@ -20,17 +20,17 @@ def features(count: int = 10, prompts: int = 4, new: int = 6, seed: int = 0) -> 
 
 
 def by_hand(images: torch.Tensor, texts: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    """CLIP's loss with one text an image, as in its paper."""
+    """CLIP's loss with one text per image, as in its paper."""
     logits = scale * images @ texts.T
-    own = torch.arange(len(images))
-    return (cross_entropy(logits, own) + cross_entropy(logits.T, own)) / 2
+    target = torch.arange(len(images))
+    return (cross_entropy(logits, target) + cross_entropy(logits.T, target)) / 2
 
 
 def test_encoding_each_prompt_once_changes_nothing():
     f = features()
     repeated = f.texts[f.batch.prompt]
-    found = contrastive(f.images, f.texts, f.batch.prompt, f.scale)
-    torch.testing.assert_close(found, by_hand(f.images, repeated, f.scale))
+    value = contrastive(f.images, f.texts, f.batch.prompt, f.scale)
+    torch.testing.assert_close(value, by_hand(f.images, repeated, f.scale))
 
 
 def test_two_losses_summed_or_one_joined_matrix():
@@ -57,9 +57,9 @@ def test_label_aware_leaves_out_other_images_of_the_class():
     logits = f.scale * f.images @ f.texts.T
     rows, columns = [], []
     for i in range(5):
-        rivals = [j for j in range(5) if j == i or prompt[j] != prompt[i]]
-        rows.append(-logits[i, prompt[rivals]].log_softmax(0)[rivals.index(i)])
-        columns.append(-logits[rivals, prompt[i]].log_softmax(0)[rivals.index(i)])
+        kept = [j for j in range(5) if j == i or prompt[j] != prompt[i]]
+        rows.append(-logits[i, prompt[kept]].log_softmax(0)[kept.index(i)])
+        columns.append(-logits[kept, prompt[i]].log_softmax(0)[kept.index(i)])
     expected = (torch.stack(rows).mean() + torch.stack(columns).mean()) / 2
     torch.testing.assert_close(label_aware(f.images, f.texts, prompt, f.scale), expected)
 
@@ -80,7 +80,7 @@ def test_micro_batches_have_the_same_loss_and_gradients(chunk: int):
 
     weight = clip.model.get_parameter("visual_projection.weight")
 
-    def loss(f: Features) -> torch.Tensor:  # of the features, and of a weight directly
+    def loss(f: Features) -> torch.Tensor:  # depends on features, and on a weight directly
         return pair_loss(f, "contrastive", "summed") + weight.square().sum()
 
     context = TaskContext(clip, stream, stream.tasks[0], settings, loss)
@@ -88,7 +88,7 @@ def test_micro_batches_have_the_same_loss_and_gradients(chunk: int):
     batch = context.load(np.concatenate([new, stream.tasks[0].train[:5]]), len(new))
     value = sum(losses(clip, batch, loss))
     value.backward()
-    whole = {name: p.grad.clone() for name, p in clip.model.named_parameters()}
+    expected = {name: p.grad.clone() for name, p in clip.model.named_parameters()}
     clip.model.zero_grad()
     total = 0.0
     for term in context.losses(batch):
@@ -96,4 +96,4 @@ def test_micro_batches_have_the_same_loss_and_gradients(chunk: int):
         total += term.item()
     assert total == pytest.approx(value.item(), abs=1e-9)
     for name, parameter in clip.model.named_parameters():
-        torch.testing.assert_close(parameter.grad, whole[name], rtol=1e-4, atol=1e-7)
+        torch.testing.assert_close(parameter.grad, expected[name], rtol=1e-4, atol=1e-7)
