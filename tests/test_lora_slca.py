@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from test_clip import dual, open_clip, own_pair
+from backbones import dual, open_clip, own_pair
 from test_methods import Listener, plain_loss
 from tiny import CLASSES, images, tiny_clip
 from torch.nn.functional import cross_entropy, normalize
@@ -406,7 +406,7 @@ def test_what_slca_needs_is_explained():
         METHODS["slca"],
         Method(name="x", update=FullFinetune(), after_task=ClassifierAlignment()),
     ):
-        with pytest.raises(UserError, match="own pair of encoders has none"):
+        with pytest.raises(UserError, match="dual encoder has none"):
             teach(method, own_pair())
     held = Method(
         name="x", update=FullFinetune(where="first-mlp"), after_task=ClassifierAlignment()

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import retouch
 from retouch.clip import Clip, Features
-from retouch.clip.fast.cuda_graphs import ForwardPass
+from retouch.clip.fast.graph_capture import ForwardPass
 from retouch.data import Pairs, Stream
 from retouch.data.string_array import StringArray
 from retouch.errors import UserError

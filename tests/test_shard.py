@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from test_clip import dual, open_clip
+from backbones import dual, open_clip
 from test_methods import quick
 from test_together import (
     BRIEF,

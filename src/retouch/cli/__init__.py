@@ -1,4 +1,4 @@
-"""The command line: thin. Whatever it does can be done in a few lines of Python."""
+"""The command line. It is thin: whatever it does takes a few lines of Python."""
 
 import logging
 import sys
@@ -11,7 +11,7 @@ from retouch.cli.bench import bench
 from retouch.cli.cam import cam
 from retouch.cli.classify import classify
 from retouch.cli.command import Commands
-from retouch.cli.console import err, leave, out
+from retouch.cli.console import err, exit_now, out
 from retouch.cli.datasets import datasets
 from retouch.cli.delta import delta
 from retouch.cli.demo import demo
@@ -53,15 +53,14 @@ def main() -> None:
     try:
         app()
     except SystemExit as end:
-        if launched_world_size() > 1 or sys.argv[1:2] == [
-            "classify"
-        ]:  # taking torch apart takes a second
-            leave(end.code)
+        # `classify` is done in seconds, and torch's shutdown would take one more.
+        if launched_world_size() > 1 or sys.argv[1:2] == ["classify"]:
+            exit_now(end.code)
         raise
 
 
 def log_to_terminal() -> None:
-    """Show warnings. Some libraries do that themselves, and would be heard twice."""
+    """Show warnings, but not twice those that libraries print themselves."""
     logging.basicConfig(
         format="%(message)s",
         level=logging.WARNING,

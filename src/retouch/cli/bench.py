@@ -39,15 +39,15 @@ def bench(config: BenchConfig) -> None:
         suite = _check(config)
         trains = suite.kind != "efficiency" and not config.output.dry_run
         engine = _engine(config, device, trains)
-        made = _make_bench(config, suite, device, engine)
-        check_cells(made, quick=config.suite.quick, reference=config.data.reference)
+        runner = _make_bench(config, suite, device, engine)
+        check_cells(runner, quick=config.suite.quick, reference=config.data.reference)
         if config.output.dry_run:
-            _show_plan(made)
+            _show_plan(runner)
         elif trains:
-            view = progress_view(made.cells, out, quiet=config.output.quiet or out.quiet)
-            _run(made, engine, view)
+            view = progress_view(runner.cells, out, quiet=config.output.quiet or out.quiet)
+            _run(runner, engine, view)
         else:
-            _count_parameters(made)
+            _count_parameters(runner)
 
 
 def _check(config: BenchConfig) -> "Suite":
@@ -114,30 +114,30 @@ def _make_bench(config: BenchConfig, suite: "Suite", device: str, engine: "Engin
     return Bench(suite, datasets, model, config.folder, options, keep_deltas=output.keep_deltas)
 
 
-def _run(made: "Bench", engine: "Engine", view: "ProgressView") -> None:
+def _run(bench: "Bench", engine: "Engine", view: "ProgressView") -> None:
     from retouch.bench.runner import Incomplete
 
     try:
         with view:
-            done = made.run(engine, view)
+            done = bench.run(engine, view)
     except Incomplete as incomplete:
         if incomplete.done:
-            _show(made, incomplete.done)
+            _show(bench, incomplete.done)
         raise
     if done:  # otherwise another rank has the results
-        _show(made, done)
+        _show(bench, done)
 
 
-def _show(made: "Bench", done: "Sequence[Done]") -> None:
+def _show(bench: "Bench", done: "Sequence[Done]") -> None:
     from retouch.bench import table
     from retouch.bench.write import write_pareto, write_table
 
-    tabulated = table.tabulate(made.suite, done)
-    write_table(made.out, tabulated)
+    tabulated = table.tabulate(bench.suite, done)
+    write_table(bench.out, tabulated)
     for part in table.to_rich(tabulated):
         out.print(part)
-    if made.suite.kind == "pareto":
-        areas = write_pareto(made.out, done)
+    if bench.suite.kind == "pareto":
+        areas = write_pareto(bench.out, done)
         for name, area in areas.items():
             out.print(f"{name}: {area:.1f} % on average at up to 5 points of control accuracy lost")
         if not areas:
@@ -146,23 +146,23 @@ def _show(made: "Bench", done: "Sequence[Done]") -> None:
                 "pareto.png shows how much of the new classes was forgotten.",
                 highlight=False,
             )
-    out.print(f"More in {made.out}", highlight=False, soft_wrap=True)
+    out.print(f"More in {bench.out}", highlight=False, soft_wrap=True)
 
 
-def _count_parameters(made: "Bench") -> None:
+def _count_parameters(bench: "Bench") -> None:
     from retouch.bench import efficiency
     from retouch.bench.write import write_costs
     from retouch.distributed import collectives
 
-    costs = efficiency.costs(made)
+    costs = efficiency.costs(bench)
     if not collectives.is_rank0():
         return
-    write_costs(made, costs)
-    out.print(efficiency.to_rich(costs, made.suite.title))
-    out.print(f"More in {made.out}", highlight=False, soft_wrap=True)
+    write_costs(bench, costs)
+    out.print(efficiency.to_rich(costs, bench.suite.title))
+    out.print(f"More in {bench.out}", highlight=False, soft_wrap=True)
 
 
-def _show_plan(made: "Bench") -> None:
+def _show_plan(bench: "Bench") -> None:
     from rich.table import Table
 
     from retouch.bench.estimate import estimate
@@ -170,15 +170,15 @@ def _show_plan(made: "Bench") -> None:
     from retouch.report.phrasing import duration, file_size
 
     table = Table("row", "method", "data", "seed", "tasks", "settings", box=None)
-    for cell in made.cells:
+    for cell in bench.cells:
         changes = {**cell.settings, **cell.change}
         settings = " ".join(f"{key}={value}" for key, value in changes.items())
         where = f"{cell.dataset}", f"{cell.seed}", f"{cell.tasks}"
         table.add_row(cell.row, cell.method, *where, settings)
     out.print(table)
-    if made.suite.kind == "efficiency":
+    if bench.suite.kind == "efficiency":
         return
-    cost = estimate(made)
+    cost = estimate(bench)
     out.print(
         f"{count(cost.cells, 'cell')}, one after the other roughly {duration(cost.seconds)} and "
         f"{file_size(cost.bytes)} of disk, estimated from one forward and backward pass on this "

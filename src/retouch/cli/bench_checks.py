@@ -48,7 +48,7 @@ def refuse_contradictions(config: "BenchConfig") -> None:
     """Refuse options of which one makes the other useless."""
     if config.data.cache is not None and config.data.no_cache:
         raise UserError(
-            "--cache says where decoded images are stored, --no-cache that none are; "
+            "--cache names a folder for decoded images, and --no-cache stores none; "
             "leave one of them out"
         )
 

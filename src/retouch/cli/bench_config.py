@@ -17,25 +17,24 @@ class SuiteOptions(OptionGroup):
     suite: Annotated[
         str,
         typer.Argument(
+            metavar="SUITE",
             help="table1, layers, scores, rate, buffer, localization, neuron, task-length, "
-            "samples, efficiency, demo, pareto, or a YAML file of your own."
+            "samples, efficiency, demo, pareto, or a YAML file of your own.",
         ),
     ]
     model: Model = "openai/clip-vit-base-patch16"
     methods: Names = None
     datasets: Names = None
-    seeds: Annotated[int, typer.Option(help="How often to run each row.", min=1)] = 1
+    seeds: Annotated[int, typer.Option(help="Runs of each row, each with its own seed.", min=1)] = 1
     quick: Annotated[
-        bool, typer.Option("--quick", help="With 'builtin' data: few images, one epoch.")
+        bool, typer.Option("--quick", help="For 'builtin' data: fewer images, one epoch.")
     ] = False
 
 
 class DataOptions(OptionGroup):
     panel: ClassVar[str] = "Data"
 
-    control: Annotated[str | None, typer.Option(help="Another control set than the suite's.")] = (
-        None
-    )
+    control: Annotated[str | None, typer.Option(help="Control set, instead of the suite's.")] = None
     reference: Annotated[
         str | None, typer.Option(help="Images with captions, for zscl and lora-ewc.")
     ] = None
@@ -48,12 +47,18 @@ class DataOptions(OptionGroup):
 class TrainingOptions(OptionGroup):
     panel: ClassVar[str] = "Training"
 
-    tasks: Annotated[int | None, typer.Option(help="Another number of tasks.", min=1)] = None
-    epochs: Annotated[int | None, typer.Option(help="Another number of epochs.", min=0)] = None
-    batch: Annotated[int | None, typer.Option(help="Another batch size.", min=2)] = None
+    tasks: Annotated[
+        int | None, typer.Option(help="Number of tasks, instead of the suite's.", min=1)
+    ] = None
+    epochs: Annotated[
+        int | None, typer.Option(help="Number of epochs, instead of the suite's.", min=0)
+    ] = None
+    batch: Annotated[
+        int | None, typer.Option(help="Batch size, instead of the suite's.", min=2)
+    ] = None
     lr: Annotated[
         str | None,
-        typer.Option(help="Another learning rate for all rows; several with commas for pareto."),
+        typer.Option(help="Learning rate of all rows; for pareto, several separated by commas."),
     ] = None
 
 
@@ -64,16 +69,19 @@ class MachineOptions(OptionGroup):
     precision: Precision = "auto"
     compiled: Compile = None
     jobs: Annotated[
-        int | None, typer.Option(help="Run N cells at a time, each in a process.", min=1)
+        int | None, typer.Option(help="Run N cells at a time, each in its own process.", min=1)
     ] = None
     on: Annotated[
         str | None,
-        typer.Option(help="ray, or ray://HOST:PORT: on a Ray cluster.", metavar="WHERE"),
+        typer.Option(help="Run on a Ray cluster: ray, or ray://HOST:PORT.", metavar="WHERE"),
     ] = None
     gpus_per_cell: Annotated[
-        float | None, typer.Option(help="With Ray; at 0.5, two cells share a GPU.", min=0)
+        float | None,
+        typer.Option(help="With Ray: GPUs per cell; at 0.5, two cells share one.", min=0),
     ] = None
-    cpus_per_cell: Annotated[float | None, typer.Option(help="With Ray.", min=1)] = None
+    cpus_per_cell: Annotated[
+        float | None, typer.Option(help="With Ray: processor cores per cell.", min=1)
+    ] = None
 
 
 class OutputOptions(OptionGroup):
@@ -83,10 +91,13 @@ class OutputOptions(OptionGroup):
         Path | None, typer.Option("--out", "-o", help="Where results go. [default: runs/SUITE]")
     ] = None
     resume: Annotated[
-        bool, typer.Option("--resume/--no-resume", help="Continue with what the folder holds.")
+        bool,
+        typer.Option(
+            "--resume/--no-resume", help="Keep the finished cells in the folder, and run the rest."
+        ),
     ] = True
     keep_deltas: Annotated[
-        bool, typer.Option("--keep-deltas", help="Keep what every task of every cell changed.")
+        bool, typer.Option("--keep-deltas", help="Store the delta of every task of every cell.")
     ] = False
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="List the cells and estimate time and disk.")

@@ -11,7 +11,7 @@ _arguments: ContextVar[tuple[str, ...]] = ContextVar("arguments", default=())
 
 
 class Commands(TyperGroup):
-    """All commands; remembers the arguments of the one that runs."""
+    """The group of all commands, which stores the arguments of the one that runs."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         _arguments.set(tuple(args))

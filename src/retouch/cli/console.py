@@ -1,4 +1,4 @@
-"""How the program talks: to the screen, of progress, and of mistakes."""
+"""What the program prints: text, JSON, progress and errors."""
 
 import errno
 import json
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class PlainConsole(Console):
-    """Prints text as text: no markup, no emoji codes, no control characters of names in it."""
+    """Prints text literally: no markup, no emoji codes, no control characters from names."""
 
     def __init__(self, *, stderr: bool = False) -> None:
         super().__init__(stderr=stderr, markup=False, emoji=False)
@@ -37,24 +37,30 @@ class PlainConsole(Console):
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterator[Segment]:
-        """What is drawn; a `Text` gets here as it was made."""
+        """Escape the control characters of a `Text` too, which `render_str` never sees."""
         for segment in super().render(renderable, options):
-            shown = segment.text if segment.control else printable(segment.text)
-            yield segment if shown == segment.text else Segment(shown, segment.style)
+            text = segment.text if segment.control else printable(segment.text)
+            yield segment if text == segment.text else Segment(text, segment.style)
 
 
 out = PlainConsole()
 err = PlainConsole(stderr=True)
-_REFUSED = {
+_SYSTEM_ERRORS = {
     errno.ENOSPC: "the disk is full",
     errno.EDQUOT: "your disk quota is used up",
-    errno.EFBIG: "a file would be larger than the limit that is set here (ulimit -f) allows",
+    errno.EFBIG: "a file would be larger than the limit on this machine (ulimit -f) allows",
 }
+_OPTIONS = {"earlier": "from", "store_images": "replay", "compiled": "compile", "folder": "out"}
+"""Arguments of the library whose option has another name."""
 
 
 @contextmanager
 def user_errors(folder: Path | None = None) -> Iterator[None]:
-    """Say what went wrong in a sentence; no traceback for what a user can put right."""
+    """Print what went wrong in one sentence, without a traceback if the user can fix it.
+
+    Args:
+        folder: Where the command resumes if it is given again; it is named after Ctrl-C.
+    """
     try:
         yield
     except UserError as why:
@@ -62,36 +68,39 @@ def user_errors(folder: Path | None = None) -> Iterator[None]:
     except ValidationError as why:
         _fail(first_problem(why), 1)
     except KeyboardInterrupt:
-        kept = (
-            f" What is done is kept in {folder}; the same command goes on there." if folder else ""
-        )
-        _fail(f"stopped.{kept}", 130)
+        resume = f" Everything done so far is in {folder}; the same command resumes it."
+        _fail(f"stopped.{resume if folder else ''}", 130)
     except OSError as why:
-        _fail(_refused(why), 1)
+        _fail(_system_error(why), 1)
 
 
 def _with_option(why: UserError) -> str:
-    """The message of the library, with the option that puts it right where there is one."""
-    name = why.argument.partition("=")[0].replace("_", "-")
-    return f"{why.message} (--{name})" if name else why.message
+    """The library's message, with the option that fixes it instead of the argument."""
+    if not why.argument:
+        return why.message
+    argument, _, value = why.argument.partition("=")
+    option = f"--{_OPTIONS.get(argument, argument).replace('_', '-')}"
+    if value == "False":
+        return f"{why.message} (leave out {option})"
+    return f"{why.message} ({option if value in ('', 'True') else f'{option} {value}'})"
 
 
-def _refused(why: OSError) -> str:
-    """What the system refused, in a sentence."""
-    place = f"{why.filename}: " if why.filename else ""
-    if why.errno in _REFUSED:
+def _system_error(why: OSError) -> str:
+    """What the operating system refused, in one sentence."""
+    file = f"{why.filename}: " if why.filename else ""
+    if why.errno in _SYSTEM_ERRORS:
         return (
-            f"{place}{_REFUSED[why.errno]}. What was written before is whole; make room and give "
-            "the same command again"
+            f"{file}{_SYSTEM_ERRORS[why.errno]}. What was written before is intact; make room and "
+            "run the same command again"
         )
-    return f"{place}{why.strerror or message_of(why)}"
+    return f"{file}{why.strerror or message_of(why)}"
 
 
 @contextmanager
 def with_ranks(device: str) -> Iterator[str]:
-    """If torchrun started several processes: they work together, and the first one talks.
+    """Join the process group if torchrun started several processes; only rank 0 prints.
 
-    Gives the device to compute on. What goes wrong for all of them is told once.
+    Yields the device to compute on. An error that all ranks have is printed once.
     """
     if launched_world_size() < 2:
         yield device
@@ -99,10 +108,10 @@ def with_ranks(device: str) -> Iterator[str]:
     from retouch.distributed import collectives
     from retouch.distributed.rendezvous import process_group
 
-    with process_group(device) as own:
+    with process_group(device) as rank_device:
         out.quiet = err.quiet = not collectives.is_rank0()
         try:
-            yield own
+            yield rank_device
         except (UserError, KeyboardInterrupt, OSError) as why:
             if not collectives.reports_error(repr(why)):
                 raise typer.Exit(130 if isinstance(why, KeyboardInterrupt) else 1) from None
@@ -110,11 +119,11 @@ def with_ranks(device: str) -> Iterator[str]:
             raise
 
 
-def leave(code: str | int | None) -> None:
-    """End at once: what torch.distributed leaves behind can abort a Python that takes its time.
+def exit_now(code: str | int | None) -> None:
+    """Exit at once, without Python's usual shutdown, which torch.distributed can abort.
 
-    Its threads may want Python's lock when Python is gone (github.com/pytorch/pytorch, issue
-    190489), and torchrun would call a job that did all its work a failure.
+    Its threads may ask for the GIL after Python has ended (github.com/pytorch/pytorch, issue
+    190489), and torchrun would then call a job that did all its work a failure.
     """
     with suppress(BrokenPipeError):
         sys.stdout.flush()
@@ -123,8 +132,8 @@ def leave(code: str | int | None) -> None:
 
 
 def print_json(value: Any) -> None:
-    """The whole answer as one JSON object, for scripts."""
-    if out.quiet:  # another process says it
+    """Print the whole result as one JSON object, for scripts."""
+    if out.quiet:  # rank 0 prints it
         return
     text = json.dumps(value, indent=1, ensure_ascii=False)
     sys.stdout.write(printable_json(text) + "\n")
@@ -136,29 +145,34 @@ def _fail(message: str, code: int) -> None:
     raise typer.Exit(code)
 
 
+def print_line(console: Console, line: str) -> None:
+    """Print a line without wrapping, highlighting or markup."""
+    console.print(line, highlight=False, soft_wrap=True, markup=False)
+
+
 @contextmanager
-def status(what: str) -> Iterator[None]:
-    """Show what is being done as long as it takes, where there is a terminal; a line elsewhere."""
+def status(activity: str) -> Iterator[None]:
+    """Show what is being done: a spinner on a terminal, otherwise one line."""
     if err.is_terminal:
-        with err.status(what):
+        with err.status(activity):
             yield
         return
-    err.print(what, highlight=False, markup=False)
+    err.print(activity, highlight=False, markup=False)
     yield
 
 
-def progress(parts: "Iterable[Indices]", what: str, total: int) -> "Iterator[Indices]":
-    """Pass on parts of some images, with a bar where there is a terminal."""
-    err.print(what, highlight=False, soft_wrap=True, markup=False)
-    with bar(total) as tell:
+def progress(parts: "Iterable[Indices]", activity: str, total: int) -> "Iterator[Indices]":
+    """Pass on chunks of image indices, with a progress bar on a terminal."""
+    print_line(err, activity)
+    with progress_bar(total) as update:
         for part in parts:
             yield part
-            tell(advance=len(part))
+            update(advance=len(part))
 
 
 @contextmanager
-def bar(total: int | None = None) -> Iterator[Callable[..., None]]:
-    """A bar where there is a terminal; it is told `advance` or `completed`, and `total`."""
+def progress_bar(total: int | None = None) -> Iterator[Callable[..., None]]:
+    """A progress bar on a terminal; yields its `update(advance=, completed=, total=)`."""
     columns = (*Progress.get_default_columns()[1:2], MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as shown:
-        yield partial(shown.update, shown.add_task("", total=total))
+    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as bars:
+        yield partial(bars.update, bars.add_task("", total=total))

@@ -14,17 +14,19 @@ def demo(
     folder: Annotated[Path, typer.Option("--out", "-o", help="Where results go.")] = Path(
         "runs/demo"
     ),
-    methods: Annotated[str, typer.Option(help="Which ones, with commas.")] = "frozen,flyp,er,spu",
+    methods: Annotated[
+        str, typer.Option(help="Methods to compare, separated by commas.")
+    ] = "frozen,flyp,er,spu",
     quick: Annotated[
-        bool, typer.Option("--quick", help="Seconds instead of minutes; little to see.")
+        bool, typer.Option("--quick", help="Seconds instead of minutes, but it learns little.")
     ] = False,
     seed: Seed = 0,
     quiet: Quiet = False,
 ) -> None:
     """See a small CLIP learn 25 traffic signs in five tasks, by four methods.
 
-    Model and pictures come with the package. A table and a page show what each method learned and
-    what it forgot. Takes about two minutes on two processor cores.
+    The model and the pictures come with the package. A table and a page show what each method
+    learned and what it forgot. It takes about two minutes on two processor cores.
     """
     with user_errors(folder):
         check_folder(folder)
@@ -34,5 +36,7 @@ def demo(
         runs = run_demo(folder, methods.split(","), quick=quick, seed=seed, quiet=quiet)
         out.print(comparison(runs))
         rates = ", ".join(f"{run.method} {run.settings['lr']:g}" for run in runs[1:])
-        out.print(f"Learning rates: {rates} (docs/demo.md says why they differ)", highlight=False)
+        out.print(
+            f"Learning rates: {rates} (docs/demo.md explains why they differ)", highlight=False
+        )
         out.print(f"More in {write_report(folder, runs)}", highlight=False, soft_wrap=True)

@@ -1,262 +1,165 @@
 """`retouch eval`."""
 
-from collections.abc import Callable, Sequence
-from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from retouch.cli.console import out, print_json, progress, user_errors, with_ranks
-from retouch.cli.images import decode, find_control, find_images
-from retouch.cli.load_models import AtTask, Base, LoadedModel, Where, compared, load_models
-from retouch.cli.options import NAMES_HELP, Cache, Device, Json, NoCache, Precision, Root, SkipBad
-from retouch.errors import UserError
+from retouch.cli.config_command import command
+from retouch.cli.console import out, print_json, print_line, progress, user_errors, with_ranks
+from retouch.cli.evaluate_config import EvaluateConfig
+from retouch.cli.evaluate_sets import eval_sets
+from retouch.cli.load_models import LoadedModel, compared_with
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from retouch.data import Images
     from retouch.evaluate.compare import EvalSet
     from retouch.evaluate.per_class import ClassRow, JointChange, PerClass
     from retouch.evaluate.row import Joint
 
 
-def evaluate(
-    where: Where,
-    data: Annotated[
-        str | None,
-        typer.Option(
-            help="Images to judge by: as `retouch learn` takes them. A run may have some."
-        ),
-    ] = None,
-    control: Annotated[
-        str | None, typer.Option(help="Images of what the model could do before: as --data.")
-    ] = None,
-    names: Annotated[
-        Path | None,
-        typer.Option(help=NAMES_HELP, metavar="FILE"),
-    ] = None,
-    against: Annotated[
-        str | None,
-        typer.Option(metavar="MODEL|RUN", help="Compare with this model, not the one before."),
-    ] = None,
-    model: Base = None,
-    task: AtTask = None,
-    everything: Annotated[bool, typer.Option("--all", help="Show every class.")] = False,
-    as_json: Json = False,
-    data_root: Root = None,
-    cache: Cache = None,
-    no_cache: NoCache = False,
-    skip_bad: SkipBad = False,
-    device: Device = "auto",
-    precision: Precision = "auto",
-) -> None:
+@command(EvaluateConfig)
+def evaluate(config: EvaluateConfig) -> None:
     """What does it recognise? By class, with what it mistakes for what.
 
-    Of a run, the model before and the model now are shown side by side. Of DATA the test part
-    counts where there is one, else all of it. With --control, "among all" is how many are right
-    where every image may be called any class of both sets.
+    For a run, the model before and the model now are shown side by side. If DATA has a test part,
+    only that counts. With --control, "among all" is the accuracy if every image may be called any
+    class of both sets.
 
     Example: `retouch eval runs/march --data photos --control imagenet`
     """
-    with user_errors(), with_ranks(device) as device:
+    with user_errors(), with_ranks(config.model.device) as device:
         from retouch.evaluate.compare import compare
 
-        subject = load_models(where, model=model, task=task, device=device, precision=precision)
+        loaded = config.model.load(device=device)
+        against = config.output.against
         if against:
-            subject = compared(subject, against, device=device, precision=precision)
-
-        decoded = partial(
-            decode, preprocess=subject.pixels, cache=cache, no_cache=no_cache, skip_bad=skip_bad
-        )
-        exams = _exams(subject, data, names, control, data_root, decoded)
-        found = compare(exams, subject.before, subject.now, progress)
-        if as_json:
-            print_json(_as_json(subject, against, exams, found))
+            precision = config.model.precision
+            loaded = compared_with(loaded, against, device=device, precision=precision)
+        sets = eval_sets(loaded, config.data)
+        results = compare(sets, loaded.before, loaded.now, progress)
+        if config.output.as_json:
+            print_json(_as_json(loaded, against, sets, results))
         else:
-            _show(subject, exams, found, everything)
+            _show(loaded, sets, results, config.output.show_all)
 
 
-def _exams(
-    subject: LoadedModel,
-    data: str | None,
-    names: Path | None,
-    control: str | None,
-    root: Path | None,
-    decoded: "Callable[[Images], Images]",
-) -> "list[EvalSet]":
-    """What to judge by: the images that were named, or those that the run kept."""
-    from retouch.data.class_names import read_class_names, rename_classes
-    from retouch.evaluate.compare import EvalSet
-    from retouch.train.replay_store import has_stored_images, read_stored_images
-
-    exams = []
-    run = subject.run
-    if data:
-        splits = find_images(data, root)
-        images = decoded(splits.evaluation_images())
-        images = rename_classes(images, read_class_names(names)) if names else images
-        exams.append(_exam(subject, images, divided=splits.test is not None))
-    elif run and has_stored_images(run.folder):
-        kept = read_stored_images(run.folder).test
-        exams.append(_exam(subject, kept, divided=True))
-        exams[0].notes.insert(0, f"judged by the {len(kept):,} images that the run kept for this")
-    elif not control:
-        lacking = "keeps no images to judge by" if run else "is no run that keeps images"
-        raise UserError(f"{subject.name} {lacking}; name some with --data")
-    if control:
-        exams.append(EvalSet(decoded(find_control(control, root)), learned=False))
-    return exams
+def _set_name(learned: bool) -> str:
+    return "data" if learned else "control"
 
 
-def _exam(subject: LoadedModel, images: "Images", divided: bool) -> "EvalSet":
-    from retouch.evaluate.compare import EvalSet
-    from retouch.train.compare_run import eval_set_of_run
-
-    run = subject.run
-    if run is None:
-        return EvalSet(images)
-    exam = eval_set_of_run(run, images, subject.tasks)
-    if not len(exam.images):
-        raise UserError(
-            f"{images.name} has no image of a class that {run.folder} has learned by then; give "
-            "other images, or another --task"
-        )
-    if not divided and set(images.classes) & set(run.classes):
-        exam.notes.append(_maybe_learned_from(images, run.config["places"]["train"]))
-    return exam
-
-
-def _maybe_learned_from(images: "Images", learned_from: str) -> str:
-    """All images count where a source has no test part, and some may be no news to the model."""
-    same = Path(images.name).resolve() == Path(learned_from).resolve()
-    return (
-        f"{images.name} has no test part, so all its images count, and the run "
-        f"{'learned' if same else 'may have learned'} from some of them: the numbers "
-        f"{'are' if same else 'may be'} better than with images it never saw"
-    )
-
-
-def _part(exam: "EvalSet") -> str:
-    return "data" if exam.learned else "control"
-
-
-def _parts(found: "PerClass") -> "list[tuple[str, list[ClassRow]]]":
-    """The new classes, and those of the control set, as far as there are any."""
-    learned = [row for row in found.classes if row.learned]
-    others = [row for row in found.classes if not row.learned]
-    return [(name, rows) for name, rows in (("data", learned), ("control", others)) if rows]
+def _rows_by_set(results: "PerClass") -> "list[tuple[str, list[ClassRow]]]":
+    """The new classes and those of the control set, if there are any."""
+    sets = [
+        (_set_name(learned), [row for row in results.classes if row.learned is learned])
+        for learned in (True, False)
+    ]
+    return [(name, rows) for name, rows in sets if rows]
 
 
 def _as_json(
-    subject: LoadedModel, against: str | None, exams: "Sequence[EvalSet]", found: "PerClass"
+    loaded: LoadedModel, against: str | None, sets: "Sequence[EvalSet]", results: "PerClass"
 ) -> dict[str, Any]:
     from retouch.evaluate.per_class import accuracy
 
     totals: dict[str, Any] = {"data": None, "control": None}
-    places = {_part(exam): exam for exam in exams}
-    for part, rows in _parts(found):
+    by_name = {_set_name(eval_set.learned): eval_set for eval_set in sets}
+    for name, rows in _rows_by_set(results):
         before, after = accuracy(rows)
-        exam = places[part]
-        totals[part] = {
-            "name": exam.images.name,
-            "images": len(exam.images),
-            "choices": len(exam.choices or exam.images.classes),
+        eval_set = by_name[name]
+        totals[name] = {
+            "name": eval_set.images.name,
+            "images": len(eval_set.images),
+            "choices": len(eval_set.choices or eval_set.images.classes),
             "before": before,
             "after": after,
         }
-    learned = _learned(subject)
-    marked = [
-        {**row.model_dump(), "set": _set(row), "learned": row.name in learned}
-        for row in found.classes
+    learned = _learned_classes(loaded)
+    classes = [
+        {**row.model_dump(), "set": _set_name(row.learned), "learned": row.name in learned}
+        for row in results.classes
     ]
     return {
-        "model": subject.name,
+        "model": loaded.name,
         "against": against,
-        "tasks": subject.tasks if subject.run else None,
-        "notes": _notes(subject, exams),
+        "tasks": loaded.tasks if loaded.run else None,
+        "notes": _notes(loaded, sets),
         **totals,
-        **found.model_dump(exclude={"examples"}),
-        "classes": marked,
+        **results.model_dump(exclude={"examples"}),
+        "classes": classes,
     }
 
 
-def _learned(subject: LoadedModel) -> set[str]:
+def _learned_classes(loaded: LoadedModel) -> set[str]:
     """The names of the classes that the run has taught this model; none without a run."""
-    if subject.run is None:
+    if loaded.run is None:
         return set()
-    tasks = subject.run.results.tasks[: subject.tasks]
+    tasks = loaded.run.results.tasks[: loaded.tasks]
     return {name for task in tasks for name in task.classes}
 
 
-def _set(row: "ClassRow") -> str:
-    return "data" if row.learned else "control"
-
-
-def _notes(subject: LoadedModel, exams: "Sequence[EvalSet]") -> list[str]:
-    told = [note for exam in exams for note in [*exam.notes, *exam.images.notes]]
-    return [*subject.notes, *told]
+def _notes(loaded: LoadedModel, sets: "Sequence[EvalSet]") -> list[str]:
+    notes = [note for eval_set in sets for note in [*eval_set.notes, *eval_set.images.notes]]
+    return [*loaded.notes, *notes]
 
 
 def _show(
-    subject: LoadedModel, exams: "Sequence[EvalSet]", found: "PerClass", everything: bool
+    loaded: LoadedModel, sets: "Sequence[EvalSet]", results: "PerClass", show_all: bool
 ) -> None:
-    from retouch.cli.tables import FEW, classes_tables, confusions_table, plain
+    from retouch.cli.tables import MAX_CLASSES, class_tables, confusion_table
 
-    for note in _notes(subject, exams):
-        plain(out, f"Note: {note}.")
-    called = {_part(exam): _called(subject, exam) for exam in exams}
-    parts = [(called[part], rows) for part, rows in _parts(found)]
-    out.print(_totals(parts, subject.headings, found.joint))
-    for what, rows in parts:
-        for shown in classes_tables(rows, subject.headings, what, everything):
-            out.print(shown)
-    if found.confusions:
-        out.print(confusions_table(found.confusions))
-    if not everything and any(len(rows) > FEW for _, rows in parts):
-        out.print("Every class: --all, or --json for scripts.", highlight=False)
+    for note in _notes(loaded, sets):
+        print_line(out, f"Note: {note}.")
+    headings = {_set_name(eval_set.learned): _heading(eval_set) for eval_set in sets}
+    parts = [(headings[name], rows) for name, rows in _rows_by_set(results)]
+    out.print(_totals_table(parts, loaded.headings, results.joint))
+    for heading, rows in parts:
+        for table in class_tables(rows, loaded.headings, heading, show_all):
+            out.print(table)
+    if results.confusions:
+        out.print(confusion_table(results.confusions))
+    if not show_all and any(len(rows) > MAX_CLASSES for _, rows in parts):
+        out.print("For every class, use --all, or --json for scripts.", highlight=False)
 
 
-def _called(subject: LoadedModel, exam: "EvalSet") -> str:
-    if not exam.learned:
+def _heading(eval_set: "EvalSet") -> str:
+    if not eval_set.learned:
         return "Control set"
-    return "New classes" if exam.choices else "All classes"
+    return "New classes" if eval_set.choices else "All classes"
 
 
-def _totals(
+def _totals_table(
     parts: "Sequence[tuple[str, list[ClassRow]]]",
     headings: tuple[str, str],
     joint: "JointChange | None",
 ) -> "Table":
-    from retouch.cli.tables import add, change, table
+    from retouch.cli.tables import add_row, change_cell, make_table
     from retouch.evaluate.per_class import accuracy
     from retouch.report.phrasing import number
 
-    numbers = [accuracy(rows) for _, rows in parts]
-    single = numbers[0][0] is None
+    accuracies = [accuracy(rows) for _, rows in parts]
+    single = accuracies[0][0] is None
     columns = ["right %"] if single else [f"{headings[0]} %", f"{headings[1]} %", "change"]
-    made = table("", "classes", "images", *columns)
+    table = make_table("", "classes", "images", *columns)
 
-    def line(what: str, classes: int, images: int, before: float | None, after: float) -> None:
+    def add(name: str, classes: int, images: int, before: float | None, after: float) -> None:
         values = [] if before is None else [number(before)]
-        values += [number(after)] + ([] if before is None else [change(before, after)])
-        add(made, what, f"{classes:,}", f"{images:,}", *values)
+        values += [number(after)] + ([] if before is None else [change_cell(before, after)])
+        add_row(table, name, f"{classes:,}", f"{images:,}", *values)
 
     images = [sum(row.images for row in rows) for _, rows in parts]
-    for (what, rows), count, (before, after) in zip(parts, images, numbers, strict=True):
-        line(what, len(rows), count, before, after)
+    for (heading, rows), count, (before, after) in zip(parts, images, accuracies, strict=True):
+        add(heading, len(rows), count, before, after)
     if joint is None:
-        return made
-    made.add_section()
-    was, now = joint.before, joint.after
+        return table
+    table.add_section()
     first = "New classes" if parts[0][0] == "New classes" else "Data"
     names = [f"{first}, among all", "Control set, among all", "Both, among all"]
-    every = zip(names, [*images, sum(images)], _accuracies(was), _accuracies(now), strict=True)
-    for what, count, then, after in every:
-        line(what, now.classes, count, None if was is None else then, after)
-    return made
+    counts = [*images, sum(images)]
+    before_all, after_all = _joint_accuracies(joint.before), _joint_accuracies(joint.after)
+    for name, count, old, new in zip(names, counts, before_all, after_all, strict=True):
+        add(name, joint.after.classes, count, None if joint.before is None else old, new)
+    return table
 
 
-def _accuracies(joint: "Joint | None") -> list[float]:
+def _joint_accuracies(joint: "Joint | None") -> list[float]:
     return [0.0] * 3 if joint is None else [joint.new, joint.control, joint.overall]

@@ -6,23 +6,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from retouch.cli.console import out, print_json, user_errors
+from retouch.cli.console import out, print_json, print_line, user_errors
 from retouch.cli.options import Json
 from retouch.output_paths import check_new_file
+from retouch.plural import count
 
 if TYPE_CHECKING:
     from retouch.export import Exported, ExportModel
 
 
-class To(StrEnum):
-    """A library that shall load the model."""
+class Target(StrEnum):
+    """The library that will load the model."""
 
     hf = "hf"
     open_clip = "open_clip"
     onnx = "onnx"
 
 
-_WHERE = {"hf": "transformers", "open_clip": "open_clip", "onnx": "onnxruntime"}
+_LIBRARIES = {"hf": "transformers", "open_clip": "open_clip", "onnx": "onnxruntime"}
 
 
 def export(
@@ -30,35 +31,40 @@ def export(
         str,
         typer.Argument(help="A run's folder, or any model to convert.", metavar="RUN"),
     ],
-    to: Annotated[To, typer.Option(help="transformers, open_clip, or two ONNX encoders.")],
+    to: Annotated[
+        Target, typer.Option(help="For transformers, for open_clip, or as two ONNX encoders.")
+    ],
     folder: Annotated[Path, typer.Option("--out", "-o", help="A new folder.", metavar="FOLDER")],
     task: Annotated[
         int | None,
-        typer.Option(help="The model after so many tasks; 0: before the first.", min=0),
+        typer.Option(
+            help="The run after this many tasks; 0: before the first. [default: all]", min=0
+        ),
     ] = None,
     model: Annotated[
-        str | None, typer.Option(help="The model that RUN began with, where it lies elsewhere now.")
+        str | None, typer.Option(help="The model that the run started from, if it was moved.")
     ] = None,
     json: Json = False,
 ) -> None:
-    """Write a plain model that its library loads without retouch, and a card that says what it is.
+    """Write a plain model that its library loads without retouch, with a model card.
 
-    Such as `retouch export runs/march --to hf -o models/march`. What was written is loaded again
-    and compared with the run's own model before the folder appears.
+    The model is loaded again with that library and compared before the folder appears.
+
+    Example: `retouch export runs/march --to hf -o models/march`
     """
     with user_errors():
         check_new_file(folder)
-        from retouch.export import export as write
+        from retouch.export import export as write_export
 
-        subject = _subject(run, model, task)
-        done = write(subject, to.value, folder)
+        source = _load(run, model, task)
+        exported = write_export(source, to.value, folder)
         if json:
-            print_json(_facts(done, subject))
+            print_json(_as_json(exported, source))
         else:
-            _say(done, subject)
+            _show(exported, source)
 
 
-def _subject(run: str, model: str | None, task: int | None) -> "ExportModel":
+def _load(run: str, model: str | None, task: int | None) -> "ExportModel":
     from retouch.errors import UserError
     from retouch.export import of_model, of_run
     from retouch.train.run_folder import is_run
@@ -66,43 +72,38 @@ def _subject(run: str, model: str | None, task: int | None) -> "ExportModel":
     if is_run(run):
         return of_run(run, model=model, task=task)
     if task is not None or model is not None:
-        what = "--task" if task is not None else "--model"
-        raise UserError(f"{what} belongs to a run, and {run} holds none (no config.yaml there)")
+        option = "--task" if task is not None else "--model"
+        raise UserError(f"{option} is for a run, and {run} holds none (it has no config.yaml)")
     return of_model(run)
 
 
-def _say(done: "Exported", subject: "ExportModel") -> None:
+def _show(exported: "Exported", source: "ExportModel") -> None:
     from retouch.report.phrasing import file_size
 
-    tasks = subject.run.done if subject.run else 0
-    what = subject.base
+    tasks = source.run.done if source.run else 0
+    model = source.base
     if tasks:
-        what = f"the model after {_many(tasks, 'task')}, {_many(len(subject.classes), 'new class')}"
-    near = "the features are the same"
-    if done.max_difference:
-        allowed = f"{done.tolerance:.0e} is allowed"
-        near = f"the features differ by at most {done.max_difference:.1e} ({allowed})"
-    lines = [
-        f"{done.folder}: {what}, for {_WHERE[done.to]} ({file_size(done.size)})",
-        f"Loaded again there and compared: {near}.",
-        "README.md there says what it is, how to load it and, of a run, how to go back.",
-    ]
-    out.print("\n".join(lines), highlight=False, soft_wrap=True, markup=False)
+        classes = count(len(source.classes), "new class")
+        model = f"the model after {count(tasks, 'task')}, {classes}"
+    comparison = "the features are the same"
+    if exported.max_difference:
+        allowed = f"{exported.tolerance:.0e} is allowed"
+        comparison = f"the features differ by at most {exported.max_difference:.1e} ({allowed})"
+    library, size = _LIBRARIES[exported.to], file_size(exported.size)
+    print_line(out, f"{exported.folder}: {model}, for {library} ({size})")
+    print_line(out, f"Loaded again with {library} and compared: {comparison}.")
+    undo = ", how to load it and how to undo it" if source.run else " and how to load it"
+    print_line(out, f"Its README.md says what it is{undo}.")
 
 
-def _facts(done: "Exported", subject: "ExportModel") -> dict[str, Any]:
+def _as_json(exported: "Exported", source: "ExportModel") -> dict[str, Any]:
     return {
-        "written": str(done.folder),
-        "to": done.to,
-        "tasks": subject.run.done if subject.run else None,
-        "classes": subject.classes,
-        "max_difference": done.max_difference,
-        "tolerance": done.tolerance,
-        "bytes": done.size,
-        "files": done.files,
+        "written": str(exported.folder),
+        "to": exported.to,
+        "tasks": source.run.done if source.run else None,
+        "classes": source.classes,
+        "max_difference": exported.max_difference,
+        "tolerance": exported.tolerance,
+        "bytes": exported.size,
+        "files": exported.files,
     }
-
-
-def _many(count: int, thing: str) -> str:
-    ending = "" if count == 1 else "es" if thing.endswith("s") else "s"
-    return f"{count:,} {thing}{ending}"

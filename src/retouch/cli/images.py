@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from retouch.cli.console import err, progress
+from retouch.cli.console import err, print_line, progress
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -91,15 +91,11 @@ def images_below(folder: Path) -> list[str]:
     skipped = SkippedFiles()
     names = sorted(image_names(folder, skipped=skipped))
     for note in skipped.notes(str(folder)):
-        _show_note(err, note)
+        print_line(err, f"Note: {note}.")
     return names
 
 
 def show_notes(console: "Console", sources: "Sequence[Images | None]") -> None:
     """Print each note on these images once."""
     for note in dict.fromkeys(note for images in sources if images for note in images.notes):
-        _show_note(console, note)
-
-
-def _show_note(console: "Console", note: str) -> None:
-    console.print(f"Note: {note}.", highlight=False, markup=False, soft_wrap=True)
+        print_line(console, f"Note: {note}.")

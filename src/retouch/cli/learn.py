@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from retouch.train import Callback
 
 NOTHING_KEPT = 3
-"""The exit code if every task would have cost more than --max-drop."""
+"""The exit code if every task would have lost more than --max-drop allows."""
 
 
 @command(LearnConfig)
@@ -35,8 +35,8 @@ def learn(config: LearnConfig) -> None:
 
         retouch learn more --from march --control imagenet --max-drop 1 --out april
 
-    Exit codes: 0 learned, 1 a mistake that is explained, 3 nothing was kept because all of it would
-    have cost more than --max-drop, 130 stopped.
+    Exit codes: 0 learned; 1 an error, which is explained; 3 nothing was kept, because every task
+    would have lost more than --max-drop allows; 130 stopped.
     """
     output, console = config.output, err if config.output.as_json else out
     with (

@@ -45,7 +45,7 @@ class DataOptions(OptionGroup):
         list[str] | None,
         typer.Option(
             help="Prompt for a class, such as 'a photo of a {}, a kind of flower.' Repeatable: "
-            "the first is trained with, the mean of all is used to classify.",
+            "training uses the first, evaluation the mean of all.",
             show_default="a photo of {}",
         ),
     ] = None
@@ -77,7 +77,9 @@ class TrainingOptions(OptionGroup):
     method: Annotated[
         str | None,
         typer.Option(
-            help="See `retouch methods`.", show_default="spu", autocompletion=complete_method
+            help="The method; see `retouch methods`.",
+            show_default="spu",
+            autocompletion=complete_method,
         ),
     ] = None
     change: Annotated[
@@ -87,16 +89,14 @@ class TrainingOptions(OptionGroup):
     max_drop: Annotated[
         float | None,
         typer.Option(
-            help="The most points of control accuracy to lose: a task that costs more is scaled "
-            "back.",
+            help="Lose at most this many points of control accuracy: a task that would cost more "
+            "is scaled back.",
             min=0,
         ),
     ] = None
     replay: Annotated[
         str | None,
-        typer.Option(
-            help="How many images the run may store to learn from again; 'none' stores none."
-        ),
+        typer.Option(help="Images the run may store to replay them later; 'none' stores none."),
     ] = None
     epochs: Annotated[
         int | None,

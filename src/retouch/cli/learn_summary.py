@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from retouch.cli.console import print_line
 from retouch.plural import count
 
 if TYPE_CHECKING:
@@ -28,41 +29,39 @@ def show_classes(console: "Console", stream: "Stream", done: int = 0) -> None:
     known = {label for task in old for label in task.classes}
     train, test = sum(len(task.train) for task in new), sum(len(task.test) for task in new)
     before = f" (it learned {count(len(known), 'class')} before)" if known else ""
-    _print(
+    print_line(
         console,
         f"{count(len(classes), 'class')} to learn{before}, from {count(train, 'image')}; {test:,} "
         "more to test with. The prompts:",
     )
     for prompt in fill_template(stream.train.prompt, classes[:MAX_CLASSES]):
-        _print(console, f"  {prompt}")
+        print_line(console, f"  {prompt}")
     if len(classes) > MAX_CLASSES:
-        _print(console, f"  … and {len(classes) - MAX_CLASSES} more")
+        print_line(console, f"  … and {len(classes) - MAX_CLASSES} more")
     if codes := uninformative_names(classes):
-        _print(console, f"{codes[0]!r} means nothing to a model that reads: name it with --names.")
+        print_line(
+            console, f"{codes[0]!r} means nothing to a model that reads: name it with --names."
+        )
 
 
 def show_settings(console: "Console", notes: "Sequence[str]") -> None:
     for note in notes:
-        _print(console, f"{note[0].upper()}{note[1:]}.")
+        print_line(console, f"{note[0].upper()}{note[1:]}.")
 
 
 def show_cost(console: "Console", cost: "Cost", clip: "Clip") -> None:
     """Which weights may change, and what training will take."""
     from retouch.report.phrasing import duration, file_size
 
-    _print(console, "What may change:" if cost.selection else "Nothing may change.")
+    print_line(console, "What may change:" if cost.selection else "Nothing may change.")
     if cost.selection:
         lines = str(cost.selection).splitlines()
         if len(lines) > MAX_TENSORS:  # full fine-tuning has hundreds
             lines[4:-2] = [f"… and {len(lines) - 6} more tensors"]
-        _print(console, "\n".join(lines))
+        print_line(console, "\n".join(lines))
     memory = "GPU memory" if clip.device.type == "cuda" else "memory"
-    _print(
+    print_line(
         console,
         f"It will take about {duration(cost.seconds)}, {file_size(cost.memory)} of {memory} and "
         f"{file_size(cost.disk)} of disk.",
     )
-
-
-def _print(console: "Console", text: str) -> None:
-    console.print(text, highlight=False, markup=False, soft_wrap=True)

@@ -1,11 +1,13 @@
-"""What a command asks: a model, or the folder of a run, whose model has a before and a now."""
+"""Load the model that a command is about: a run before and after its tasks, or a model alone."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
+from retouch.cli.config_command import OptionGroup
+from retouch.cli.options import Device, Precision
 from retouch.errors import UserError
 from retouch.plural import count
 
@@ -14,21 +16,38 @@ if TYPE_CHECKING:
     from retouch.evaluate.compare import ModelAt
     from retouch.train import OpenRun
 
-Where = Annotated[
-    str,
-    typer.Argument(
-        metavar="MODEL|RUN",
-        help="A run's folder; or a model's folder, a hub id, open_clip:NAME/TAG or 'builtin'.",
-    ),
-]
-Base = Annotated[
-    str | None,
-    typer.Option("--model", help="Where the model is that the run began with, if it was moved."),
-]
-AtTask = Annotated[
-    int | None,
-    typer.Option("--task", help="The run as it was after so many tasks. [default: all]", min=0),
-]
+
+class ModelOptions(OptionGroup):
+    """The model or run that a command is about, and how to compute with it."""
+
+    panel: ClassVar[str] = "Model"
+
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL|RUN",
+            help="A run's folder; or a model's folder, a hub id, open_clip:NAME/TAG or 'builtin'.",
+        ),
+    ]
+    model: Annotated[
+        str | None, typer.Option(help="The model that the run started from, if it was moved.")
+    ] = None
+    task: Annotated[
+        int | None, typer.Option(help="The run after this many tasks. [default: all]", min=0)
+    ] = None
+    device: Device = "auto"
+    precision: Precision = "auto"
+
+    def load(self, *, device: str | None = None, light: bool = False) -> "LoadedModel":
+        """Load it, on another device than `--device` if one is given."""
+        return load_models(
+            self.source,
+            model=self.model,
+            task=self.task,
+            device=device or self.device,
+            precision=self.precision,
+            light=light,
+        )
 
 
 @dataclass
@@ -36,18 +55,18 @@ class LoadedModel:
     """A model, and the one it is compared with, if any."""
 
     name: str
-    pixels: "Preprocess"
+    preprocess: "Preprocess"
     now: "ModelAt"
     before: "ModelAt | None" = None
     headings: tuple[str, str] = ("before", "now")
     run: "OpenRun | None" = None
     tasks: int = 0
-    """So many tasks of the run are learned now."""
+    """How many tasks of the run the model has learned."""
     notes: list[str] = field(default_factory=list)
 
 
 def load_models(
-    where: str,
+    source: str,
     *,
     model: str | None = None,
     task: int | None = None,
@@ -55,42 +74,48 @@ def load_models(
     precision: str = "auto",
     light: bool = False,
 ) -> LoadedModel:
-    """The model of a run before its first task and after the last, or a model alone.
+    """The model of a run before its first task and after a later one, or a model alone.
 
-    `light` as in `retouch.load`: for a command that encodes some images and ends.
+    Args:
+        source: A run's folder, or a model.
+        model: The model that the run started from, if it was moved.
+        task: Take the run after this many tasks; all by default.
+        device: Where to compute.
+        precision: "fp32", "bf16", or "auto": that of the run, or what suits the machine.
+        light: As in `retouch.load`: for a command that encodes a few images and ends.
     """
     from retouch.clip import load
     from retouch.train import is_run, open_run
     from retouch.train.hardware import hardware
 
-    if is_run(where):
-        run = open_run(where, model=model, device=device, light=light)
+    if is_run(source):
+        run = open_run(source, model=model, device=device, light=light)
         return _of_run(run, task, precision)
     for option, value in (("--model", model), ("--task", task)):
         if value is not None:
             raise UserError(
-                f"{where} is no folder of a run, so {option} {value} says nothing about it; "
-                f"leave {option} out, or give a run's folder"
+                f"{option} {value} is for a run, and {source} is not a run's folder; leave "
+                f"{option} out, or give a run"
             )
-    clip = load(where, device=device, light=light)
+    clip = load(source, device=device, light=light)
     clip.bf16 = hardware(clip.device, clip.size, precision).precision == "bf16"
-    return LoadedModel(where, clip.preprocess, lambda: clip)
+    return LoadedModel(source, clip.preprocess, lambda: clip)
 
 
-def compared(
-    subject: LoadedModel, against: str, *, device: str = "cpu", precision: str = "auto"
+def compared_with(
+    loaded: LoadedModel, other: str, *, device: str = "cpu", precision: str = "auto"
 ) -> LoadedModel:
-    """The same model beside another one, which is loaded when its turn comes."""
-    names = [_short(name) for name in (against, subject.name)]
-    subject.headings = (names[0], names[1]) if names[0] != names[1] else ("other", "this")
-    subject.before = lambda: load_models(against, device=device, precision=precision).now()
-    return subject
+    """The same model, compared with another one, which is loaded only when it is needed."""
+    names = [_short(name) for name in (other, loaded.name)]
+    loaded.headings = (names[0], names[1]) if names[0] != names[1] else ("other", "this")
+    loaded.before = lambda: load_models(other, device=device, precision=precision).now()
+    return loaded
 
 
-def _short(name: str, most: int = 16) -> str:
-    """The end of a path or of a hub id, fit for the head of a column."""
+def _short(name: str, length: int = 16) -> str:
+    """The end of a path or hub id, short enough for a column heading."""
     last = Path(name).name or name
-    return last if len(last) <= most else f"{last[: most - 1]}…"
+    return last if len(last) <= length else f"{last[: length - 1]}…"
 
 
 def _of_run(run: "OpenRun", task: int | None, precision: str) -> LoadedModel:
@@ -100,11 +125,12 @@ def _of_run(run: "OpenRun", task: int | None, precision: str) -> LoadedModel:
     tasks = done if task is None else task
     if tasks > done:
         raise UserError(
-            f"{run.folder} has learned {done} of {count(planned, 'task')}; --task {tasks} asks for "
-            f"more, choose 0 to {done}"
+            f"--task {tasks}: {run.folder} has learned {done} of {count(planned, 'task')}; choose "
+            f"0 to {done}"
         )
-    own = run.config["settings"]["precision"] if precision == "auto" else precision
-    run.clip.bf16 = hardware(run.clip.device, run.clip.size, own).precision == "bf16"
+    if precision == "auto":
+        precision = run.config["settings"]["precision"]
+    run.clip.bf16 = hardware(run.clip.device, run.clip.size, precision).precision == "bf16"
     notes = []
     if tasks < planned:
         state = f"after {tasks} of {count(planned, 'task')}" if tasks else "before its first task"

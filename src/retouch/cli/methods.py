@@ -15,4 +15,4 @@ def methods() -> None:
         settings = [f"{p}.{name}={value}" for p in parts for name, value in parts[p].items()]
         table.add_row(name, method.summary, " ".join(settings))
     out.print(table)
-    out.print("Each also has loss, objective, drop_last and schedule.", highlight=False)
+    out.print("Every method also has loss, objective, drop_last and schedule.", highlight=False)

@@ -6,28 +6,30 @@ from typing import Annotated, Any
 import typer
 
 MODEL_HELP = (
-    "A folder, a hub id, open_clip:NAME/TAG, 'builtin', or FILE.py:FUNCTION that returns one."
+    "The model: a folder, a hub id, open_clip:NAME/TAG, 'builtin', or a FILE.py:FUNCTION that "
+    "returns one."
 )
-NAMES_HELP = "Names of the classes: a CSV of FOLDER,NAME, or a JSON object."
+NAMES_HELP = "Class names: a CSV file of FOLDER,NAME, or a JSON object."
 
 Model = Annotated[str, typer.Option(help=MODEL_HELP)]
 Root = Annotated[
     Path | None,
     typer.Option(
-        "--data-root", help="Where the benchmarks are; or set RETOUCH_DATA.", metavar="DIR"
+        "--data-root", help="Folder of the benchmarks; or set RETOUCH_DATA.", metavar="DIR"
     ),
 ]
 Cache = Annotated[
     Path | None,
-    typer.Option(help="Where to store decoded images; or set RETOUCH_CACHE.", metavar="DIR"),
+    typer.Option(help="Folder for decoded images; or set RETOUCH_CACHE.", metavar="DIR"),
 ]
 NoCache = Annotated[
     bool, typer.Option("--no-cache", help="Decode images every time they are needed.")
 ]
 SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Skip images that cannot be read.")]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1.")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")]
 Precision = Annotated[
-    str, typer.Option(help="fp32, bf16, or auto: what suits the machine.", metavar="WHAT")
+    str,
+    typer.Option(help="fp32, bf16, or auto: what suits the machine.", metavar="WHAT"),
 ]
 Compile = Annotated[
     bool | None,
@@ -45,7 +47,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instea
 
 
 def analysis_folder(name: str) -> Any:
-    """Where to write the figure of an analysis."""
+    """The `--out` of an analysis."""
     default = f"[default: RUN/analysis/{name}; for a model, ./{name}]"
     return typer.Option("--out", "-o", help=f"Where to write. {default}", metavar="FOLDER")
 

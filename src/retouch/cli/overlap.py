@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from retouch.cli.console import out, print_json, user_errors
+from retouch.cli.console import out, print_json, print_line, user_errors
 from retouch.cli.options import Json
 from retouch.errors import UserError
 from retouch.output_paths import check_folder
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Towers(StrEnum):
-    """Which towers to look at."""
+    """Which towers to analyze."""
 
     image = "image"
     text = "text"
@@ -31,12 +31,13 @@ def overlap(
     layers: Annotated[
         str | None,
         typer.Option(
-            help="Layers to draw as heat maps, from 1. [default: 5,10; of fewer, as deep as these]",
+            help="Layers to draw as heat maps, from 1. [default: 5,10 of 12; as deep in other "
+            "models]",
             metavar="N,N…",
             show_default=False,
         ),
     ] = None,
-    tower: Annotated[Towers, typer.Option(help="Which towers.")] = Towers.both,
+    tower: Annotated[Towers, typer.Option(help="Towers to compare.")] = Towers.both,
     folder: Annotated[
         Path | None,
         typer.Option(
@@ -45,10 +46,11 @@ def overlap(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Do tasks share weights? What each task of a run chose, compared with every other.
+    """Do tasks share weights? The selection of each task of a run, compared with all others.
 
-    Of the weights that one task was free to move, how many was another free to move as well; layer
-    by layer, beside what chance would give. Neither the model nor the images are needed.
+    Of the weights that one task was free to move, how many was another free to move as well? The
+    answer is shown layer by layer, next to what chance would give. Neither the model nor the images
+    are needed.
 
     Example: `retouch overlap runs/march --layers 5,10`
     """
@@ -60,34 +62,32 @@ def overlap(
 
         if folder:
             check_folder(folder)
-        wanted = _numbers(layers)
-        found = read_overlap(run)
-        found = (
-            found
-            if tower is Towers.both
-            else found.only("image" if tower is Towers.image else "text")
-        )
-        place = folder or analysis_folder(run, NAME)
-        called = f"{run.resolve().name} ({Results.read(run).method})"
-        files = write_overlap(place, found, pick(found, wanted), called)
+        requested = _layer_numbers(layers)
+        results = read_overlap(run)
+        if tower is not Towers.both:
+            results = results.only("image" if tower is Towers.image else "text")
+        folder = folder or analysis_folder(run, NAME)
+        title = f"{run.resolve().name} ({Results.read(run).method})"
+        files = write_overlap(folder, results, pick(results, requested), title)
         if json:
-            print_json({"run": str(run), **summary(found), "files": [str(file) for file in files]})
+            names = [str(file) for file in files]
+            print_json({"run": str(run), **summary(results), "files": names})
             return
-        out.print(_table(found))
-        out.print(_note(found), style="dim", highlight=False, soft_wrap=True)
-        out.print(f"Figure and data in {place}", highlight=False, soft_wrap=True)
+        out.print(_table(results))
+        out.print(_note(results), style="dim", highlight=False, soft_wrap=True)
+        print_line(out, f"Figure and data in {folder}")
 
 
-def _numbers(layers: str | None) -> Sequence[int] | None:
+def _layer_numbers(layers: str | None) -> Sequence[int] | None:
     if layers is None:
         return None
     words = [word.strip() for word in layers.split(",")]
     if not all(word.isdecimal() and word.isascii() for word in words):
-        raise UserError(f"--layers {layers!r} is no list of numbers; write for instance 5,10")
+        raise UserError(f"--layers {layers!r} is not a list of numbers, such as 5,10")
     return list(dict.fromkeys(map(int, words)))
 
 
-def _table(found: "Overlap") -> "Table":
+def _table(results: "Overlap") -> "Table":
     from rich.table import Table
 
     from retouch.report.overlap_text import cells
@@ -95,15 +95,15 @@ def _table(found: "Overlap") -> "Table":
     table = Table("tower", box=None, header_style="bold", pad_edge=False)
     for heading in ("layer", "weights", "by chance", "factor", "neurons", "by chance", "factor"):
         table.add_column(heading, justify="right")
-    for layer in found.layers:
+    for layer in results.layers:
         table.add_row(*cells(layer))
     return table
 
 
-def _note(found: "Overlap") -> str:
-    whole = f" {len(found.whole)} tensors that every task chose whole are left out."
+def _note(results: "Overlap") -> str:
+    left_out = f" {len(results.whole)} tensors that every task selected whole are left out."
     return (
-        f"\nOf what one task chose, the share that another chose as well: mean over all pairs of "
-        f"{found.tasks} tasks.\nNeurons: those with most chosen weights, a tenth of each layer's."
-        f"{whole if found.whole else ''}"
+        f"\nThe share of one task's selection that another selected as well: mean over all pairs "
+        f"of {results.tasks} tasks.\nNeurons: the tenth of each layer with most selected weights."
+        f"{left_out if results.whole else ''}"
     )

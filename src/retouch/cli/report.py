@@ -20,17 +20,17 @@ def report(
         typer.Option(
             "--out",
             "-o",
-            help="Where to write the page. [default: the run's folder; of several, the one that "
-            "holds them all]",
+            help="Where to write the page. [default: the run's folder; for several runs, the "
+            "folder that holds them all]",
             metavar="FOLDER",
         ),
     ] = None,
     json: Json = False,
 ) -> None:
-    """Write the page of a run anew, or one that compares several.
+    """Write the page of a run again, or one page that compares several runs.
 
     Neither the model nor the images are needed. Several runs are compared by what each learned
-    and what it forgot, one point a run:
+    and what it forgot, with one point per run:
 
     `retouch report runs/march runs/april`
     """
@@ -45,19 +45,19 @@ def report(
 
         if folder:
             check_folder(folder)
-        told = [read_run_summary(run) for run in {run.resolve(): run for run in runs}.values()]
-        page = write_report(place_for(told, folder), told)
+        summaries = [read_run_summary(run) for run in {run.resolve(): run for run in runs}.values()]
+        page = write_report(place_for(summaries, folder), summaries)
         if json:
-            print_json({"page": str(page), "runs": [_facts(story) for story in told]})
+            print_json({"page": str(page), "runs": [_facts(summary) for summary in summaries]})
             return
-        out.print(comparison(named_results(told)))
+        out.print(comparison(named_results(summaries)))
         out.print(f"More in {page}", highlight=False, soft_wrap=True)
 
 
-def _facts(story: "RunSummary") -> dict[str, Any]:
-    results = story.results
+def _facts(summary: "RunSummary") -> dict[str, Any]:
+    results = summary.results
     return {
-        "run": str(story.folder),
+        "run": str(summary.folder),
         "method": results.method,
         "model": results.model,
         "tasks": len(results.tasks),

@@ -1,11 +1,10 @@
-"""Tables for the terminal of what happened to each class. Any name of a class must fit in."""
+"""Tables for the terminal that hold class names, whatever characters those are made of."""
 
 import unicodedata
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -13,129 +12,134 @@ if TYPE_CHECKING:
     from retouch.evaluate.per_class import ClassRow, Confusion
     from retouch.evaluate.predict import Prediction
 
-FEW = 20
-"""So many classes are all shown."""
-SOME = 10
-_TURNS = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
-_LEFT_TO_RIGHT = "\u200e"  # takes no room
+MAX_CLASSES = 20
+"""Up to this many classes are all shown."""
+MAX_ROWS = 10
+"""Rows of a table that shows the extremes alone."""
+_BIDI_CONTROLS = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
+_LEFT_TO_RIGHT = "\u200e"  # has no width
 
 
-def named(name: str, style: str = "") -> Text:
-    """A name in one line, without control characters; an ellipsis stands for what has no room."""
-    shown = "".join(
+def name_cell(name: str, style: str = "") -> Text:
+    """A name in one line, without control characters; it is cut with an ellipsis if too long."""
+    text = "".join(
         " " if unicodedata.category(c) in ("Cc", "Zl", "Zp", "Cs") else c
         for c in name
-        if unicodedata.bidirectional(c) not in _TURNS
+        if unicodedata.bidirectional(c) not in _BIDI_CONTROLS
     )
-    return Text(shown, style=style, no_wrap=True, overflow="ellipsis")
+    return Text(text, style=style, no_wrap=True, overflow="ellipsis")
 
 
-def add(made: Table, *cells: str | Text) -> None:
-    """A row. After a name that is read from right to left, the other cells keep their places."""
+def add_row(table: Table, *cells: str | Text) -> None:
+    """Add a row whose cells stay in order even if a name is written from right to left."""
     texts = [cell if isinstance(cell, Text) else Text(cell) for cell in cells]
     if any(unicodedata.bidirectional(c) in ("R", "AL") for text in texts for c in text.plain):
         texts = [Text(_LEFT_TO_RIGHT, no_wrap=True, overflow="ellipsis") + text for text in texts]
-    made.add_row(*texts)
+    table.add_row(*texts)
 
 
-def plain(console: Console, line: str) -> None:
-    """A line as it is: long where it is long, and nothing in it is markup."""
-    console.print(line, highlight=False, soft_wrap=True, markup=False)
-
-
-def table(*headings: str, names: int = 1, title: str = "") -> Table:
-    """A table whose first columns are names, which give way, and whose others are numbers."""
-    made = Table(
+def make_table(*headings: str, name_columns: int = 1, title: str = "") -> Table:
+    """A table whose first columns are names, which may be cut, and the others numbers."""
+    table = Table(
         box=box.SIMPLE_HEAD,
         pad_edge=False,
         title=title or None,
         title_justify="left",
         title_style="bold",
     )
-    for place, heading in enumerate(headings):
-        if place < names:
-            made.add_column(named(heading, "bold"), overflow="ellipsis", min_width=8)
+    for column, heading in enumerate(headings):
+        if column < name_columns:
+            table.add_column(name_cell(heading, "bold"), overflow="ellipsis", min_width=8)
         else:
-            made.add_column(Text(heading, style="bold"), justify="right", no_wrap=True, min_width=6)
-    return made
+            table.add_column(
+                Text(heading, style="bold"), justify="right", no_wrap=True, min_width=6
+            )
+    return table
 
 
-def change(before: float | None, after: float) -> str:
-    """What was gained or lost, with its sign."""
+def change_cell(before: float | None, after: float) -> str:
+    """The gain or loss, with its sign."""
     from retouch.report.phrasing import NONE, number
 
     if before is None:
         return NONE
-    shown = number(after - before)
-    return shown if shown.startswith("−") or shown == "0.0" else f"+{shown}"
+    text = number(after - before)
+    return text if text.startswith("−") or text == "0.0" else f"+{text}"
 
 
-def classes_tables(
-    rows: "Sequence[ClassRow]", headings: tuple[str, str], what: str, everything: bool
+def class_tables(
+    rows: "Sequence[ClassRow]", headings: tuple[str, str], heading: str, show_all: bool
 ) -> list[Table]:
-    """All classes where they are few; else those that gained most and those that lost most."""
-    compared = rows[0].before is not None
+    """All classes if there are few; otherwise those that gained most and those that lost most."""
 
     def gain(row: "ClassRow") -> float:
         return row.after - (row.before or 0.0)
 
     ordered = sorted(rows, key=lambda row: -gain(row))
-    if everything or len(rows) <= FEW:
-        return [_classes(ordered, headings, f"{what}, by class")]
-    if not compared:
-        worst = ordered[: -SOME - 1 : -1]
-        return [_classes(worst, headings, f"{what}: the {SOME} classes it knows least")]
+    if show_all or len(rows) <= MAX_CLASSES:
+        return [_class_table(ordered, headings, f"{heading}, by class")]
+    if rows[0].before is None:
+        worst = ordered[: -MAX_ROWS - 1 : -1]
+        return [_class_table(worst, headings, f"{heading}: the {MAX_ROWS} least accurate classes")]
     return [
-        _classes(part, headings, f"{what}: the classes that {verb} most")
+        _class_table(part, headings, f"{heading}: the classes that {verb} most")
         for verb, part in (
-            ("gained", [row for row in ordered if gain(row) > 0][:SOME]),
-            ("lost", [row for row in ordered[::-1] if gain(row) < 0][:SOME]),
+            ("gained", [row for row in ordered if gain(row) > 0][:MAX_ROWS]),
+            ("lost", [row for row in ordered[::-1] if gain(row) < 0][:MAX_ROWS]),
         )
         if part
     ]
 
 
-def _classes(rows: "Sequence[ClassRow]", headings: tuple[str, str], title: str) -> Table:
+def _class_table(rows: "Sequence[ClassRow]", headings: tuple[str, str], title: str) -> Table:
     from retouch.report.phrasing import number
 
     if rows[0].before is None:
-        made = table("class", "images", "right %", title=title)
+        table = make_table("class", "images", "right %", title=title)
         for row in rows:
-            add(made, named(row.name), f"{row.images:,}", number(row.after))
-        return made
-    made = table("class", "images", f"{headings[0]} %", f"{headings[1]} %", "change", title=title)
+            add_row(table, name_cell(row.name), f"{row.images:,}", number(row.after))
+        return table
+    columns = ("images", f"{headings[0]} %", f"{headings[1]} %", "change")
+    table = make_table("class", *columns, title=title)
     for row in rows:
         values = [number(value) for value in (row.before or 0.0, row.after)]
-        add(made, named(row.name), f"{row.images:,}", *values, change(row.before, row.after))
-    return made
+        gain = change_cell(row.before, row.after)
+        add_row(table, name_cell(row.name), f"{row.images:,}", *values, gain)
+    return table
 
 
-def confusions_table(confusions: "Sequence[Confusion]", most: int = SOME) -> Table:
-    """What is most often taken for something else, now."""
-    made = table("is", "called", "images", names=2, title="Most often mistaken")
-    for each in confusions[:most]:
-        count = f"{each.images:,} of {each.of:,}"
-        add(made, named(each.name), named(each.called), count)
-    return made
+def confusion_table(confusions: "Sequence[Confusion]", limit: int = MAX_ROWS) -> Table:
+    """The classes that are most often taken for another, now."""
+    table = make_table("is", "called", "images", name_columns=2, title="Most often mistaken")
+    for pair in confusions[:limit]:
+        count = f"{pair.images:,} of {pair.of:,}"
+        add_row(table, name_cell(pair.name), name_cell(pair.called), count)
+    return table
 
 
-def guesses_table(
-    headings: Sequence[str], lines: "Sequence[Sequence[Prediction]]", width: int
+def prediction_table(
+    headings: Sequence[str], rows: "Sequence[Sequence[Prediction]]", width: int
 ) -> Table:
-    """Names and how likely each is, a pair of columns a moment; the columns of all are as wide."""
-    made = Table.grid(padding=(0, 2, 0, 0))
-    made.show_header = len(headings) > 1
+    """Predictions and their probabilities: a pair of columns per model, a row per rank.
+
+    The table of every image has the same columns. A first answer that is new is bold.
+    """
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.show_header = len(headings) > 1
     for heading in headings:
-        made.add_column(named(heading, "bold"), width=width)
-        made.add_column(justify="right", width=5)
-    for number, line in enumerate(lines):
+        table.add_column(name_cell(heading, "bold"), width=width)
+        table.add_column(justify="right", width=5)
+    for rank, row in enumerate(rows):
         cells: list[str | Text] = []
-        for each in line:
-            new = number == 0 and each is line[-1] and each.name != line[0].name
-            cells += [named(each.name, "bold" if new else ""), _likely(each.probability)]
-        add(made, *cells)
-    return made
+        for prediction in row:
+            is_new = rank == 0 and prediction is row[-1] and prediction.name != row[0].name
+            cells += [
+                name_cell(prediction.name, "bold" if is_new else ""),
+                _percent(prediction.probability),
+            ]
+        add_row(table, *cells)
+    return table
 
 
-def _likely(probability: float) -> str:
+def _percent(probability: float) -> str:
     return f"{100 * probability:.0f} %" if probability >= 0.005 else "< 1 %"

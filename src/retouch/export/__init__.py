@@ -1,4 +1,4 @@
-"""Plain models for programs that know nothing of `retouch`, each with a card that says what it is.
+"""Plain models for programs that do not use `retouch`, each with a model card.
 
 ```python
 from retouch.export import export, of_run
@@ -8,6 +8,7 @@ export(of_run("runs/march"), "hf", "models/march")
 """
 
 from retouch.export.export_model import ExportModel, of_model, of_run
-from retouch.export.write import FORMATS, Exported, Format, export
+from retouch.export.formats import FORMATS, Format
+from retouch.export.write import Exported, export
 
 __all__ = ["FORMATS", "ExportModel", "Exported", "Format", "export", "of_model", "of_run"]

@@ -1,6 +1,6 @@
-"""The card: what this model is, what it learned and lost, how to load it, how to go back."""
+"""The model card: what the model is, what it learned and lost, how to load it, how to go back."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -8,24 +8,21 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from retouch.evaluate.per_class import ClassRow
 from retouch.evaluate.results import Results
 from retouch.export.export_model import ExportModel
-from retouch.export.markdown import literal
-from retouch.export.plain import Written
-from retouch.export.tokenizer import context_of
+from retouch.export.formats import LIBRARIES, Format, WriteReport
+from retouch.export.markdown import escape_markdown
+from retouch.export.tokenizer import context_length
 from retouch.plural import count
 from retouch.report import phrasing
 from retouch.sparse import fingerprint
 from retouch.version import VERSION
 
-if TYPE_CHECKING:
-    from retouch.export.write import Format
-
-LIBRARIES = {"hf": "transformers", "open_clip": "open_clip", "onnx": "onnx"}
-_LISTED = 200
-"""More classes than these are no reading; classes.json has all."""
-_LOST = 10
+_MAX_CLASSES = 200
+"""How many classes the card lists; classes.json has all."""
+_MAX_LOST = 10
+_PACKAGES = ("retouch", "torch", "transformers", "python")
 
 
-def card(subject: ExportModel, to: "Format", found: Written) -> str:
+def card(model: ExportModel, to: Format, report: WriteReport) -> str:
     """README.md, with the front matter that the hub reads."""
     environment = Environment(
         loader=PackageLoader("retouch.export", ""),
@@ -35,47 +32,48 @@ def card(subject: ExportModel, to: "Format", found: Written) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters["literal"] = literal
-    content = {
-        "front": _front(subject, to),
+    environment.filters["escape_markdown"] = escape_markdown
+    context = {
+        "front_matter": _front_matter(model, to),
         "to": to,
         "library": LIBRARIES[to],
-        "base": subject.base,
-        "found": found,
-        "classes": subject.classes,
-        "templates": subject.templates,
-        "pixels": subject.clip.preprocess,
-        "context": context_of(subject.clip) if to == "onnx" else 0,
-        "mask": ", `attention_mask`" if _is_dual(subject) else "",
-        "loader": "AutoModel" if _is_dual(subject) else "CLIPModel",
-        "weights": fingerprint(subject.clip.model),
+        "base": model.base,
+        "report": report,
+        "classes": model.classes,
+        "templates": model.templates,
+        "preprocess": model.clip.preprocess,
+        "context_length": context_length(model.clip) if to == "onnx" else 0,
+        "mask": ", `attention_mask`" if _is_dual_encoder(model) else "",
+        "loader": "AutoModel" if _is_dual_encoder(model) else "CLIPModel",
+        "fingerprint": fingerprint(model.clip.model),
         "version": VERSION,
-        "run": subject.run and _run(subject, subject.run),
+        "run": model.run and _run(model, model.run),
     }
-    return environment.get_template("card.md.j2").render(content)
+    return environment.get_template("card.md.j2").render(context)
 
 
-def _is_dual(subject: ExportModel) -> bool:
-    return type(subject.clip.model).__name__ == "VisionTextDualEncoderModel"
+def _is_dual_encoder(model: ExportModel) -> bool:
+    return type(model.clip.model).__name__ == "VisionTextDualEncoderModel"
 
 
-def _front(subject: ExportModel, to: "Format") -> str:
-    tags = ["clip", "retouch", *(["continual-learning"] if subject.classes else [])]
-    facts: dict[str, Any] = {
+def _front_matter(model: ExportModel, to: Format) -> str:
+    tags = ["clip", "retouch", *(["continual-learning"] if model.classes else [])]
+    fields: dict[str, Any] = {
         "library_name": LIBRARIES[to],
         "pipeline_tag": "zero-shot-image-classification",
         "tags": tags,
     }
-    if subject.hub:
-        facts["base_model"] = subject.hub
-    return yaml.safe_dump(facts, sort_keys=False)
+    if model.hub:
+        fields["base_model"] = model.hub
+    return yaml.safe_dump(fields, sort_keys=False)
 
 
-def _run(subject: ExportModel, run: Results) -> dict[str, Any]:
-    """What the template says of the run."""
+def _run(model: ExportModel, run: Results) -> dict[str, Any]:
+    """What the template says about the run."""
     metrics, before = phrasing.numbers(run), phrasing.starting_sentence(run)
-    control = subject.config.get("control")
-    told = {key: subject.config[key] for key in ("method", "settings") if key in subject.config}
+    control = model.config.get("control")
+    config = {key: model.config[key] for key in ("method", "settings") if key in model.config}
+    versions = [f"{k} {v}" for k, v in run.environment.items() if k in _PACKAGES]
     return {
         "done": run.done,
         "tasks": len(run.tasks),
@@ -89,22 +87,19 @@ def _run(subject: ExportModel, run: Results) -> dict[str, Any]:
             (n, f"{100 * kept:.0f} %") for n, kept in enumerate(run.fraction_kept, 1) if kept < 1
         ],
         "control": "control" in metrics and _control(metrics, control),
-        "judged": sum(task.test for task in run.tasks[: run.done]),
-        "trained": sum(task.train for task in run.tasks[: run.done]),
+        "num_test": sum(task.test for task in run.tasks[: run.done]),
+        "num_train": sum(task.train for task in run.tasks[: run.done]),
         "method": run.method,
         "summary": run.summary,
         "moved": phrasing.share(max(run.trained, default=0), run.parameters),
-        "half": run.settings.get("precision") == "bf16",
-        "rows": _rows(subject, run)[:_LISTED],
-        "more": max(0, len(subject.classes) - _LISTED),
-        "by_class": subject.by_class is not None,
-        "lost": _lost(subject),
-        "settings": yaml.safe_dump(told, sort_keys=False, allow_unicode=True),
-        "environment": ", ".join(f"{k} {v}" for k, v in run.environment.items() if k in _MADE_BY),
+        "bf16": run.settings.get("precision") == "bf16",
+        "rows": _class_rows(model, run)[:_MAX_CLASSES],
+        "more": max(0, len(model.classes) - _MAX_CLASSES),
+        "by_class": model.by_class is not None,
+        "lost": _most_lost(model),
+        "settings": yaml.safe_dump(config, sort_keys=False, allow_unicode=True),
+        "environment": ", ".join(versions),
     }
-
-
-_MADE_BY = ("retouch", "torch", "transformers", "python")
 
 
 def _control(metrics: dict[str, float], control: dict[str, int] | None) -> dict[str, Any]:
@@ -118,37 +113,36 @@ def _control(metrics: dict[str, float], control: dict[str, int] | None) -> dict[
 
 
 def _joint(run: Results) -> dict[str, str] | None:
-    """Accuracy over new and control classes at once, where it was measured."""
-    found, start = run.rows[-1].joint, run.rows[0].joint
-    if found is None:
+    """Accuracy over new and control classes together, if it was measured."""
+    last, first = run.rows[-1].joint, run.rows[0].joint
+    if last is None:
         return None
-    before = phrasing.percent(start.overall) if start and run.finished else phrasing.NONE
+    before = phrasing.percent(first.overall) if first and run.finished else phrasing.NONE
     return {
-        "classes": f"{found.classes:,}",
+        "classes": f"{last.classes:,}",
         "before": before,
-        "now": phrasing.percent(found.overall),
+        "now": phrasing.percent(last.overall),
     }
 
 
-def _rows(subject: ExportModel, run: Results) -> list[dict[str, Any]]:
-    """A line a class; with what was right before and after where the run counted that."""
-    judged = {row.name: row for row in subject.by_class.classes} if subject.by_class else {}
-    found = []
-    for number, task in enumerate(run.tasks[: run.done], 1):
-        for name in task.classes:
-            row = judged.get(name)
-            found.append({"name": name, "task": number, **_right(row)})
-    return found
+def _class_rows(model: ExportModel, run: Results) -> list[dict[str, Any]]:
+    """One row per class, with its accuracy before and after if the run measured it."""
+    measured = {row.name: row for row in model.by_class.classes} if model.by_class else {}
+    return [
+        {"name": name, "task": number, **_accuracies(measured.get(name))}
+        for number, task in enumerate(run.tasks[: run.done], 1)
+        for name in task.classes
+    ]
 
 
-def _right(row: ClassRow | None) -> dict[str, str]:
+def _accuracies(row: ClassRow | None) -> dict[str, str]:
     before = phrasing.percent(row.before) if row and row.before is not None else phrasing.NONE
     return {"before": before, "after": phrasing.percent(row.after) if row else phrasing.NONE}
 
 
-def _lost(subject: ExportModel) -> list[dict[str, str]]:
-    """Of what it could do before: the classes that fell furthest."""
-    rows = [r for r in subject.by_class.classes if not r.learned] if subject.by_class else []
+def _most_lost(model: ExportModel) -> list[dict[str, str]]:
+    """The control classes whose accuracy fell most."""
+    rows = [r for r in model.by_class.classes if not r.learned] if model.by_class else []
     fell = [(r.before - r.after, r) for r in rows if r.before is not None and r.before > r.after]
     fell.sort(key=lambda pair: (-pair[0], pair[1].name))
-    return [{"name": r.name, **_right(r)} for _, r in fell[:_LOST]]
+    return [{"name": r.name, **_accuracies(r)} for _, r in fell[:_MAX_LOST]]

@@ -1,4 +1,4 @@
-"""What was written is loaded again and must say the same as the model it came from."""
+"""Verify an export: loaded again, it must give the same features as the model it came from."""
 
 import logging
 from collections.abc import Sequence
@@ -13,88 +13,100 @@ from retouch.clip.open_clip import OpenClip
 from retouch.clip.zero_shot import fill_template
 from retouch.errors import UserError
 from retouch.export.export_model import ExportModel
-from retouch.export.markdown import literal
+from retouch.export.markdown import escape_markdown
 
 log = logging.getLogger("retouch")
 
 TOLERANCE = 1e-5
-"""Between two libraries' features of length one, in float32: the order of sums, no more."""
+"""Between two libraries' normalized features in float32, which differ by the order of sums."""
 
-_PICTURES, _PROMPTS = 8, 64
-_ANY = ["a photo of a cat", "two people on a red bicycle, at night", "car no. 7"]
+_NUM_IMAGES, _MAX_PROMPTS = 8, 64
+_COMMON_PROMPTS = ["a photo of a cat", "two people on a red bicycle, at night", "car no. 7"]
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Pictures (noise of several contrasts: every pixel counts) and prompts to compare by."""
+    """Images (noise of several contrasts, so that every pixel counts) and prompts to compare."""
 
     pixels: Tensor
     prompts: list[str]
 
 
-def sample(subject: ExportModel) -> Sample:
-    """All that was learned, up to some dozens of prompts, and some that were not."""
+def sample(model: ExportModel) -> Sample:
+    """Prompts of the learned classes (up to a few dozen), common ones, and random images."""
     rng = torch.Generator().manual_seed(0)
-    noise = torch.rand(_PICTURES, *subject.clip.preprocess.size, 3, generator=rng) - 0.5
-    contrast = torch.linspace(0.1, 1, _PICTURES).view(-1, 1, 1, 1)
-    learned = fill_template(subject.templates[0], subject.classes[:_PROMPTS])
-    return Sample(((0.5 + noise * contrast) * 255).to(torch.uint8), [*learned, *_ANY])
+    noise = torch.rand(_NUM_IMAGES, *model.clip.preprocess.size, 3, generator=rng) - 0.5
+    contrast = torch.linspace(0.1, 1, _NUM_IMAGES).view(-1, 1, 1, 1)
+    learned = fill_template(model.templates[0], model.classes[:_MAX_PROMPTS])
+    pixels = ((0.5 + noise * contrast) * 255).to(torch.uint8)
+    return Sample(pixels, [*learned, *_COMMON_PROMPTS])
 
 
-def read_alike(
-    some: Sample, ours: Sequence[Sequence[int]], theirs: Sequence[Sequence[int]], where: str
+def drop_differing_prompts(
+    original: Sample,
+    tokens: Sequence[Sequence[int]],
+    other_tokens: Sequence[Sequence[int]],
+    other: str,
 ) -> tuple[Sample, list[str]]:
-    """The sample without the prompts that another tokenizer reads otherwise, and a line on these.
+    """The sample without prompts that another tokenizer encodes differently, and a note on these.
 
-    Tokenizers clean odd letters away, each in its own manner; that they agree on ordinary prompts
-    is a must.
+    Tokenizers clean unusual characters in different ways; but they must agree on common prompts.
     """
-    pairs = zip(some.prompts, ours, theirs, strict=True)
-    odd = [prompt for prompt, a, b in pairs if list(a) != list(b)]
-    if not odd:
-        return some, []
-    if set(odd) & set(_ANY):
+    pairs = zip(original.prompts, tokens, other_tokens, strict=True)
+    differing = [prompt for prompt, a, b in pairs if list(a) != list(b)]
+    if not differing:
+        return original, []
+    if set(differing) & set(_COMMON_PROMPTS):
         raise UserError(
-            f"this model's tokenizer does more than that of {where} can: {odd[-1]!r} comes out "
-            "otherwise. Export the model for the library it came from"
+            f"this model's tokenizer does more than that of {other} can: {differing[-1]!r} is "
+            "tokenized differently. Export the model for the library it came from"
         )
-    line = f"{len(odd)} prompts of the learned classes are read otherwise by {where}, such as "
-    log.warning("%s%r; their features differ there", line, odd[0])
-    kept = [prompt for prompt in some.prompts if prompt not in odd]
-    return Sample(some.pixels, kept), [f"{line}“{literal(odd[0])}”; their features differ there."]
+    note = f"{len(differing)} prompts of the learned classes are tokenized differently by {other}"
+    log.warning("%s, such as %r; their features differ there", note, differing[0])
+    example = escape_markdown(differing[0])
+    prompts = [prompt for prompt in original.prompts if prompt not in differing]
+    return (
+        Sample(original.pixels, prompts),
+        [f"{note}, such as “{example}”; their features differ there."],
+    )
 
 
-def readings(prompts: Sequence[str], a: Clip, b: Clip) -> tuple[list[list[int]], list[list[int]]]:
-    """Each prompt's tokens in transformers, and in open_clip without what fills it up."""
-    hf, other = (a, b) if isinstance(a, HuggingFaceClip) else (b, a)
+def tokens_in_both(
+    prompts: Sequence[str], a: Clip, b: Clip
+) -> tuple[list[list[int]], list[list[int]]]:
+    """Each prompt's tokens in transformers, and in open_clip without its padding."""
+    hf, open_clip = (a, b) if isinstance(a, HuggingFaceClip) else (b, a)
     assert isinstance(hf, HuggingFaceClip)
-    assert isinstance(other, OpenClip)
-    ours = [hf.tokenize([prompt])["input_ids"][0].tolist() for prompt in prompts]
-    full = [other.tokenizer([prompt])[0].tolist() for prompt in prompts]
-    pairs = list(zip(ours, full, strict=True))
-    return ours, [all_[: len(o)] if len(set(all_[len(o) :])) < 2 else all_ for o, all_ in pairs]
+    assert isinstance(open_clip, OpenClip)
+    hf_tokens = [hf.tokenize([prompt])["input_ids"][0].tolist() for prompt in prompts]
+    padded = [open_clip.tokenizer([prompt])[0].tolist() for prompt in prompts]
+    open_clip_tokens = [
+        tokens[: len(unpadded)] if len(set(tokens[len(unpadded) :])) < 2 else tokens
+        for unpadded, tokens in zip(hf_tokens, padded, strict=True)
+    ]
+    return hf_tokens, open_clip_tokens
 
 
 @torch.no_grad()
-def features(clip: Clip, some: Sample) -> tuple[Tensor, Tensor]:
-    """Of the pictures and of the prompts, a prompt's as it is when it stands alone."""
-    return clip.image_features(some.pixels), clip.text_features(clip.tokenize(some.prompts))
+def features(clip: Clip, inputs: Sample) -> tuple[Tensor, Tensor]:
+    """The features of the images and of the prompts."""
+    return clip.image_features(inputs.pixels), clip.text_features(clip.tokenize(inputs.prompts))
 
 
-def difference(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> float:
-    """The largest one between two sets of features; infinite where they have other shapes."""
-    pairs = list(zip(ours, theirs, strict=True))
-    if any(a.shape != b.shape for a, b in pairs):
+def max_difference(a: Sequence[Tensor], b: Sequence[Tensor]) -> float:
+    """The largest difference between two sets of features; infinite if their shapes differ."""
+    pairs = list(zip(a, b, strict=True))
+    if any(x.shape != y.shape for x, y in pairs):
         return float("inf")
-    return max(float((a - b).abs().max()) for a, b in pairs)
+    return max(float((x - y).abs().max()) for x, y in pairs)
 
 
-def refuse_other(found: float, tolerance: float, where: str) -> float:
-    """Nothing leaves that is not the model that was learned. NaN is refused as well."""
-    if not found <= tolerance:
+def refuse_difference(difference: float, tolerance: float, library: str) -> float:
+    """Refuse an export that is not the model that was learned. NaN is refused as well."""
+    if not difference <= tolerance:
         raise UserError(
-            f"the model as {where} sees it gives other features than this one: they differ by "
-            f"{found:.1g}, and {tolerance:.0e} is allowed. Nothing was written; please report it, "
-            "with the model's name"
+            f"the model as loaded by {library} gives other features than this one: they differ by "
+            f"{difference:.1g}, and {tolerance:.0e} is allowed. Nothing was written; please report "
+            "it, with the model's name"
         )
-    return found
+    return difference

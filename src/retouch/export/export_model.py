@@ -1,4 +1,4 @@
-"""What is exported: a model, and what is known of how it came about."""
+"""What is exported: a model, and what is known about how it was trained."""
 
 import re
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from retouch.evaluate.per_class import PerClass
 from retouch.evaluate.results import Results
 from retouch.train.run_folder import is_run, open_run
 
-TEMPLATE = "a photo of {}"
+DEFAULT_TEMPLATE = "a photo of {}"
 
 
 @dataclass(frozen=True)
@@ -21,27 +21,27 @@ class ExportModel:
     clip: Clip
     """The model."""
     base: str
-    """The model it began as, for people."""
+    """The model that training started from, for people."""
     hub: str | None = None
-    """The base's id on the hub, where it has one."""
+    """The base's id on the hub, if it has one."""
     run: Results | None = None
-    """What is known of the run at this moment of it; None for a model that just changes library."""
+    """The results up to this task; None for a model that is only converted."""
     config: dict[str, Any] = field(default_factory=dict)
-    """What the run began with."""
+    """The run's configuration."""
     by_class: PerClass | None = None
     """The comparison by class, if the run has one."""
 
     @property
     def classes(self) -> list[str]:
-        """What was learned by now, in order."""
+        """The classes learned so far, in order."""
         tasks = self.run.tasks[: self.run.done] if self.run else []
         return list(dict.fromkeys(name for task in tasks for name in task.classes))
 
     @property
     def templates(self) -> list[str]:
-        """The prompts by which the run was judged."""
-        found = self.config.get("data", {}).get("templates")
-        return [str(template) for template in found] if found else [TEMPLATE]
+        """The prompt templates with which the run was evaluated."""
+        templates = self.config.get("data", {}).get("templates")
+        return [str(template) for template in templates] if templates else [DEFAULT_TEMPLATE]
 
 
 def of_run(folder: str | Path, *, model: str | None = None, task: int | None = None) -> ExportModel:
@@ -54,23 +54,24 @@ def of_run(folder: str | Path, *, model: str | None = None, task: int | None = N
             them.
     """
     if not is_run(folder):
-        raise UserError(f"{folder} holds no run: config.yaml is missing there")
-    opened = open_run(folder, model=model)
-    if task is None and not opened.results.done:
+        raise UserError(f"{folder} does not hold a run: it has no config.yaml")
+    run = open_run(folder, model=model)
+    if task is None and not run.results.done:
         raise UserError(
-            f"{folder} has learned no task yet, so there is nothing new to export; let it finish "
-            "(the same `retouch learn` goes on), or say --task 0 for the model it began with"
+            f"{folder} has not learned a task yet, so there is nothing new to export; let it "
+            "finish (the same `retouch learn` continues it), or export task 0, the model it began "
+            "with"
         )
-    clip = opened.load_task(task)
-    name = model or str(opened.config["places"]["model"])
-    last = opened.at == opened.results.done
+    clip = run.load_task(task)
+    name = model or str(run.config["places"]["model"])
+    is_last = run.at == run.results.done
     return ExportModel(
         clip,
-        base=shown(name),
+        base=display_name(name),
         hub=hub_id(name),
-        run=_until(opened.results, opened.at),
-        config=opened.config,
-        by_class=PerClass.read(folder) if last else None,
+        run=_results_until(run.results, run.at),
+        config=run.config,
+        by_class=PerClass.read(folder) if is_last else None,
     )
 
 
@@ -80,10 +81,10 @@ def of_model(name: str) -> ExportModel:
     Args:
         name: As in `retouch.load`.
     """
-    return ExportModel(load(name), base=shown(name), hub=hub_id(name))
+    return ExportModel(load(name), base=display_name(name), hub=hub_id(name))
 
 
-def shown(name: str) -> str:
+def display_name(name: str) -> str:
     """A model's name without the folders that lead to it."""
     if name == "builtin":
         return "the small CLIP that comes with retouch"
@@ -95,16 +96,15 @@ def shown(name: str) -> str:
 
 def hub_id(name: str) -> str | None:
     """The name itself if it can only be one on the hub."""
-    like = re.fullmatch(r"[\w.-]+/[\w.-]+", name) and not name.startswith((".", "open_clip:"))
-    return name if like and not Path(name).exists() else None
+    is_id = re.fullmatch(r"[\w.-]+/[\w.-]+", name) and not name.startswith((".", "open_clip:"))
+    return name if is_id and not Path(name).exists() else None
 
 
-def _until(results: Results, tasks: int) -> Results:
-    """The results as they were when so many tasks were learned."""
-    each = {
-        name: getattr(results, name)[:tasks] for name in ("trained", "seconds", "fraction_kept")
-    }
-    # Before this run's own first task, the model is one of the earlier run's.
-    start = results.learned_before if tasks > results.learned_before else 0
-    changes = {"rows": results.rows[: tasks + 1], "learned_before": start, **each}
+def _results_until(results: Results, tasks: int) -> Results:
+    """The results as they were after this many tasks."""
+    per_task = ("trained", "seconds", "fraction_kept")
+    changes: dict[str, Any] = {name: getattr(results, name)[:tasks] for name in per_task}
+    # Before the first task of this run, the model is one of the earlier run.
+    learned_before = results.learned_before if tasks > results.learned_before else 0
+    changes |= {"rows": results.rows[: tasks + 1], "learned_before": learned_before}
     return results.model_copy(update=changes)

@@ -1,10 +1,10 @@
-"""Any text inside Markdown, as it is."""
+"""Arbitrary text inside Markdown."""
 
 from retouch.printable import printable
 
-_MEANT = str.maketrans({c: f"&#{ord(c)};" for c in "\\`*_[]<>|~&#$!"})
+_ESCAPES = str.maketrans({c: f"&#{ord(c)};" for c in "\\`*_[]<>|~&#$!"})
 
 
-def literal(text: object) -> str:
-    """The text on one line, in which no sign means anything to Markdown or HTML."""
-    return printable(" ".join(str(text).split())).translate(_MEANT)
+def escape_markdown(text: object) -> str:
+    """The text on one line, with every character escaped that Markdown or HTML would interpret."""
+    return printable(" ".join(str(text).split())).translate(_ESCAPES)

@@ -1,4 +1,4 @@
-"""Say nothing of the libraries' chatter while something is written."""
+"""Silence other libraries while an export is written."""
 
 import contextlib
 import io
@@ -9,18 +9,18 @@ from typing import Any
 
 from retouch.clip.torchvision_compat import patch_torchvision
 
-_CHATTER = ("torch.onnx", "torch.export", "onnxscript", "onnx_ir", "onnxruntime")
+_LOGGERS = ("torch.onnx", "torch.export", "onnxscript", "onnx_ir", "onnxruntime")
 
 
 @contextlib.contextmanager
 def silence_libraries() -> Iterator[None]:
-    """What goes wrong becomes an error here, so the libraries need not talk."""
+    """No progress bars, warnings or log lines; what goes wrong is raised as an error here."""
     patch_torchvision()
     import transformers
 
-    talk: Any = transformers.logging
-    levels = {name: logging.getLogger(name).level for name in _CHATTER}
-    talk.disable_progress_bar()
+    transformers_logging: Any = transformers.logging
+    levels = {name: logging.getLogger(name).level for name in _LOGGERS}
+    transformers_logging.disable_progress_bar()
     for name in levels:
         logging.getLogger(name).setLevel(logging.CRITICAL)
     try:
@@ -28,6 +28,6 @@ def silence_libraries() -> Iterator[None]:
             warnings.simplefilter("ignore")
             yield
     finally:
-        talk.enable_progress_bar()
+        transformers_logging.enable_progress_bar()
         for name, level in levels.items():
             logging.getLogger(name).setLevel(level)

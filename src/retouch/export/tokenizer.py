@@ -1,4 +1,4 @@
-"""The tokenizer of any CLIP as transformers keeps it, and as one file that needs no library."""
+"""The tokenizer of any CLIP as transformers has it, and as one file that needs no library."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,83 +15,98 @@ _START, _END = "<|startoftext|>", "<|endoftext|>"
 
 
 def fast_tokenizer(clip: Clip) -> Any:
-    """A tokenizer of transformers that reads prompts as the model's own does."""
+    """A tokenizer of transformers that encodes prompts as the model's own does."""
     if isinstance(clip, HuggingFaceClip):
         return clip.tokenizer
     assert isinstance(clip, OpenClip)
-    own = clip.tokenizer
-    kind = type(own).__name__
-    if kind == "SimpleTokenizer" and own.reduction_fn is None and len(own.all_special_ids) == 2:
-        return _of_openai(own)
-    if kind == "HFTokenizer" and not own.tokenizer_mode and not own.strip_sep_token:
-        return own.tokenizer
+    tokenizer = clip.tokenizer
+    kind = type(tokenizer).__name__
+    if (
+        kind == "SimpleTokenizer"
+        and tokenizer.reduction_fn is None
+        and len(tokenizer.all_special_ids) == 2
+    ):
+        return _from_simple_tokenizer(tokenizer)
+    if kind == "HFTokenizer" and not tokenizer.tokenizer_mode and not tokenizer.strip_sep_token:
+        return tokenizer.tokenizer
     raise UserError(
-        f"this model's tokenizer ({kind}, with settings of its own) is open_clip's alone; export "
-        "the model with --to open_clip"
+        f"this model's tokenizer ({kind}, with custom settings) exists only in open_clip; export "
+        "the model for open_clip"
     )
 
 
-def _of_openai(own: Any) -> Any:
-    """CLIP's own tokenizer, from the vocabulary that open_clip brings."""
+def _from_simple_tokenizer(tokenizer: Any) -> Any:
+    """OpenAI's CLIP tokenizer, from the vocabulary that open_clip ships."""
     import transformers
 
-    ends = dict(zip(own.all_special_ids, (_START, _END), strict=True))
-    vocabulary = {ends.get(number, word): number for word, number in own.encoder.items()}
+    special = dict(zip(tokenizer.all_special_ids, (_START, _END), strict=True))
+    vocabulary = {special.get(number, word): number for word, number in tokenizer.encoder.items()}
     return transformers.CLIPTokenizer(
-        vocab=vocabulary, merges=list(own.bpe_ranks), model_max_length=own.context_length
+        vocab=vocabulary,
+        merges=list(tokenizer.bpe_ranks),
+        model_max_length=tokenizer.context_length,
     )
 
 
-def context_of(clip: Clip) -> int:
-    """How many tokens the text tower reads."""
+def context_length(clip: Clip) -> int:
+    """The maximum number of tokens that the text tower takes."""
     if isinstance(clip, HuggingFaceClip):
         config: Any = clip.model.config
-        longest = int(config.text_config.max_position_embeddings)
-        return min(longest, int(clip.tokenizer.model_max_length))
-    return int(getattr(clip, "tokenizer").context_length)  # noqa: B009, no mypy: any tokenizer
+        max_positions = int(config.text_config.max_position_embeddings)
+        return min(max_positions, int(clip.tokenizer.model_max_length))
+    return int(_tokenizer_of(clip).context_length)
 
 
-def one_file(clip: Clip) -> Any:
-    """A `tokenizers.Tokenizer` that gives prompts at the model's full length, cut and padded."""
+def standalone_tokenizer(clip: Clip) -> Any:
+    """A `tokenizers.Tokenizer` that pads and truncates prompts to the model's full length."""
     from tokenizers import Tokenizer
 
     fast = fast_tokenizer(clip)
     if not hasattr(fast, "backend_tokenizer"):
         raise UserError(
-            f"this model's tokenizer ({type(fast).__name__}) exists in Python alone and cannot "
-            "become a file; export the model with --to hf or --to open_clip"
+            f"this model's tokenizer ({type(fast).__name__}) exists only in Python and cannot be "
+            "written to a file; export the model for transformers or open_clip instead"
         )
-    copy = Tokenizer.from_str(fast.backend_tokenizer.to_str())
-    context = context_of(clip)
-    filler = 0 if fast is not _kept(clip) else fast.pad_token_id
-    copy.enable_truncation(context)
-    copy.enable_padding(
-        length=context,
-        pad_id=filler,
-        pad_token=fast.convert_ids_to_tokens(filler),
+    standalone = Tokenizer.from_str(fast.backend_tokenizer.to_str())
+    length = context_length(clip)
+    pad_id = fast.pad_token_id if fast is _existing_fast_tokenizer(clip) else 0
+    standalone.enable_truncation(length)
+    standalone.enable_padding(
+        length=length,
+        pad_id=pad_id,
+        pad_token=fast.convert_ids_to_tokens(pad_id),
         direction=fast.padding_side,
     )
-    return copy
+    return standalone
 
 
-def _kept(clip: Clip) -> Any:
-    """The tokenizer of transformers that the model has already; open_clip's own pads with 0."""
-    own = getattr(clip, "tokenizer", None)
-    return own if isinstance(clip, HuggingFaceClip) else getattr(own, "tokenizer", None)
+def _existing_fast_tokenizer(clip: Clip) -> Any:
+    """The model's tokenizer of transformers, if it has one; open_clip's own pads with 0."""
+    tokenizer = getattr(clip, "tokenizer", None)
+    return tokenizer if isinstance(clip, HuggingFaceClip) else getattr(tokenizer, "tokenizer", None)
 
 
-def full_length(clip: Clip, prompts: Sequence[str]) -> dict[str, Tensor]:
-    """Prompts at full length, as the model's own library makes them."""
-    own: Any = getattr(clip, "tokenizer")  # noqa: B009
+def tokenize_full_length(clip: Clip, prompts: Sequence[str]) -> dict[str, Tensor]:
+    """Prompts padded to full length, as the model's own library encodes them."""
+    tokenizer = _tokenizer_of(clip)
     if not isinstance(clip, HuggingFaceClip):
-        return {"input_ids": own(list(prompts))}
-    settings = {"padding": "max_length", "max_length": context_of(clip), "truncation": True}
-    batch = own(list(prompts), return_tensors="pt", **settings)
+        return {"input_ids": tokenizer(list(prompts))}
+    settings = {"padding": "max_length", "max_length": context_length(clip), "truncation": True}
+    batch = tokenizer(list(prompts), return_tensors="pt", **settings)
     return {key: batch[key] for key in clip.tokenize(["x"])}
 
 
-def by_file(tokenizer: Any, prompts: Sequence[str], inputs: Sequence[str]) -> dict[str, Tensor]:
-    """The same by the one file: what a user of it gets."""
-    read = tokenizer.encode_batch(list(prompts))
-    columns = {"input_ids": "ids", "attention_mask": "attention_mask"}
-    return {key: torch.tensor([getattr(line, columns[key]) for line in read]) for key in inputs}
+def tokenize_standalone(
+    tokenizer: Any, prompts: Sequence[str], inputs: Sequence[str]
+) -> dict[str, Tensor]:
+    """The same by a `standalone_tokenizer`: what a user of the file gets."""
+    encodings = tokenizer.encode_batch(list(prompts))
+    attributes = {"input_ids": "ids", "attention_mask": "attention_mask"}
+    return {
+        key: torch.tensor([getattr(encoding, attributes[key]) for encoding in encodings])
+        for key in inputs
+    }
+
+
+def _tokenizer_of(clip: Clip) -> Any:
+    return getattr(clip, "tokenizer")  # noqa: B009, `Clip` does not declare one

@@ -1,28 +1,22 @@
-"""Export: write a plain model with its card, check it, and only then put it in its place."""
+"""Write a plain model with its card, verify it, and only then move it to its folder."""
 
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
 
 from retouch.clip import Clip
 from retouch.clip.visual_prompts import prompts_of
 from retouch.errors import UserError
 from retouch.export.card import card
 from retouch.export.export_model import ExportModel
+from retouch.export.formats import FORMATS, Format, WriteReport
 from retouch.export.onnx import write_onnx
-from retouch.export.plain import Written, write_hf, write_open_clip
+from retouch.export.pytorch import write_hf, write_open_clip
 from retouch.export.silence import silence_libraries
 from retouch.files import atomic_folder, refuse_existing
 
-Format = Literal["hf", "open_clip", "onnx"]
-"""The name of a format."""
-FORMATS: tuple[Format, ...] = get_args(Format)
-"""All formats that `export` writes."""
-CLASSES = "classes.json"
-
-_WRITERS: dict[Format, Callable[[ExportModel, Path], Written]] = {
+_WRITERS: dict[Format, Callable[[ExportModel, Path], WriteReport]] = {
     "hf": write_hf,
     "open_clip": write_open_clip,
     "onnx": write_onnx,
@@ -38,54 +32,55 @@ class Exported:
     to: Format
     """The format."""
     files: list[str]
-    """The files in it."""
+    """The files in the folder."""
     size: int
-    """Bytes in all."""
+    """Bytes of all files."""
     max_difference: float
     """The largest difference of a feature between the model and its export, loaded again."""
     tolerance: float
     """The largest difference allowed."""
 
 
-def export(subject: ExportModel, to: Format, folder: str | Path) -> Exported:
+def export(model: ExportModel, to: Format, folder: str | Path) -> Exported:
     """Write the model for another library into a new folder, with a model card as its README.md.
 
     What was written is loaded again and compared before the folder appears: it is there whole and
-    right, or not at all.
+    correct, or not at all.
 
     Args:
-        subject: The model, from `of_run` or `of_model`.
+        model: The model, from `of_run` or `of_model`.
         to: `hf` for transformers, `open_clip`, or `onnx`.
         folder: The folder to write; it must not exist yet.
     """
     folder = Path(folder)
     if to not in FORMATS:
-        raise UserError(f"{to!r} is no format; choose one of {', '.join(FORMATS)}")
+        raise UserError(f"unknown format {to!r}; choose one of {', '.join(FORMATS)}")
     refuse_existing(folder)
-    _refuse_prompts(subject.clip)
+    _refuse_visual_prompts(model.clip)
     with atomic_folder(folder) as part, silence_libraries():
-        found = _WRITERS[to](subject, part)
-        if subject.classes:
-            known = {"classes": subject.classes, "templates": subject.templates}
-            (part / CLASSES).write_text(json.dumps(known, indent=1, ensure_ascii=False), "utf-8")
-        (part / "README.md").write_text(card(subject, to, found), "utf-8")
+        report = _WRITERS[to](model, part)
+        if model.classes:
+            prompts = {"classes": model.classes, "templates": model.templates}
+            text = json.dumps(prompts, indent=1, ensure_ascii=False)
+            (part / "classes.json").write_text(text, "utf-8")
+        (part / "README.md").write_text(card(model, to, report), "utf-8")
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     return Exported(
         folder,
         to,
         [path.relative_to(folder).as_posix() for path in files],
         sum(path.stat().st_size for path in files),
-        found.difference,
-        found.tolerance,
+        report.difference,
+        report.tolerance,
     )
 
 
-def _refuse_prompts(clip: Clip) -> None:
+def _refuse_visual_prompts(clip: Clip) -> None:
     prompts = prompts_of(clip.model)
     if prompts is not None:
         raise UserError(
             f"{prompts.kind} put prompts into the visual tower, and no other library's CLIP has a "
             "place for them: without them it is not what was learned. In Python, "
-            "retouch.open_run(RUN).load_task().save(FOLDER) writes it for retouch alone; to leave "
-            "retouch, learn with a method that keeps a plain CLIP, such as spu"
+            "retouch.open_run(RUN).load_task().save(FOLDER) writes it for retouch only; to use the "
+            "model without retouch, learn with a method that keeps a plain CLIP, such as spu"
         )

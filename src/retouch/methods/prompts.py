@@ -17,14 +17,9 @@ from pydantic import Field, PrivateAttr
 from torch import Tensor, nn
 
 from retouch.clip import Clip, Features
-from retouch.clip.visual_prompts import (
-    NAME,
-    ExpertPrompts,
-    PoolPrompts,
-    VisualPrompts,
-    attach,
-    prompts_of,
-)
+from retouch.clip.expert_prompts import ExpertPrompts
+from retouch.clip.pool_prompts import PoolPrompts
+from retouch.clip.visual_prompts import PROMPTS, VisualPrompts, attach, prompts_of
 from retouch.clip.vit_adapter import ViTAdapter
 from retouch.data.pairs import Pairs
 from retouch.errors import UserError
@@ -81,14 +76,14 @@ class PromptUpdate(Update):
         )
         assert prompts is not None
         task = self._done + context.task.number
-        own = _named(model, [f"{NAME}.{name}" for name in prompts.moving(task)])
+        own = _named(model, [f"{PROMPTS}.{name}" for name in prompts.trainable_names(task)])
         projections = _named(model, context.clip.projections.values())
         # One entry more, that nothing trains: how many tasks are learned.
-        chosen = dict(Selection.whole(own | projections)) | {f"{NAME}.learned": SparseIndex(())}
+        chosen = dict(Selection.whole(own | projections)) | {f"{PROMPTS}.learned": SparseIndex(())}
 
         def optimizer(end: ExitStack) -> torch.optim.Optimizer:
-            prompts.study(task)
-            end.callback(prompts.rest)
+            prompts.begin_task(task)
+            end.callback(prompts.end_task)
             groups: list[dict[str, Any]] = [
                 {"params": list(own.values()), "lr": self.lr, "weight_decay": 0.0},
                 {"params": list(projections.values())},
@@ -96,7 +91,7 @@ class PromptUpdate(Update):
             return torch.optim.AdamW(groups, fused=True, **settings.adamw)
 
         selection = Selection(chosen, context.clip.size)
-        return TaskUpdate(model, selection, optimizer, end=prompts.settle)
+        return TaskUpdate(model, selection, optimizer, end=prompts.complete_task)
 
 
 class PromptPool(PromptUpdate):
@@ -187,7 +182,7 @@ class KeyLoss(Regularizer):
                 "KeyLoss pulls the keys of prompts, and none are being learned; use it with "
                 "update=PromptPool() or update=DualPrompts()"
             )
-        self._prompts.listen()
+        self._prompts.record_queries()
 
     def extra_passes(self, settings: Settings) -> float:
         """The query: the frozen tower's forward pass without prompts."""
@@ -195,7 +190,8 @@ class KeyLoss(Regularizer):
 
     def loss(self, features: Features) -> Tensor:
         assert self._prompts is not None
-        return self.weight * self._prompts.pull(len(features.images), features.batch.new)
+        matching_loss = self._prompts.batch_matching_loss
+        return self.weight * matching_loss(len(features.images), features.batch.new)
 
 
 def _named(model: nn.Module, names: Iterable[str]) -> dict[str, nn.Parameter]:

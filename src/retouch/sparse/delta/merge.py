@@ -7,6 +7,7 @@ arithmetic, see `chain.join`; merging them here takes the change of each step.)
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import torch
@@ -23,6 +24,21 @@ from retouch.sparse.storage import tied_names
 
 MergeMode = Literal["sum", "mean", "magmax"]
 """How `merge` combines the changes of one entry."""
+
+
+@dataclass(frozen=True)
+class _Rule:
+    """What a mode does with several changes of one entry; without flags, they are summed."""
+
+    average: bool = False
+    largest: bool = False
+
+
+_RULES: dict[MergeMode, _Rule] = {
+    "sum": _Rule(),
+    "mean": _Rule(average=True),
+    "magmax": _Rule(largest=True),
+}
 
 
 @torch.no_grad()
@@ -62,7 +78,7 @@ def merge(
         changes = [change for part in parts if (change := _change_of(part, names))]
         if not changes:
             continue
-        merger = _TensorMerger(base[names[0]], how, sequential=not parallel)
+        merger = _TensorMerger(base[names[0]], _RULES[how], sequential=not parallel)
         for change in changes:
             merger.add(change)
         result = merger.result(len(parts))
@@ -94,9 +110,9 @@ def _copy_state(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 class _TensorMerger:
     """Merges the changes of one tensor."""
 
-    def __init__(self, base: Tensor, how: MergeMode, sequential: bool) -> None:
+    def __init__(self, base: Tensor, rule: _Rule, sequential: bool) -> None:
         self._base = base
-        self._how = how
+        self._rule = rule
         self._sequential = sequential
         self._values = base.clone()
         """Each entry after the latest change; after the largest one, if changes are parallel."""
@@ -110,7 +126,7 @@ class _TensorMerger:
         new, moved = diff.flipped(old), diff.xor.cpu() != 0
         index.scatter(self._moves, index.gather(self._moves) + moved.int())
         change, total = new.double() - old.double(), index.gather(self._change)
-        if self._how == "magmax":
+        if self._rule.largest:
             larger = (change.abs() > total.abs()) | (index.gather(self._moves) == 1)
             total = torch.where(larger, change, total)
             moved = moved if self._sequential else moved & larger
@@ -121,12 +137,13 @@ class _TensorMerger:
 
     def result(self, parts: int) -> Tensor:
         """Base plus merged change; exactly a delta's own value wherever one can be taken."""
-        divisor = parts if self._how == "mean" else 1
+        divisor = parts if self._rule.average else 1
         summed = self._base.reshape(-1).double() + self._change / divisor
         if not self._base.is_floating_point():
             summed = summed.round()
-        exact = self._moves <= (0 if self._how == "mean" else 1)
-        all_exact = (self._how, self._sequential) in {("sum", True), ("magmax", False)}
+        exact = self._moves <= (0 if self._rule.average else 1)
+        # The sum of consecutive changes is the last value, the largest of parallel ones its value.
+        all_exact = not self._rule.average and self._rule.largest != self._sequential
         merged = torch.where(
             exact | all_exact, self._values.reshape(-1), summed.to(self._base.dtype)
         )

@@ -1,0 +1,92 @@
+"""Which images `retouch eval` tests a model with."""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from retouch.cli.images import decode, find_control, find_images
+from retouch.errors import UserError
+
+if TYPE_CHECKING:
+    from retouch.cli.evaluate_config import DataOptions
+    from retouch.cli.load_models import LoadedModel
+    from retouch.data import Images
+    from retouch.evaluate.compare import EvalSet
+
+
+def eval_sets(loaded: "LoadedModel", options: "DataOptions") -> "list[EvalSet]":
+    """The images that were named, or those that the run stored; then the control set."""
+    from retouch.evaluate.compare import EvalSet
+
+    decoded = partial(
+        decode,
+        preprocess=loaded.preprocess,
+        cache=options.cache,
+        no_cache=options.no_cache,
+        skip_bad=options.skip_bad,
+    )
+    sets = []
+    if options.data:
+        sets.append(_named_images(loaded, options, decoded))
+    elif stored := _stored_images(loaded):
+        sets.append(stored)
+    elif not options.control:
+        reason = "stored no test images" if loaded.run else "is not a run with stored test images"
+        raise UserError(f"{loaded.name} {reason}; name some with --data")
+    if options.control:
+        control = decoded(find_control(options.control, options.data_root))
+        sets.append(EvalSet(control, learned=False))
+    return sets
+
+
+def _named_images(
+    loaded: "LoadedModel", options: "DataOptions", decoded: "Callable[[Images], Images]"
+) -> "EvalSet":
+    from retouch.data.class_names import read_class_names, rename_classes
+
+    splits = find_images(options.data or "", options.data_root)
+    images = decoded(splits.evaluation_images())
+    if options.names:
+        images = rename_classes(images, read_class_names(options.names))
+    return _eval_set(loaded, images, has_test_part=splits.test is not None)
+
+
+def _stored_images(loaded: "LoadedModel") -> "EvalSet | None":
+    """The test images that a run stored, if it did."""
+    from retouch.train.replay_store import has_stored_images, read_stored_images
+
+    if loaded.run is None or not has_stored_images(loaded.run.folder):
+        return None
+    images = read_stored_images(loaded.run.folder).test
+    stored = _eval_set(loaded, images, has_test_part=True)
+    stored.notes.insert(0, f"tested with the {len(images):,} images that the run stored for this")
+    return stored
+
+
+def _eval_set(loaded: "LoadedModel", images: "Images", has_test_part: bool) -> "EvalSet":
+    from retouch.evaluate.compare import EvalSet
+    from retouch.train.compare_run import eval_set_of_run
+
+    run = loaded.run
+    if run is None:
+        return EvalSet(images)
+    eval_set = eval_set_of_run(run, images, loaded.tasks)
+    if not len(eval_set.images):
+        raise UserError(
+            f"{images.name} has no image of a class that {run.folder} had learned by then; give "
+            "other images, or another --task"
+        )
+    if not has_test_part and set(images.classes) & set(run.classes):
+        eval_set.notes.append(_leakage_note(images, run.config["places"]["train"]))
+    return eval_set
+
+
+def _leakage_note(images: "Images", trained_on: str) -> str:
+    """Without a test part all images count, and the run may have learned from some of them."""
+    same = Path(images.name).resolve() == Path(trained_on).resolve()
+    return (
+        f"{images.name} has no test part, so all its images count, and the run "
+        f"{'learned' if same else 'may have learned'} from some of them: the numbers "
+        f"{'are' if same else 'may be'} better than with images it never saw"
+    )

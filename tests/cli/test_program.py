@@ -1,0 +1,98 @@
+"""The program as a user starts it, in a process of its own, and what all commands share."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from commands import run, run_program
+from layouts import make_folder
+from tiny import tiny_folder
+
+from retouch.cli import app
+from retouch.evaluate import Results
+
+COMMANDS = [command.name or command.callback.__name__ for command in app.registered_commands]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model and photos."""
+    home = tmp_path_factory.mktemp("a home")
+    tiny_folder(home / "model")
+    make_folder(home / "my photos", {"dark_red": 6, "bright green": 6})
+    return home
+
+
+def test_help_lists_the_commands():
+    text = run("--help").stdout
+    assert "Teach CLIP new things without making it forget." in text
+    assert {"demo", "learn", "eval", "methods"} <= set(COMMANDS)
+    for command in (*COMMANDS, "delta", "datasets"):
+        assert command in text
+        run(command, "--help")
+    assert run("--version").stdout.startswith("retouch 0.")
+
+
+@pytest.mark.parametrize("command", ["learn", "bench", "eval", "classify", "cam", "trace"])
+def test_options_are_grouped_and_short_commands_are_not(command: str):
+    assert "─ Output ─" in run(command, "--help").stdout
+    assert "─ Output ─" not in run("report", "--help").stdout
+
+
+@pytest.mark.slow
+def test_help_does_not_import_torch():
+    code = "import sys, retouch.cli; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_methods_are_listed():
+    text = run("methods").stdout
+    for name in ("frozen", "flyp", "er", "spu", "spu-code", "random", "update.rate=0.1"):
+        assert name in text
+
+
+@pytest.mark.slow
+def test_an_error_has_no_traceback(home: Path, tmp_path: Path):
+    words = ("learn", home / "my photos", "--model", home / "model", "--tasks", 9)
+    result = run_program(*words, "--out", tmp_path / "run")
+    assert result.returncode == 1
+    assert "Traceback" not in result.stderr + result.stdout, result.stderr
+    assert "cannot be split into 9 tasks" in " ".join(result.stderr.split())
+
+
+@pytest.mark.slow
+def test_classify_prints_json_alone_and_exits_at_once_with_its_code(home: Path):
+    image = home / "my photos" / "dark_red" / "0.png"
+    words = ("classify", home / "model", image, home / "gone.png", "--names", "red,green")
+    result = run_program(*words, "--json")
+    assert result.returncode == 1
+    assert len(json.loads(result.stdout)["images"]) == 1
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.slow
+def test_ctrl_c(home: Path, tmp_path: Path):
+    out = tmp_path / "run"
+    words = ["learn", home / "my photos", "--model", home / "model", "--out", out, "--no-cache"]
+    settings = ["--epochs", "4000", "--batch", "8", "--lr", "1e-4", "--set", "replay.size=6"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "retouch", *map(str, words), *settings],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    while not (out / "metrics.jsonl").exists() and process.poll() is None:
+        time.sleep(0.05)
+    time.sleep(0.3)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert "the same command resumes it" in " ".join(errors.split())
+    assert (out / "checkpoint.safetensors").exists()
+    assert Results.read(out).rows

@@ -1,0 +1,66 @@
+"""Duplicates and other problems that a user is told of."""
+
+import shutil
+from pathlib import Path
+
+import layouts
+from commands import run
+from layouts import make_folder
+
+from retouch.data import read_data
+from retouch.data.check import check_dataset
+from retouch.data.dataset_notes import add_dataset_notes, find_duplicates
+
+CLASSES = {"cat": 3, "dog": 2}
+
+
+def test_duplicates_across_classes_and_splits(tmp_path: Path):
+    train = make_folder(tmp_path / "train", CLASSES)
+    test = make_folder(tmp_path / "test", CLASSES, size=31)
+    copies = [(train / "dog" / "copy.png", train / "cat" / "1.png")]
+    copies += [(test / "dog" / "seen.png", train / "dog" / "0.png")]
+    for to, source in copies:
+        shutil.copy(source, to)
+    splits = read_data(tmp_path)
+    duplicates = find_duplicates(splits)
+    assert duplicates.across_classes == [(str(train / "cat" / "1.png"), str(copies[0][0]))]
+    assert duplicates.across_splits == [(str(train / "dog" / "0.png"), str(copies[1][0]))]
+    checked = check_dataset(splits)
+    assert (checked.conflicting_duplicates, checked.train_test_duplicates) == (
+        duplicates.across_classes,
+        duplicates.across_splits,
+    )
+    notes = add_dataset_notes(splits).train.notes
+    assert any("1 image is in two classes, such as" in note for note in notes)
+    assert any("1 image is both in train and in test" in note for note in notes)
+    not_split = read_data(test)
+    shutil.copy(test / "cat" / "0.png", test / "cat" / "again.png")
+    assert find_duplicates(not_split).within_class == []
+    assert len(find_duplicates(read_data(test)).within_class) == 1
+
+
+def test_duplicates_in_shards_and_too_many_candidates(tmp_path: Path, monkeypatch):
+    image = layouts.encoded(7, "WEBP")
+    files = {"0.webp": image, "0.cls": b"0", "1.webp": image, "1.cls": b"1"}
+    layouts.write_tar(tmp_path / "train" / "0.tar", files)
+    layouts.write_lines(tmp_path / "classnames.txt", ["cat", "dog"])
+    splits = read_data(tmp_path)
+    ((first, second),) = find_duplicates(splits).across_classes
+    assert (first[-6:], second[-6:]) == ("0.webp", "1.webp")
+    monkeypatch.setattr("retouch.data.dataset_notes.MAX_OPENED_FILES", 1)
+    (note,) = find_duplicates(splits).notes("x")
+    assert note == "x: has too many images to search for duplicates"
+
+
+def test_learn_shows_the_notes(tmp_path: Path):
+    photos = tmp_path / "photos"
+    make_folder(photos / "train", {"cat": 3, "dog": 2})
+    make_folder(photos / "val", CLASSES, size=31)
+    shutil.copy(photos / "train" / "cat" / "0.png", photos / "val" / "dog")
+    (photos / "train" / "cat" / "1.heic").write_bytes(b"x")
+    arguments = ("learn", photos, "--model", "builtin", "--out", tmp_path / "run", "--dry-run")
+    shown = run(*arguments).stdout
+    assert f"Note: {photos}: train/ is for training, val/ for testing.\n" in shown
+    assert "skipped 1 × .heic, such as cat/1.heic" in shown
+    assert "1 image is in two classes" in shown
+    assert "2 classes to learn, from 5 images; 5 more to test with" in shown

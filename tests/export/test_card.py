@@ -1,0 +1,67 @@
+"""Model cards."""
+
+import json
+import re
+from pathlib import Path
+
+import yaml
+from exports import ODD_NAMES, assert_no_local_path
+from markdown_it import MarkdownIt
+
+import retouch
+from retouch.evaluate.per_class import ClassRow, PerClass
+from retouch.export import export, of_run
+from retouch.report import phrasing
+from retouch.sparse import fingerprint
+from retouch.train import open_run
+
+CODE = re.compile(r"```python\n(.*?)```", re.S)
+
+
+def test_the_card_describes_the_run_and_escapes_names(hf_run: Path, tmp_path: Path):
+    rows = [ClassRow(name=name, images=3, before=0, after=50) for name in ODD_NAMES]
+    rows.append(ClassRow(name="an <old> one", images=8, before=100, after=75, learned=False))
+    PerClass(classes=rows).write(hf_run)
+    try:
+        model = of_run(hf_run)
+    finally:
+        (hf_run / "classes.json").unlink()
+    export(model, "hf", tmp_path / "exported")
+    text = (tmp_path / "exported" / "README.md").read_text()
+    _, front_matter, body = text.split("---\n", 2)
+    assert yaml.safe_load(front_matter)["pipeline_tag"] == "zero-shot-image-classification"
+    assert "base_model" not in yaml.safe_load(front_matter)
+    tokens = MarkdownIt("commonmark").enable("table").parse(body)
+    inline = [child for t in tokens for child in t.children or []]
+    assert not [t for t in [*tokens, *inline] if "html" in t.type or t.type == "link_open"]
+    seen = ["".join(c.content for c in t.children) for t in tokens if t.type == "inline"]
+    for name in [*ODD_NAMES, "an <old> one"]:
+        assert name in seen
+    metrics = model.run.metrics()
+    for name in ("accuracy", "frozen_accuracy", "control", "control_before"):
+        assert f"{metrics[name]:.1f} %" in body
+    assert "| control accuracy, on " in body
+    assert "| both together, choosing among all " in body
+    for sentence in phrasing.verdict(model.run):
+        assert sentence in body
+    assert "This is my model, taught" in body
+    assert "method `flyp`" in body
+    assert "lr: 0.005" in body
+    assert_no_local_path(tmp_path / "exported")
+
+
+def test_the_code_for_going_back_restores_the_earlier_model(hf_run: Path, tmp_path: Path):
+    export(of_run(hf_run), "hf", tmp_path / "last")
+    code = CODE.findall((tmp_path / "last" / "README.md").read_text())[-1]
+    clip = retouch.load(str(tmp_path / "last"))
+    exec(code.replace("RUN", str(hf_run)), {"model": clip.model})
+    export(of_run(hf_run, task=1), "hf", tmp_path / "earlier")
+    earlier = retouch.load(str(tmp_path / "earlier"))
+    assert fingerprint(clip.model) == fingerprint(earlier.model)
+    card = (tmp_path / "earlier" / "README.md").read_text()
+    assert "So far it has seen 3 of 6 new classes" in card
+    assert "1 of the run's 2 tasks are not in this model" in card
+    assert len(json.loads((tmp_path / "earlier" / "classes.json").read_text())["classes"]) == 3
+    export(of_run(hf_run, task=0), "hf", tmp_path / "first")
+    first = retouch.load(str(tmp_path / "first"))
+    assert fingerprint(first.model) == fingerprint(open_run(hf_run).clip.model)
