@@ -46,4 +46,4 @@ def test_a_template_is_part_of_the_run(home: Path, tmp_path: Path):
     run(*command, "--template", "the {}")
     run(*command, "--template", "the {}")
     message = " ".join(run(*command, code=1).stderr.split())
-    assert "data.prompt: the {} there, a photo of {} asked for" in message
+    assert "data.prompt: the {} in that run, a photo of {} now" in message
