@@ -114,7 +114,7 @@ def write_aircraft(folder: Path) -> Counts:
 def label_aircraft(
     data: Path, one: str, many: str, label: dict[str, str], variants: dict[str, dict[str, str]]
 ) -> None:
-    """One level of the labels: the file that lists them, and the lists of labelled images."""
+    """One level of the labels: the file that lists them, and the lists of labeled images."""
     write_lines(data / f"{many}.txt", sorted(set(label.values())))
     for split, listed in variants.items():
         rows = (f"{name} {label[variant]}" for name, variant in listed.items())

@@ -29,7 +29,7 @@ SET_DESCRIPTIONS = {
 
 
 def images_identity(images: Images) -> dict[str, Any]:
-    """The fingerprint of labelled images."""
+    """The fingerprint of labeled images."""
     labels = hashlib.sha256(json.dumps(images.classes).encode() + images.labels.tobytes())
     if images.captions is not None:
         labels.update(images.captions.raw)

@@ -1,4 +1,4 @@
-"""Read labelled images: a benchmark by its name, or your own by their path.
+"""Read labeled images: a benchmark by its name, or your own by their path.
 
 A new source is a file in `sources/` and a line here.
 """
@@ -75,7 +75,7 @@ def data_root(root: str | Path | None = None) -> Path:
 
 
 def read_data(source: str | Path, root: str | Path | None = None) -> Splits:
-    """The labelled images of a source. No image is decoded yet.
+    """The labeled images of a source. No image is decoded yet.
 
     Args:
         source: The name of a benchmark (see `retouch datasets`), which is looked for in `root`; a

@@ -38,8 +38,8 @@ def test_splits_of_a_saved_data_set(tmp_path: Path):
     splits = read_data(tmp_path / "two")
     assert len(splits.test) == len(original["test"])
     assert "validation for testing" in notes_of(splits)[0]
-    unlabelled = original["test"].map(lambda row: {"label": -1})
-    datasets.DatasetDict({**three_splits, "test": unlabelled}).save_to_disk(tmp_path / "unlabelled")
-    splits = read_data(tmp_path / "unlabelled")
+    unlabeled = original["test"].map(lambda row: {"label": -1})
+    datasets.DatasetDict({**three_splits, "test": unlabeled}).save_to_disk(tmp_path / "unlabeled")
+    splits = read_data(tmp_path / "unlabeled")
     assert len(splits.test) == len(original["test"])
     assert "test is not used, because it has no labels" in notes_of(splits)[1]

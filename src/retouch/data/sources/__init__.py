@@ -1,1 +1,1 @@
-"""Where labelled images come from: one file per benchmark, one per format of your own data."""
+"""Where labeled images come from: one file per benchmark, one per format of your own data."""

@@ -74,8 +74,8 @@ def _make_splits(dataset: Any, name: str) -> Splits:
     if not isinstance(dataset, dict):  # a single table
         return Splits(train=_images(dataset, name))
     known = [split for split in dataset if role_of(split)]
-    labelled = [split for split in known if not _is_unlabelled(dataset[split], name)]
-    assignment = assign_splits(name, labelled)
+    labeled = [split for split in known if not _is_unlabeled(dataset[split], name)]
+    assignment = assign_splits(name, labeled)
     if assignment.train is None and assignment.test is None:
         raise UserError(
             f"{name} has the splits {', '.join(map(str, dataset))}; none is called train or test"
@@ -88,7 +88,7 @@ def _make_splits(dataset: Any, name: str) -> Splits:
     notes += [
         f"{name}: {split} is not used, because it has no labels"
         for split in known
-        if split not in labelled
+        if split not in labeled
     ]
     for images in (train, test):
         if images:
@@ -96,7 +96,7 @@ def _make_splits(dataset: Any, name: str) -> Splits:
     return Splits(train, test)
 
 
-def _is_unlabelled(table: Any, name: str) -> bool:
+def _is_unlabeled(table: Any, name: str) -> bool:
     """Whether the labels are withheld, as in the test splits of many data sets: all are -1."""
     column = _find_column(table, name, _import_datasets().ClassLabel, "class labels")
     labels = np.asarray(table.with_format("numpy")[column])
