@@ -14,8 +14,8 @@ import torch
 from commands import run
 from layouts import make_folder
 from letters import letters_clip
+from multiprocess import run_ranks
 from rich.console import Console
-from together import together
 
 from retouch.bench import Bench, Engine, Failed, Incomplete, Suite, engine, load_suite
 from retouch.bench.cell import Cell, Options
@@ -369,7 +369,7 @@ def test_several_processes_learn_each_cell_together(
     serial: dict[str, object], photos: Path, tmp_path: Path
 ):
     """As torchrun starts them; the first has what was found, and nothing is run again."""
-    found = together(2, in_company, tmp_path / "there", photos)
+    found = run_ranks(2, in_company, tmp_path / "there", photos)
     assert found[1] == {}
     assert found[0].keys() == serial.keys()
     assert found[0]["still"] == serial["still"]
@@ -377,6 +377,6 @@ def test_several_processes_learn_each_cell_together(
     assert [len(row) for row in found[0]["ER"][0]] == [len(row) for row in serial["ER"][0]]
     done = list((tmp_path / "there").rglob("done.json"))
     before = [file.stat().st_mtime_ns for file in done]
-    assert together(2, in_company, tmp_path / "there", photos)[0] == found[0]
+    assert run_ranks(2, in_company, tmp_path / "there", photos)[0] == found[0]
     assert [file.stat().st_mtime_ns for file in done] == before
     assert numbers(bench(tmp_path / "there", photos).run()) == found[0]

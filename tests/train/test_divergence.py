@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import pytest
 import torch
 from pydantic import PrivateAttr
-from test_methods import reference
+from recipes_for_tests import reference
 from tiny import images, tiny_clip, tiny_folder
 from torch import Tensor
 

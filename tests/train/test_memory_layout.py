@@ -6,9 +6,9 @@ import pytest
 import torch
 from backbones import saved_open_clip
 from memory_layouts import TiedWeights, network_with_transposed_weight, transposed
+from recipes_for_tests import quick, reference
 from runs import Stop, content
 from safetensors.torch import load_file
-from test_methods import quick, reference
 from tiny import images, tiny_clip
 
 import retouch

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from commands import run
 from continued_runs import march
-from together import together_or_lost
+from multiprocess import run_ranks_or_errors
 
 from retouch.errors import UserError
 from retouch.evaluate import Results
@@ -55,7 +55,7 @@ def test_a_second_run_in_the_same_folder_is_refused(model: Path, tmp_path: Path)
         messages.append(in_a_thread(lambda: refusal(lambda: march(model, out))))
         messages.append(in_a_thread(lambda: run(*words, code=1).stderr))
         for ranks, folder in ((1, out), (1, link), (2, out)):
-            answers = together_or_lost(ranks, lambda: march(model, folder), join=ranks > 1)  # noqa: B023
+            answers = run_ranks_or_errors(ranks, lambda: march(model, folder), join=ranks > 1)  # noqa: B023
             messages.extend(map(str, answers))
         assert Results.read(out).begun  # reading does not wait
 
