@@ -49,7 +49,7 @@ def test_export(hf_run: Path, tmp_path: Path):
         (["{run}", "--to", "hf", "-o", "{run}"], 1, "exists already"),
         (["{run}", "--to", "hf", "-o", "{new}", "--task", "3"], 1, "has learned 2 tasks, not 3"),
         (["{run}", "--to", "hf", "-o", "{new}", "--model", "builtin"], 1, "began with weights"),
-        (["builtin", "--to", "hf", "-o", "{new}", "--task", "1"], 1, "--task belongs to a run"),
+        (["builtin", "--to", "hf", "-o", "{new}", "--task", "1"], 1, "--task is for a run"),
         (["{new}", "--to", "hf", "-o", "{new}2"], 1, "there is no folder"),
         (["builtin", "--to", "keras", "-o", "{new}"], 2, "keras"),
     ],

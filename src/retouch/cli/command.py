@@ -6,7 +6,7 @@ from typing import Any
 
 from typer.core import TyperGroup
 
-# Newer versions of typer bring a click of their own, so its context cannot be asked for by name.
+# Newer versions of typer include their own click, so click.get_current_context() does not work.
 _arguments: ContextVar[tuple[str, ...]] = ContextVar("arguments", default=())
 
 

@@ -1,4 +1,4 @@
-"""Where a command finds its images, and how it has them decoded."""
+"""Find the images that a user named, and decode them."""
 
 from dataclasses import replace
 from pathlib import Path

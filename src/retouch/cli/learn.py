@@ -7,7 +7,7 @@ import typer
 
 from retouch.cli.command import command_line
 from retouch.cli.config_command import command
-from retouch.cli.console import err, out, print_json, status, user_errors, with_ranks
+from retouch.cli.console import err, out, print_json, print_line, status, user_errors, with_ranks
 from retouch.cli.images import show_notes
 from retouch.cli.learn_checks import check_disk_space, check_output, check_request
 from retouch.cli.learn_config import LearnConfig
@@ -106,8 +106,8 @@ def _weights_per_rank(plan: Plan) -> str:
     model, update = plan.clip.model, plan.defaults.method.update
     sharded = update.shardable_parameters(plan.clip)
     per_rank = file_size(fsdp.bytes_per_rank(model, sharded, collectives.world_size()))
-    whole = file_size(fsdp.bytes_per_rank(model, {}, 1))
-    return f"each process holds {per_rank} of the {whole} of weights while it trains"
+    total = file_size(fsdp.bytes_per_rank(model, {}, 1))
+    return f"each process holds {per_rank} of the {total} of weights while it trains"
 
 
 def _callback(config: LearnConfig, plan: Plan) -> "Callback":
@@ -120,8 +120,11 @@ def _callback(config: LearnConfig, plan: Plan) -> "Callback":
         return Callback()
     output, method, settings = config.output, plan.defaults.method, plan.defaults.settings
     tasks = len(plan.stream.tasks)
-    shown = {"quiet": output.quiet, "to_stderr": output.as_json}
-    callbacks = [progress_callback(method.name, tasks, settings.epochs, **shown)]
+    callbacks = [
+        progress_callback(
+            method.name, tasks, settings.epochs, quiet=output.quiet, to_stderr=output.as_json
+        )
+    ]
     if output.tensorboard:
         from retouch.train.tensorboard_logger import TensorBoard
 
@@ -161,4 +164,4 @@ def _show_results(config: LearnConfig, results: "Results", console: "Console") -
         return
     for line in (*verdict(results), compile_sentence(results), f"More in {page}"):
         if line:
-            console.print(line, highlight=False, markup=False, soft_wrap=True)
+            print_line(console, line)

@@ -1,4 +1,4 @@
-"""What `retouch learn` can refuse before it loads a model: options, paths, names, images."""
+"""What `retouch learn` checks before it loads a model: options, paths, names, images."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ class FinishedRun:
 
 @dataclass(frozen=True)
 class Request:
-    """What a user asked for, as the library's own objects. No image is decoded yet."""
+    """What the user asked for, as objects of the library. No image is decoded yet."""
 
     settings: dict[str, Any]
     """The training settings that were given."""
@@ -63,10 +63,10 @@ def check_request(config: "LearnConfig") -> Request:
     if machine.shard:
         check_shard(method, Settings(shard=True, compile=bool(machine.compiled)))
     method.check_needs(data.control is not None, data.reference is not None)
-    found = add_dataset_notes(find_images(data.source, data.data_root))
+    splits = add_dataset_notes(find_images(data.source, data.data_root))
     control = find_control(data.control, data.data_root) if data.control else None
     pairs = find_pairs(data.reference)
-    images = found.map(lambda part: with_names(part, names, templates))
+    images = splits.map(lambda part: with_names(part, names, templates))
     _check_split(images, data.holdout, data.tasks, order)
     return Request(settings, order, earlier, method, images, control, pairs)
 
@@ -121,7 +121,7 @@ def _check_machine(model: str | None, device: str, precision: str) -> None:
 
 
 def _find_earlier(run: Path | None, output: "OutputOptions") -> FinishedRun | None:
-    """The run to continue: it, or the copy of it that an interrupted run has."""
+    """The run to continue, or the copy of it in the folder of an interrupted run."""
     from retouch.evaluate import Results
     from retouch.train.extend_stream import refuse_unfinished, run_or_copy
     from retouch.train.run_folder import read_config
@@ -137,7 +137,7 @@ def _find_earlier(run: Path | None, output: "OutputOptions") -> FinishedRun | No
 
 
 def _check_templates(templates: Sequence[str], earlier: FinishedRun | None) -> None:
-    """Refuse templates without a place for the name, and others than those of an earlier run."""
+    """Refuse templates without {}, and templates that differ from those of the earlier run."""
     from retouch.clip.zero_shot import fill_template
 
     for template in templates:
@@ -172,7 +172,7 @@ def _choose_method(training: "TrainingOptions", earlier: FinishedRun | None) -> 
         method = method.with_change({"replay": Replay()})
     elif replay is not None:
         if not replay.isdigit() or int(replay) < 1:
-            raise UserError(f"--replay {replay}: say how many images, such as 200, or none")
+            raise UserError(f"--replay {replay}: use a number of images, such as 200, or none")
         method = method.with_change({"replay.size": int(replay)})
     method = method.with_change(read_changes(training.change or []))
     return method if training.max_drop is None else with_max_drop(method, training.max_drop)

@@ -1,4 +1,4 @@
-"""From what `retouch learn` was asked for to a model, a stream of tasks and all settings."""
+"""Turn the options of `retouch learn` into a model, a stream of tasks and all settings."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -43,14 +43,14 @@ class Plan:
 def make_plan(
     config: "LearnConfig", request: "Request", device: str, started: bool, console: "Console"
 ) -> Plan:
-    """Load the model, decode the images and choose what was left open.
+    """Load the model, decode the images and choose all settings that were not given.
 
     Args:
         config: The options of the command.
         request: The same, checked.
         device: Where to compute.
-        started: Whether --out holds an interrupted run, which is resumed as it began.
-        console: Where to say how the machine is used.
+        started: Whether --out holds an interrupted run, which is resumed with its settings.
+        console: Where to print how the machine is used.
     """
     from retouch.clip import load
     from retouch.data.decode import set_workers
@@ -127,7 +127,7 @@ def _inherited(run: "OpenRun | None") -> dict[str, Any]:
 def _hardware(
     config: "LearnConfig", clip: "Clip", started: bool, console: "Console"
 ) -> dict[str, Any]:
-    """Precision and compilation: as asked, as a resumed run began, or as suits the machine."""
+    """Precision and compilation: as given, as in the run to resume, or as suits the machine."""
     from retouch.data.decode import workers
     from retouch.train.hardware import hardware
     from retouch.train.run_folder import read_config
@@ -135,14 +135,14 @@ def _hardware(
     precision = config.machine.precision
     compiled = False if config.machine.shard else config.machine.compiled
     if started:
-        settings = read_config(config.output.folder)["settings"]
-        precision = settings["precision"] if precision == "auto" else precision
-        compiled = settings["compile"] if compiled is None else compiled
-    chosen = hardware(clip.device, clip.size, precision, compiled)
+        stored = read_config(config.output.folder)["settings"]
+        precision = stored["precision"] if precision == "auto" else precision
+        compiled = stored["compile"] if compiled is None else compiled
+    settings = hardware(clip.device, clip.size, precision, compiled)
     often = "every time" if config.data.no_cache else "once"
     decoding = f"images are decoded {often}, by {count(workers(), 'thread')}"
-    console.print(f"{chosen}; {decoding}.", highlight=False, soft_wrap=True)
-    return {"precision": chosen.precision, "compile": chosen.compile}
+    console.print(f"{settings}; {decoding}.", highlight=False, soft_wrap=True)
+    return {"precision": settings.precision, "compile": settings.compile}
 
 
 def _make_stream(

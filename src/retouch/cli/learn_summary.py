@@ -1,4 +1,4 @@
-"""What `retouch learn` is about to do, shown before it begins."""
+"""What `retouch learn` prints before it starts: classes, settings and cost."""
 
 from typing import TYPE_CHECKING
 

@@ -60,7 +60,8 @@ def of_run(folder: str | Path, *, model: str | None = None, task: int | None = N
         raise UserError(
             f"{folder} has not learned a task yet, so there is nothing new to export; let it "
             "finish (the same `retouch learn` continues it), or export task 0, the model it began "
-            "with"
+            "with",
+            argument="task=0",
         )
     clip = run.load_task(task)
     name = model or str(run.config["places"]["model"])
