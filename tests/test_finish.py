@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from commands import run as command
 from layouts import make_folder
+from recipes_for_tests import quick
 from test_going_on import GIVEN, QUICK, halves
 from test_learn import Stop, content
-from test_methods import quick
 from tiny import tiny_folder
 
 import retouch

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from recipes_for_tests import quick, reference
 from test_learn import Stop, content
-from test_methods import quick, reference
 from tiny import images, tiny_clip, tiny_folder
 
 import retouch

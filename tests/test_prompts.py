@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from recipes_for_tests import LossRecorder
 from safetensors.torch import load_file
 from test_clip import dual, open_clip, own_pair
 from test_learn import Stop
-from test_methods import Listener
 from tiny import images, tiny_clip
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
@@ -22,8 +22,7 @@ from retouch.clip.visual_prompts import VisualPrompts, prompts_of
 from retouch.clip.vit_adapter import ViTAdapter, attend
 from retouch.data import Stream
 from retouch.errors import UserError
-from retouch.methods import Method, Regularizer, Settings
-from retouch.methods.method import BalancedReplay
+from retouch.methods import BalancedReplay, Method, Regularizer, Settings
 from retouch.methods.prompts import DualPrompts, KeyLoss, PromptPool
 from retouch.sparse import Delta, fingerprint
 from retouch.train.loop import backward, task_context
@@ -298,7 +297,7 @@ def test_micro_batches_have_the_same_gradient(method: Method, stream: Stream):
 
 def test_the_key_loss_needs_prompts(stream: Stream):
     alone = Method(name="mine", regularizer=KeyLoss())
-    with pytest.raises(UserError, match="none are being learned"):
+    with pytest.raises(UserError, match="this method has no prompts"):
         retouch.teach(tiny_clip(), stream, alone, settings=QUICK)
 
 
@@ -306,7 +305,7 @@ def test_the_key_loss_needs_prompts(stream: Stream):
 
 
 def test_a_run_moves_prompts_keys_and_projections(method: Method, stream: Stream, tmp_path: Path):
-    clip, heard, control = tiny_clip(), Listener(), images("control", 4, 3)
+    clip, heard, control = tiny_clip(), LossRecorder(), images("control", 4, 3)
     plain = retouch.teach(
         tiny_clip(), stream, Method(name="frozen"), control=control, settings=QUICK
     )
@@ -417,18 +416,18 @@ def test_a_model_with_prompts_goes_on_learning(stream: Stream, tmp_path: Path):
     assert fingerprint(clip.model) == fingerprint(loaded.model)
     assert clip.model.prompts.learned == 2
     assert torch.equal(clip.model.prompts.experts[0], expert)
-    with pytest.raises(UserError, match=r"l2p .* cannot go on with those"):
+    with pytest.raises(UserError, match=r"l2p .* cannot continue"):
         retouch.teach(clip, first, l2p(), settings=QUICK)
-    with pytest.raises(UserError, match=r"task 3 needs an expert.*room for 2.*trains\.tasks=3"):
+    with pytest.raises(UserError, match=r"task 3 needs an expert.*room for 2.*update.tasks=3"):
         retouch.teach(clip, first, method, settings=QUICK)
 
 
 def test_what_cannot_be_is_refused():
-    with pytest.raises(UserError, match=r"trains\.expert=\(3, 4, 5\).*which has 2"):
+    with pytest.raises(UserError, match=r"update.expert=\(3, 4, 5\).*which has 2"):
         Method(name="dualprompt", update=DualPrompts()).start(tiny_clip(), QUICK)
     with pytest.raises(UserError, match="different layers"):
         dualprompt(general=(1, 2)).start(tiny_clip(), QUICK)
-    with pytest.raises(UserError, match=r"trains\.top=5.*pool of 3"):
+    with pytest.raises(UserError, match=r"update.top=5.*pool of 3"):
         Method(name="l2p", update=PromptPool(pool=3)).start(tiny_clip(), QUICK)
     with pytest.raises(UserError, match="will not do: it is built in another way"):
         l2p().start(own_pair(), QUICK)

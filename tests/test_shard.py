@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from recipes_for_tests import quick
 from test_clip import dual, open_clip
-from test_methods import quick
 from test_together import (
     BRIEF,
     Stop,

@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 from commands import run
 from layouts import make_folder
+from recipes_for_tests import quick, reference
 from test_going_on import april, march
 from test_learn import Stop, content
-from test_methods import quick, reference
 from tiny import images, tiny_clip, tiny_folder
 from together import together_or_lost
 

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from recipes_for_tests import quick, reference
 from test_learn import Stop as Fall
-from test_methods import quick, reference
 from tiny import CLASSES, images, tiny_clip, tiny_folder
 from together import together, together_or_lost
 from torch import Tensor

@@ -13,7 +13,7 @@ from tiny import tiny_clip, tiny_folder
 import retouch
 from retouch.evaluate import Results
 from retouch.methods import recipe
-from retouch.methods.merging import BoundedDrop
+from retouch.methods.bounded_drop import BoundedDrop
 from retouch.sparse import fingerprint
 from retouch.train import open_run
 from retouch.train.defaults import choose_defaults
@@ -134,7 +134,8 @@ def sure_control(clip: Any, folder: Path) -> Path:
 
 
 def test_any_method_can_be_bounded_with_what_settles_it():
-    from retouch.methods.merging import Interpolate, with_max_drop
+    from retouch.methods.bounded_drop import with_max_drop
+    from retouch.methods.merging import Interpolate
     from retouch.train.run_folder import method_of
 
     halfway = with_max_drop(recipe("wise-ft"), 0.5)

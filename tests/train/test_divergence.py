@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from test_methods import reference
+from recipes_for_tests import reference
 from tiny import images, tiny_clip, tiny_folder
 
 import retouch
@@ -22,8 +22,8 @@ from retouch.methods import (
     TaskUpdate,
     recipe,
 )
+from retouch.methods.bounded_drop import with_max_drop
 from retouch.methods.full_finetune import FullFinetune
-from retouch.methods.merging import with_max_drop
 from retouch.sparse import Delta, fingerprint
 from retouch.train.cost import estimate
 

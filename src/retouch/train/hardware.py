@@ -6,7 +6,7 @@ import torch
 
 from retouch.distributed import collectives
 from retouch.errors import UserError
-from retouch.methods import RECIPES, Method, Settings
+from retouch.methods import Method, Settings, available_methods
 from retouch.plural import count
 from retouch.train.defaults import SMALL_MODEL
 
@@ -66,7 +66,7 @@ def check_shard(method: Method, settings: Settings) -> None:
             "--shard out"
         )
     if not method.shards:
-        able = ", ".join(name for name, each in RECIPES.items() if each.shards)
+        able = ", ".join(name for name, each in available_methods().items() if each.shards)
         raise UserError(
             f"--shard divides the weights that a method does not move: {able} can do that, "
             f"{method.name} cannot; use one of them, or leave --shard out"
