@@ -82,7 +82,7 @@ class Method(BaseModel):
             reference: Images with captions, for methods that need them (`zscl`, `lora-ewc`).
         """
         self.check_needs(True, reference is not None)
-        self._check_weights(clip)
+        self.check_weights(clip)
         started = self.model_copy(deep=True)
         for part in started.parts.values():
             part.start(clip, settings, reference)
@@ -106,7 +106,7 @@ class Method(BaseModel):
                 "and there is no control set; pass one as `control`"
             )
 
-    def _check_weights(self, clip: Clip) -> None:
+    def check_weights(self, clip: Clip) -> None:
         """Raise if weights are not finite, or are to be trained in 16 bits."""
         weights = dict(clip.model.named_parameters())
         if bad := not_finite(weights):

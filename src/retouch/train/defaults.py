@@ -8,6 +8,8 @@ from retouch.clip import Clip
 from retouch.methods import BalancedReplay, Method, Settings
 from retouch.plural import count
 
+PAPER = Settings()
+"""The paper's settings."""
 STEPS = 60
 """A task is learned in at least so many steps, however few images it has."""
 SMALL_MODEL = 20_000_000
@@ -15,6 +17,7 @@ SMALL_MODEL = 20_000_000
 LR = 2.5e-5
 """Three times the paper's: it learns far more for a point or two (docs/bench.md)."""
 SMALL_LR = 1e-3
+SMALL_WEIGHT_DECAY = 0.01
 REPLAYED_A_CLASS = 4
 
 
@@ -42,20 +45,21 @@ def choose_defaults(
     """
     given = {key: value for key, value in asked.items() if value is not None}
     fewest = min(images)
-    batch = int(given.get("batch") or min(128, max(8, ceil(fewest / 4))))
+    batch = int(given.get("batch") or min(PAPER.batch, max(8, ceil(fewest / 4))))
     rounds = ceil(STEPS / ceil(fewest / batch))
     small = clip.size < SMALL_MODEL
     chosen = {
         "batch": batch,
-        "epochs": max(10, rounds),
+        "epochs": max(PAPER.epochs, rounds),
         "lr": SMALL_LR if small else LR,
-        "weight_decay": 0.01 if small else Settings().weight_decay,
+        "weight_decay": SMALL_WEIGHT_DECAY if small else PAPER.weight_decay,
     }
     settings = Settings.model_validate({**chosen, **given})
     epochs = count(settings.epochs, "epoch")
     said = [f"batches of {settings.batch}, {epochs}, learning rate {settings.lr:g}"]
-    if fewest < 4 * 128 and not {"batch", "epochs"} & set(given):
-        said[0] += f" (suited to {count(fewest, 'image')}; the paper has 128 and 10)"
+    if fewest < 4 * PAPER.batch and not {"batch", "epochs"} & set(given):
+        paper = f"the paper has {PAPER.batch} and {PAPER.epochs}"
+        said[0] += f" (suited to {count(fewest, 'image')}; {paper})"
     replay = method.replay
     if isinstance(replay, BalancedReplay) and "size" not in replay.model_fields_set:
         total = sum(images) + learned
