@@ -9,7 +9,7 @@ from rich.console import Console
 from tiny import tiny_clip
 
 import retouch
-from retouch.bench.engines import News
+from retouch.bench.events import Progress
 from retouch.bench.live_table import PlainView as BoardLines
 from retouch.data import Stream
 from retouch.train.callbacks import Callback, CallbackList, PlainProgress, ProgressBar, resuming
@@ -95,6 +95,6 @@ def test_a_grid_without_a_terminal_has_a_line_now_and_then(monkeypatch: pytest.M
     board = BoardLines(console)
     for second in range(0, 100, 5):
         now[0] = float(second)
-        board(News("spu, cub, seed 0", f"task 1/5, at {second} s", "", 1))
+        board(Progress("spu, cub, seed 0", f"task 1/5, at {second} s", "", 1))
     said = console.file.getvalue().splitlines()
     assert said == [f"spu, cub, seed 0: task 1/5, at {s} s" for s in (30, 60, 90)]
