@@ -1,7 +1,7 @@
 """Elastic weight consolidation (EWC, Kirkpatrick et al. 2017), anchored at the pre-trained model.
 
 As Xiang et al. 2023 use it on a pre-trained model: the Fisher information is estimated once, on the
-pre-trained model, and penalises moving away from it in every task. The SPU paper estimates it on
+pre-trained model, and penalizes moving away from it in every task. The SPU paper estimates it on
 images and captions of CC12M; here they are the run's reference pairs.
 """
 
@@ -35,10 +35,10 @@ class EWC(Regularizer):
     needs_reference: ClassVar[bool] = True
 
     weight: Annotated[float, Field(ge=0)] = 1.5
-    """λ. The paper states none. Its code uses 10 with another importance measure, which penalises
+    """λ. The paper states none. Its code uses 10 with another importance measure, which penalizes
     an average weight of a ViT-B/16 about as strongly as this."""
     where: str | tuple[str, ...] = QUERY_AND_VALUE
-    """Which weights are penalised; others that are trained are not."""
+    """Which weights are penalized; others that are trained are not."""
     pairs: Annotated[int, Field(ge=2)] = 20_000
     """Reference pairs to estimate F on; all, if there are fewer."""
     normalize: bool = True

@@ -1,4 +1,4 @@
-"""Memory Aware Synapses (MAS, Aljundi et al. 2018): penalises changes to important weights."""
+"""Memory Aware Synapses (MAS, Aljundi et al. 2018): penalizes changes to important weights."""
 
 from collections.abc import Mapping
 from typing import Annotated, ClassVar
