@@ -3,6 +3,7 @@
 import logging
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,10 @@ from tiny import images, tiny_clip, tiny_folder
 
 import retouch
 from retouch.bench import Bench, Suite
-from retouch.bench.cell import Options
+from retouch.bench.cells import Options
 from retouch.bench.datasets import BenchData
 from retouch.cli.options import complete_method
-from retouch.data import Stream
+from retouch.data import Images, Stream
 from retouch.errors import UserError
 from retouch.methods import RECIPES, Method, available_methods, recipe, registry
 from retouch.methods.full_finetune import FullFinetune
@@ -59,6 +60,10 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
     return install
 
 
+def two_classes() -> tuple[Images, Images]:
+    return images("train", 2, 6), images("test", 2, 2)
+
+
 def tiny_stream() -> Stream:
     return Stream.split(images("train", 4, 6), images("test", 4, 2), tasks=2)
 
@@ -71,8 +76,7 @@ def test_a_registered_method_is_known_by_its_name(tmp_path: Path):
     model = tiny_folder(tmp_path / "model")
     run = retouch.load(str(model))
     retouch.teach(run, tiny_stream(), "mine", settings=QUICK, out=tmp_path / "run")
-    more = images("train", 6, 6), images("test", 6, 2)
-    new = [part.subset(part.of_classes([4, 5])) for part in more]
+    new = [replace(part, classes=["pale red", "pale blue"]) for part in two_classes()]
     results = retouch.continue_run(tmp_path / "run", *new, out=tmp_path / "more")
     assert results.method == "mine"
     assert results.done == 3

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 import torch
 from memory_layouts import TiedWeights, network_with_transposed_weight, transposed
+from recipes_for_tests import quick, reference
 from safetensors.torch import load_file
 from test_clip import saved_open_clip
 from test_learn import Stop, content
-from test_methods import quick, reference
 from tiny import images, tiny_clip
 
 import retouch

@@ -107,7 +107,11 @@ class Method(BaseModel):
             )
 
     def check_weights(self, clip: Clip) -> None:
-        """Raise if weights are not finite, or are to be trained in 16 bits."""
+        """Raise if weights are not finite, or are to be trained in 16 bits.
+
+        Args:
+            clip: The model.
+        """
         weights = dict(clip.model.named_parameters())
         if bad := not_finite(weights):
             raise UserError(
