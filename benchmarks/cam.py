@@ -2,11 +2,11 @@
 
     python benchmarks/cam.py --coco 12 --cub 6 --out runs/cam
 
-The model and the images are those of `../shared` (see its README). Of COCO, the class that fills
-most of an image is looked for, where its boxes fill between a twentieth and three tenths of it; how
-often the heat map's maximum lies in one of them is compared with chance and with random neurons
-(the pointing game). Of CUB-200 there are no boxes here; those are only drawn. One map is 307 masked
-images at a share of 0.1.
+The model and the images are those of `../shared` (see its README). In COCO images, the text names
+the class with the largest boxes, if these fill between a twentieth and three tenths of the image;
+how often the maximum of the heat map lies in one of them is compared with chance and with random
+neurons (the pointing game). There are no boxes for CUB-200; its maps are only drawn. A map takes
+307 masked images at a share of 0.1.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from real_tower import NAME, load, say
+from real_tower import NAME, load, print_line
 
 from retouch.analysis.cam import SHARE, Cam, cam
 from retouch.analysis.neurons import Neurons
@@ -31,84 +31,89 @@ from retouch.clip.torchvision_compat import patch_torchvision
 from retouch.data import read_data
 from retouch.report.cam import Shown, write_cam
 
-FILLS = (0.05, 0.3)
-"""Of an image: what fills more is hit by chance."""
+AREA = (0.05, 0.3)
+"""The share of an image that its boxes may fill: larger ones are hit by chance."""
 
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--shared", type=Path, default=Path("../shared"))
-    options.add_argument("--coco", type=int, default=12, help="images of COCO")
-    options.add_argument("--cub", type=int, default=6, help="images of CUB-200")
-    options.add_argument("--random", action="store_true", help="random neurons as well")
+    options.add_argument("--coco", type=int, default=12, help="number of COCO images")
+    options.add_argument("--cub", type=int, default=6, help="number of CUB-200 images")
+    options.add_argument("--random", action="store_true", help="also use random neurons")
     options.add_argument("--layer", type=int)
     options.add_argument("--share", type=float, default=SHARE)
     options.add_argument("--bf16", action="store_true")
     options.add_argument("--device", default="cpu")
     options.add_argument("--out", type=Path, default=Path("runs/cam"))
-    asked = options.parse_args()
+    args = options.parse_args()
     patch_torchvision()
-    clip = load(asked.shared / "models" / NAME).to(asked.device)
-    clip.bf16 = asked.bf16
-    objects = coco(clip, asked.shared / "data" / "coco-val-200", asked.coco)
-    how = (asked.layer, asked.share)
-    found: dict[str, Any] = {}
+    clip = load(args.shared / "models" / NAME).to(args.device)
+    clip.bf16 = args.bf16
+    objects = coco(clip, args.shared / "data" / "coco-val-200", args.coco)
+    map_options = (args.layer, args.share)
+    scores: dict[str, Any] = {}
     shown: list[Shown] = []
-    for neurons in ("gradient", "random") if asked.random else ("gradient",):
-        cams = [look(clip, image, text, neurons, *how) for _, image, text, _ in objects]
+    for neurons in ("gradient", "random") if args.random else ("gradient",):
+        cams = [
+            timed_cam(clip, image, text, neurons, *map_options) for _, image, text, _ in objects
+        ]
         if cams:
-            found[neurons] = pointing_game(cams, [boxes for *_, boxes in objects])._asdict()
-            say(f"{neurons}: {found[neurons]}")
+            scores[neurons] = pointing_game(cams, [boxes for *_, boxes in objects])._asdict()
+            print_line(f"{neurons}: {scores[neurons]}")
         if neurons == "gradient":
             shown = [
-                Shown(name, image, {"where they look": one})
-                for (name, image, _, _), one in zip(objects, cams, strict=True)
+                Shown(name, image, {"where they look": heat_map})
+                for (name, image, _, _), heat_map in zip(objects, cams, strict=True)
             ]
-    for name, image, text in birds(clip, asked.shared / "data" / "cub200", asked.cub):
-        one = look(clip, image, text, "gradient", *how)
-        shown.append(Shown(name, image, {"where they look": one}))
+    for name, image, text in birds(clip, args.shared / "data" / "cub200", args.cub):
+        heat_map = timed_cam(clip, image, text, "gradient", *map_options)
+        shown.append(Shown(name, image, {"where they look": heat_map}))
     blocks = len(clip.blocks["image"])
-    write_cam(asked.out, shown, {"model": NAME, "blocks": blocks, "neurons": "gradient"})
-    (asked.out / "pointing.json").write_text(json.dumps(found, indent=1) + "\n")
+    write_cam(args.out, shown, {"model": NAME, "blocks": blocks, "neurons": "gradient"})
+    (args.out / "pointing.json").write_text(json.dumps(scores, indent=1) + "\n")
 
 
-def look(
+def timed_cam(
     clip: Clip, image: Uint8, text: str, neurons: Neurons, layer: int | None, share: float
 ) -> Cam:
-    begun = time.perf_counter()
-    found = cam(clip, torch.tensor(image), text, block=layer, neurons=neurons, share=share)
-    say(f"{text}: {time.perf_counter() - begun:.1f} s, {neurons}")
-    return found
+    start = time.perf_counter()
+    heat_map = cam(clip, torch.tensor(image), text, block=layer, neurons=neurons, share=share)
+    print_line(f"{text}: {time.perf_counter() - start:.1f} s, {neurons}")
+    return heat_map
 
 
 def coco(clip: Clip, folder: Path, count: int) -> list[tuple[str, Uint8, str, Sequence[Box]]]:
-    """Images with the class of their largest object, and its boxes in what the model sees."""
+    """Images with a prompt for their largest class, and its boxes in the model's input."""
     objects = read_annotations(folder)
-    found: list[tuple[str, Uint8, str, Sequence[Box]]] = []
-    whole = clip.preprocess.size[0] * clip.preprocess.size[1]
+    selected: list[tuple[str, Uint8, str, Sequence[Box]]] = []
+    area = clip.preprocess.size[0] * clip.preprocess.size[1]
     for index in np.random.default_rng(0).permutation(len(objects)).tolist():
         scene = objects.scenes[index]
-        here = {
+        boxes_by_class = {
             name: [seen(box, scene.size, clip.preprocess) for box in boxes]
             for name, boxes in scene.boxes.items()
         }
-        sizes = {name: sum(box[2] * box[3] for box in its) / whole for name, its in here.items()}
-        name = max(sizes, key=lambda each: sizes[each], default="")
-        if len(found) < count and name and FILLS[0] < sizes[name] <= FILLS[1]:
+        sizes = {
+            name: sum(box[2] * box[3] for box in boxes) / area
+            for name, boxes in boxes_by_class.items()
+        }
+        name = max(sizes, key=lambda name: sizes[name], default="")
+        if len(selected) < count and name and AREA[0] < sizes[name] <= AREA[1]:
             image = clip.preprocess.prepare(objects.pictures.image(index))
-            found.append((scene.key, image, f"a photo of a {name}", here[name]))
-    return found
+            selected.append((scene.key, image, f"a photo of a {name}", boxes_by_class[name]))
+    return selected
 
 
 def birds(clip: Clip, folder: Path, count: int) -> list[tuple[str, Uint8, str]]:
-    """One image of each of so many classes, evenly spread."""
+    """One image of each of `count` classes, evenly spread."""
     images = read_data(str(folder)).evaluation_images()
-    classes = [int((place + 0.5) * len(images.classes) / count) for place in range(count)]
+    classes = [int((i + 0.5) * len(images.classes) / count) for i in range(count)]
     firsts = [int(np.flatnonzero(images.labels == label)[0]) for label in classes]
     return [
         (
             images.store.location(index),
-            images.store.prepared(index, clip.preprocess),
+            images.store.preprocessed(index, clip.preprocess),
             f"a photo of a {images.classes[images.labels[index]]}, a type of bird",
         )
         for index in firsts

@@ -1,14 +1,14 @@
-"""What does it cost that several processes learn together? Time, and bytes against DDP's.
+"""What does training on several ranks cost? Time, and bytes compared with DDP.
 
-    torchrun --nproc-per-node 2 benchmarks/ranks.py                  # a small model on a processor
+    torchrun --nproc-per-node 2 benchmarks/ranks.py                  # a small model on a CPU
     torchrun --nproc-per-node 8 benchmarks/ranks.py --device cuda    # CLIP ViT-B/16 on 8 GPUs
     torchrun --nproc-per-node 2 benchmarks/ranks.py --shape b16 --batch 4 --times 2
-    python benchmarks/ranks.py --parts                   # what --shard leaves to each process
+    python benchmarks/ranks.py --parts                   # memory per rank with --shard
 
-Each process takes `--batch` new images and as many replayed ones. A step together is compared with
-the same images alone, in the same processes at the same time. Bytes are what one process sends in a
-step, as a ring of processes does it; those of DDP are counted by a hook in its buckets. `--parts`
-measures nothing: it counts the weights of models of the real shapes that have no memory.
+Each rank takes `--batch` new images and as many replayed ones. A joint step is compared with a step
+of each rank on its own, in the same processes at the same time. Bytes are what one rank sends per
+step with ring collectives; those of DDP are counted by a communication hook. `--parts` measures
+nothing: it counts the weights of models of the real shapes on the meta device.
 """
 
 import argparse
@@ -23,7 +23,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from shapes import model_of
-from speed import SHAPES, Ground
+from speed import SHAPES, Workload
 from torch.nn.parallel import DistributedDataParallel
 
 from retouch.distributed import collectives, fsdp
@@ -38,64 +38,67 @@ METHODS = {
 }
 
 
-def step_of(ground: Ground, method: Method, times: int, shard: bool) -> tuple[float, Counter[str]]:
-    """Milliseconds and bytes of a step with as many old images as new ones."""
-    asked = {"shard": shard, "compile": ground.settings.compile and not shard}
-    clip, settings = ground.clip(), ground.settings.model_copy(update=asked)
+def time_step(
+    workload: Workload, method: Method, times: int, shard: bool
+) -> tuple[float, Counter[str]]:
+    """Milliseconds and bytes of a step with as many replayed images as new ones."""
+    changes = {"shard": shard, "compile": workload.settings.compile and not shard}
+    clip, settings = workload.clip(), workload.settings.model_copy(update=changes)
     clip.bf16 = settings.precision == "bf16"
-    took, before = [], Counter[str]()
+    durations, before = [], Counter[str]()
     with clip.fast("inductor" if settings.compile else None):
-        context = task_context(clip, ground.stream, ground.stream.tasks[0], method, settings)
+        context = task_context(clip, workload.stream, workload.stream.tasks[0], method, settings)
         with method.update.begin(context) as update:
             batch = context.load(np.arange(2 * settings.batch), settings.batch)
             for number in range(times + 3):
                 if number == 3:
                     before = Counter(collectives.traffic)
-                ground.synchronize()
-                began = time.perf_counter()
-                found = backward(context, batch, method.regularizer)
+                workload.synchronize()
+                start = time.perf_counter()
+                loss = backward(context, batch, method.regularizer)
                 update.step(1.0)
-                collectives.all_reduce_scalar(float(found))
-                took.append(1e3 * (time.perf_counter() - began))
-    return median(took[3:]), Counter(
+                collectives.all_reduce_scalar(float(loss))
+                durations.append(1e3 * (time.perf_counter() - start))
+    return median(durations[3:]), Counter(
         {k: (n - before[k]) // times for k, n in collectives.traffic.items()}
     )
 
 
-def ddp_bytes(ground: Ground, moving: tuple[str, ...] | None) -> int:
-    """What DDP sends of gradients a step, for these parameters or all."""
-    clip = ground.clip()
+def ddp_bytes(workload: Workload, trainable: tuple[str, ...] | None) -> int:
+    """Bytes of gradients that DDP sends per step, for these parameters or for all."""
+    clip = workload.clip()
     for name, parameter in clip.model.named_parameters():
-        parameter.requires_grad_(moving is None or name.endswith(moving))
-    model, seen = DistributedDataParallel(clip.model), [0]
+        parameter.requires_grad_(trainable is None or name.endswith(trainable))
+    model, num_bytes = DistributedDataParallel(clip.model), 0
 
     def hook(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        nonlocal num_bytes
         buffer = bucket.buffer()
-        seen[0] += buffer.numel() * buffer.element_size()
+        num_bytes += buffer.numel() * buffer.element_size()
         done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
         done.set_result(buffer)
         return done
 
     model.register_comm_hook(None, hook)
-    pixels = torch.zeros(1, 3, *clip.preprocess.size, device=ground.device)
-    tokens = clip.tokenize(["a photo of the red one"])["input_ids"].to(ground.device)
+    pixels = torch.zeros(1, 3, *clip.preprocess.size, device=workload.device)
+    tokens = clip.tokenize(["a photo of the red one"])["input_ids"].to(workload.device)
     model(pixel_values=pixels, input_ids=tokens).logits_per_image.sum().backward()
-    return 2 * seen[0] * (collectives.world_size() - 1) // collectives.world_size()
+    return 2 * num_bytes * (collectives.world_size() - 1) // collectives.world_size()
 
 
-def compare(asked: argparse.Namespace) -> list[list[str]]:
-    rows, each, world = [], asked.batch, collectives.world_size()
+def compare(args: argparse.Namespace) -> list[list[str]]:
+    rows, batch, world_size = [], args.batch, collectives.world_size()
     for name, method in METHODS.items():
-        asked.batch = each * world
+        args.batch = batch * world_size
         shard = name.endswith("--shard")
-        together, sent = step_of(Ground(asked), method, asked.times, shard)
-        asked.batch = each
-        device = torch.device(asked.device)
+        together, sent = time_step(Workload(args), method, args.times, shard)
+        args.batch = batch
+        device = torch.device(args.device)
         collectives.end()
-        alone, _ = step_of(Ground(asked), method, asked.times, shard)
+        alone, _ = time_step(Workload(args), method, args.times, shard)
         collectives.begin(device)
-        dense = ddp_bytes(Ground(asked), None if name == "er" else (".fc1.weight",))
-        whole = ddp_bytes(Ground(asked), None)
+        ddp_trainable = ddp_bytes(Workload(args), None if name == "er" else (".fc1.weight",))
+        ddp_all = ddp_bytes(Workload(args), None)
         rows.append(
             [
                 name,
@@ -105,30 +108,30 @@ def compare(asked: argparse.Namespace) -> list[list[str]]:
                 f"{sent['gradients'] / 1e6:.2f}",
                 f"{sent['features'] / 1e6:.2f}",
                 f"{sent['weights'] / 1e6:.1f}",
-                f"{dense / 1e6:.1f}",
-                f"{whole / 1e6:.1f}",
+                f"{ddp_trainable / 1e6:.1f}",
+                f"{ddp_all / 1e6:.1f}",
             ]
         )
     return rows
 
 
-PROCESSES = (2, 4, 8)
+WORLD_SIZES = (2, 4, 8)
 
 
 def parts(shapes: Sequence[str]) -> list[list[str]]:
-    """Memory that the weights take in each process while a task is learned, and what travels."""
+    """Memory of the weights on each rank during training, and bytes that are gathered per step."""
     rows = []
     for name in shapes:
         clip = model_of(name, torch.device("meta"))
-        apart = METHODS["spu"].update.shardable_parameters(clip)
+        sharded = METHODS["spu"].update.shardable_parameters(clip)
         whole = fsdp.bytes_per_rank(clip.model, {}, 1)
-        each = [fsdp.bytes_per_rank(clip.model, apart, world) for world in PROCESSES]
-        twice = 2 * sum(p.nbytes for p in apart.values())  # in the forward and the backward pass
+        per_rank = [fsdp.bytes_per_rank(clip.model, sharded, size) for size in WORLD_SIZES]
+        twice = 2 * sum(p.nbytes for p in sharded.values())  # in the forward and the backward pass
         rows.append(
             [
                 name,
                 f"{clip.size / 1e6:.0f} M",
-                *(f"{size / 1e9:.2f}" for size in (whole, *each)),
+                *(f"{size / 1e9:.2f}" for size in (whole, *per_rank)),
                 f"{twice / 1e9:.2f}",
                 f"{twice / 2e9:.2f}",
             ]
@@ -145,26 +148,24 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     options.add_argument("--shape", choices=SHAPES)
-    options.add_argument("--batch", type=int, help="new images a process; as many old ones join")
+    options.add_argument("--batch", type=int, help="new images per rank; as many are replayed")
     options.add_argument("--times", type=int, default=10)
     options.add_argument("--fp32", action="store_true")
     options.add_argument("--no-compile", dest="compile", action="store_false")
-    options.add_argument("--parts", action="store_true", help="what --shard leaves to each process")
-    asked = options.parse_args()
-    if asked.parts:
-        many = [f"{world} processes, GB" for world in PROCESSES]
-        bytes_ = "gathered a step in fp32, GB", "in bf16, GB"
-        head = ["shape", "weights", "whole, GB", *many, *bytes_]
-        sys.stdout.write(
-            table(head, parts([asked.shape] if asked.shape else ["b16", "l14", "h14"]))
-        )
+    options.add_argument("--parts", action="store_true", help="memory per rank with --shard")
+    args = options.parse_args()
+    if args.parts:
+        columns = [f"{size} ranks, GB" for size in WORLD_SIZES]
+        bytes_ = "gathered per step in fp32, GB", "in bf16, GB"
+        head = ["shape", "weights", "whole, GB", *columns, *bytes_]
+        sys.stdout.write(table(head, parts([args.shape] if args.shape else ["b16", "l14", "h14"])))
         return
-    cuda = asked.device == "cuda"
-    asked.shape = asked.shape or ("b16" if cuda else "small")
-    asked.batch = asked.batch or (128 if cuda else 16)
-    asked.compile &= cuda
-    asked.fp32 |= not cuda
-    with process_group(asked.device) as asked.device:
+    cuda = args.device == "cuda"
+    args.shape = args.shape or ("b16" if cuda else "small")
+    args.batch = args.batch or (128 if cuda else 16)
+    args.compile &= cuda
+    args.fp32 |= not cuda
+    with process_group(args.device) as args.device:
         head = [
             "method",
             "alone, ms",
@@ -173,13 +174,13 @@ def main() -> None:
             "gradients, MB",
             "features, MB",
             "weights, MB",
-            "DDP of what may move, MB",
-            "DDP of all, MB",
+            "DDP of trainable weights, MB",
+            "DDP of all weights, MB",
         ]
-        rows = compare(asked)
+        rows = compare(args)
         if collectives.is_rank0():
-            images = f"{asked.batch} + {asked.batch} images each"
-            about = f"{asked.shape}, {collectives.world_size()} processes, {images}"
+            images = f"{args.batch} + {args.batch} images each"
+            about = f"{args.shape}, {collectives.world_size()} ranks, {images}"
             sys.stdout.write(f"{about}\n\n{table(head, rows)}")
 
 

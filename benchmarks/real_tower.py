@@ -3,8 +3,8 @@
     python benchmarks/real_tower.py table1 --datasets gtsrb --epochs 5 --device cuda --out runs/real
 
 The model is the visual tower of OpenAI's CLIP ViT-B/16 with a small text tower (see its README), so
-numbers are not the paper's. The control set is two images of each of ImageNet's classes, judged
-with seven templates, to save time. With `--jobs 5`, five cells run at a time.
+numbers are not the paper's. To save time, the control set is two images of each of ImageNet's
+classes, evaluated with seven templates. With `--jobs 5`, five cells run at a time.
 """
 
 import argparse
@@ -41,17 +41,17 @@ TEMPLATES = (
 )  # the seven that CLIP's authors found to do nearly as well as the eighty
 
 
-class Quickly(BenchData):
-    """A field whose control set is judged quickly: two images of each class, seven templates."""
+class SmallControlData(BenchData):
+    """Benchmark data with a small control set: two images per class, seven templates."""
 
     def control(self, name: str | None) -> Images | None:
-        found = super().control(name)
-        if found is None:
+        images = super().control(name)
+        if images is None:
             return None
-        by_class = np.argsort(found.labels, kind="stable")
-        first = np.searchsorted(found.labels[by_class], np.arange(len(found.classes)))
-        two = np.sort(np.concatenate([by_class[first], by_class[first + 1]]))
-        return replace(found.subset(two), templates=TEMPLATES)
+        by_class = np.argsort(images.labels, kind="stable")
+        first = np.searchsorted(images.labels[by_class], np.arange(len(images.classes)))
+        positions = np.sort(np.concatenate([by_class[first], by_class[first + 1]]))
+        return replace(images.subset(positions), templates=TEMPLATES)
 
 
 def main() -> None:
@@ -67,27 +67,27 @@ def main() -> None:
     options.add_argument("--jobs", type=int)
     options.add_argument("--fp32", action="store_true")
     options.add_argument("--out", type=Path, default=Path("runs/real"))
-    asked = options.parse_args()
-    on = Quickly(
-        partial(load, asked.shared / "models" / NAME, asked.device),
-        asked.shared / "data",
-        asked.out.parent / "cache",
-        str(asked.shared / "data" / "coco-val-200"),
+    args = options.parse_args()
+    data = SmallControlData(
+        partial(load, args.shared / "models" / NAME, args.device),
+        args.shared / "data",
+        args.out.parent / "cache",
+        str(args.shared / "data" / "coco-val-200"),
     )
-    wanted = Options(
-        datasets=tuple(asked.datasets.split(",")),
-        epochs=asked.epochs,
-        tasks=asked.tasks,
-        precision=None if asked.fp32 else "bf16",
-        lr=tuple(float(rate) for rate in asked.lr.split(",") if rate),
+    cell_options = Options(
+        datasets=tuple(args.datasets.split(",")),
+        epochs=args.epochs,
+        tasks=args.tasks,
+        precision=None if args.fp32 else "bf16",
+        lr=tuple(float(rate) for rate in args.lr.split(",") if rate),
     )
-    suite = load_suite(asked.suite).only([m for m in asked.methods.split(",") if m])
-    made = Bench(suite, on, NAME, asked.out, wanted)
-    made.run(engine(jobs=asked.jobs, device=asked.device), PlainView(Console()))
+    suite = load_suite(args.suite).only([m for m in args.methods.split(",") if m])
+    bench = Bench(suite, data, NAME, args.out, cell_options)
+    bench.run(engine(jobs=args.jobs, device=args.device), PlainView(Console()))
 
 
 def load(folder: Path, device: str = "cpu") -> Clip:
-    """The model as its own `load.py` makes it."""
+    """The model as the `load.py` in its folder builds it."""
     patch_torchvision()
     module = _module(folder / "load.py")
     model, tokenizer = module.load(folder)
@@ -99,12 +99,12 @@ def _module(file: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location("shared_load", file)
     assert spec is not None
     assert spec.loader is not None
-    found = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(found)
-    return found
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
-def say(line: str) -> None:
+def print_line(line: str) -> None:
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 

@@ -1,10 +1,10 @@
-"""What two tasks share, beside what two draws of images of one and the same task share.
+"""Which weights two tasks share, compared with two samples of images of the same task.
 
     python benchmarks/same_task_overlap.py
 
-The gradient of a few images is noisy, so that even one task would not choose the same weights
-twice. This scores the built-in signs at the pre-trained weights, each task by two sets of images
-that have none in common. It takes half a minute on a processor.
+The gradient of a few images is noisy, so even the same task would not select the same weights
+twice. This scores the built-in signs at the pre-trained weights, each task on two disjoint sets of
+images. It takes half a minute on a CPU.
 """
 
 import argparse
@@ -24,8 +24,8 @@ from retouch.methods.selective import SelectiveUpdate
 from retouch.methods.task_context import TaskContext
 
 
-class Part(TaskContext):
-    """A lesson whose evidence is one of several parts of its images."""
+class SubsetContext(TaskContext):
+    """A task that is scored on one of several disjoint parts of its images."""
 
     part, images = 0, 50
 
@@ -37,34 +37,35 @@ class Part(TaskContext):
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--images", type=int, default=50)
-    asked = options.parse_args()
+    args = options.parse_args()
     clip = retouch.load("builtin")
     stream = retouch.Stream.split(sign_images("train", 40), sign_images("test", 2), tasks=5)
     spu, settings = retouch.recipe("spu"), retouch.Settings(batch=32)
     loss = partial(pair_loss, loss=spu.loss, objective=spu.objective)
-    lessons = [Part(clip, stream, task, settings, loss) for task in stream.tasks]
-    for context in lessons:
-        context.images = asked.images
-    compare(lessons, SelectiveUpdate())
+    contexts = [SubsetContext(clip, stream, task, settings, loss) for task in stream.tasks]
+    for context in contexts:
+        context.images = args.images
+    compare(contexts, SelectiveUpdate())
 
 
-def compare(lessons: Sequence[Part], way: SelectiveUpdate) -> None:
-    """Let every task choose twice, and print what it shares with itself and with the others."""
-    chosen = []
-    for context in lessons:
+def compare(contexts: Sequence[SubsetContext], update: SelectiveUpdate) -> None:
+    """Select twice for every task, and print the overlap with itself and with other tasks."""
+    selections = []
+    for context in contexts:
         for context.part in (0, 1):
-            chosen.append(way.select(context))
-    pairs = [(i, j) for i in range(len(chosen)) for j in range(len(chosen)) if i != j]
-    say("tower  layer  same task  another task  chance")
-    for layer in overlap(chosen).layers:
+            selections.append(update.select(context))
+    count = len(selections)
+    pairs = [(i, j) for i in range(count) for j in range(count) if i != j]
+    print_line("tower  layer  same task  another task  chance")
+    for layer in overlap(selections).layers:
         values = {pair: layer.weights.overlap(*pair) or 0.0 for pair in pairs}
         same = fmean(v for (i, j), v in values.items() if i // 2 == j // 2)
         other = fmean(v for (i, j), v in values.items() if i // 2 != j // 2)
         shares = f"{100 * same:9.1f} % {100 * other:11.1f} % {100 * layer.weights.chance:5.1f} %"
-        say(f"{layer.tower:<5} {layer.name:>6}{shares}")
+        print_line(f"{layer.tower:<5} {layer.name:>6}{shares}")
 
 
-def say(line: str) -> None:
+def print_line(line: str) -> None:
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 

@@ -19,13 +19,13 @@ SHAPES: dict[str, dict[str, Any]] = {
 
 
 def model_of(name: str, device: torch.device) -> HuggingFaceClip:
-    """A CLIP of random weights; its words are cut as the built-in model cuts them."""
+    """A CLIP of random weights with the tokenizer of the built-in model."""
     import transformers
 
-    small, shape = retouch.load("builtin", device=str(device)), SHAPES[name]
+    builtin, shape = retouch.load("builtin", device=str(device)), SHAPES[name]
     if name == "builtin":
-        return small  # type: ignore[return-value]
-    text = {**small.model.config.text_config.to_dict(), **_tower(shape["text"])}
+        return builtin  # type: ignore[return-value]
+    text = {**builtin.model.config.text_config.to_dict(), **_tower(shape["text"])}
     text |= {"vocab_size": 49408, "max_position_embeddings": 77}
     vision = {**_tower(shape["image"]), "image_size": shape["size"]}
     config = transformers.CLIPConfig(
@@ -36,8 +36,8 @@ def model_of(name: str, device: torch.device) -> HuggingFaceClip:
     torch.manual_seed(0)
     with torch.device(device):
         model = transformers.CLIPModel(config)
-    pixels = Preprocess(size=(shape["size"], shape["size"]), shortest=shape["size"])
-    return HuggingFaceClip(model, small.tokenizer, pixels, name)
+    preprocess = Preprocess(size=(shape["size"], shape["size"]), shortest=shape["size"])
+    return HuggingFaceClip(model, builtin.tokenizer, preprocess, name)
 
 
 def _tower(shape: tuple[int, int, int]) -> dict[str, int]:

@@ -1,10 +1,10 @@
-"""How long commands take to start, beside another checkout of the project, in one run.
+"""How long commands take to start, compared with another checkout of the project in one run.
 
     python benchmarks/start.py --against ../main
 
-Each command runs in new processes, taking turns between the two. What is compared is the time that
-processors worked for it (user and system), which hardly depends on what else the machine does; the
-time on the wall is shown beside it. With two idle cores the two are about the same.
+Each command runs in new processes, alternating between the two checkouts. CPU time (user and
+system) is compared, which hardly depends on what else the machine does; wall time is printed beside
+it. With two idle cores the two are about the same.
 """
 
 import argparse
@@ -20,8 +20,8 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 
 
-class Took(NamedTuple):
-    """Seconds."""
+class Duration(NamedTuple):
+    """In seconds."""
 
     cpu: float
     wall: float
@@ -35,16 +35,16 @@ def main() -> None:
     checkouts = [ROOT, *([arguments.against.resolve()] if arguments.against else [])]
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
-        for name, words in commands(home).items():
-            took: dict[Path, list[Took]] = {checkout: [] for checkout in checkouts}
+        for name, command in commands(home).items():
+            durations: dict[Path, list[Duration]] = {checkout: [] for checkout in checkouts}
             for _ in range(arguments.times):
                 for checkout in checkouts:
-                    took[checkout].append(run(checkout, home, words))
-            report(name, list(took.values()))
+                    durations[checkout].append(run(checkout, home, command))
+            report(name, list(durations.values()))
 
 
 def commands(home: Path) -> dict[str, list[str]]:
-    """By name; what they work on is made first."""
+    """Commands by name; creates the images and the run that they use."""
     subprocess.run(
         [sys.executable, "-m", "retouch.builtin.photos", home], check=True, env=env(ROOT)
     )
@@ -63,22 +63,22 @@ def env(checkout: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(checkout / "src")}
 
 
-def run(checkout: Path, home: Path, words: list[str]) -> Took:
-    before, began = os.times(), time.perf_counter()
-    command = [sys.executable, "-m", "retouch", *words]
-    done = subprocess.run(command, cwd=home, env=env(checkout), capture_output=True, text=True)
-    if done.returncode != int("--max-drop" in words):
-        sys.exit(f"{checkout}: retouch {' '.join(words)} failed\n{done.stderr}")
-    wall, after = time.perf_counter() - began, os.times()
-    spent = [t.children_user + t.children_system for t in (before, after)]
-    return Took(spent[1] - spent[0], wall)
+def run(checkout: Path, home: Path, command: list[str]) -> Duration:
+    before, start = os.times(), time.perf_counter()
+    process = [sys.executable, "-m", "retouch", *command]
+    done = subprocess.run(process, cwd=home, env=env(checkout), capture_output=True, text=True)
+    if done.returncode != int("--max-drop" in command):
+        sys.exit(f"{checkout}: retouch {' '.join(command)} failed\n{done.stderr}")
+    wall, after = time.perf_counter() - start, os.times()
+    cpu = [t.children_user + t.children_system for t in (before, after)]
+    return Duration(cpu[1] - cpu[0], wall)
 
 
-def report(name: str, took: list[list[Took]]) -> None:
-    cpu = [median(each.cpu for each in times) for times in took]
-    wall = [median(each.wall for each in times) for times in took]
-    line = f"{name:25} {cpu[0]:5.1f} s of processors, {wall[0]:5.1f} s on the wall"
-    if len(took) > 1:
+def report(name: str, durations: list[list[Duration]]) -> None:
+    cpu = [median(duration.cpu for duration in runs) for runs in durations]
+    wall = [median(duration.wall for duration in runs) for runs in durations]
+    line = f"{name:25} {cpu[0]:5.1f} s CPU time, {wall[0]:5.1f} s wall time"
+    if len(durations) > 1:
         line += f"; the other {cpu[1]:5.1f} and {wall[1]:5.1f}: {cpu[1] / cpu[0]:.1f} times as long"
     sys.stdout.write(line + "\n")
 

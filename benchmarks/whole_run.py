@@ -1,14 +1,14 @@
-"""A whole run, from files to numbers: ours, then the straightforward way, in one process.
+"""A whole run, from image files to results: ours, then the straightforward one, in one process.
 
     python benchmarks/whole_run.py --data-root ../shared/data --device cuda --epochs 2
-    python benchmarks/whole_run.py --data-root ../shared/data --classes 4 --tasks 2   # processor
+    python benchmarks/whole_run.py --data-root ../shared/data --classes 4 --tasks 2   # a CPU
 
-Both score, select, train with replay and judge after each task, on real photographs and with a
-control set; the model is a CLIP of random weights (`speed.py`). Ours decodes every image once, the
-other way each time it is needed, with as many workers as there are cores. Where ours spends its
-time is measured with events on the device, in the same run; how long the loop stood still for
-images that other threads load, and for what they write, beside it (the device may have had work
-meanwhile); and between which passes the device was outside the towers, on stderr.
+Both score, select, train with replay and evaluate after each task, on real photographs and with a
+control set; the model is a CLIP of random weights (`speed.py`). Ours decodes every image once; the
+other decodes it each time it is needed, with one worker per core. Where our time goes is measured
+with CUDA events in the same run. So is how long the loop waits for images that other threads load
+and for files that they write (the GPU may be busy meanwhile). Between which passes the GPU was
+outside the towers is printed on stderr.
 """
 
 import argparse
@@ -32,194 +32,194 @@ from unittest import mock
 
 import torch
 from shapes import SHAPES, model_of
-from straightforward import StraightRun
+from straightforward import StraightforwardRun
 
 from retouch.clip import encode, model
 from retouch.clip.model import Clip
 from retouch.data import Images, Stream, cached, prefetch, read_data
 from retouch.methods import Settings, recipe
-from retouch.train import checkpoint, teach
+from retouch.train import run_on_disk, teach
 
 
-class Clock:
-    """How long the device was inside some functions, without waiting for it in between."""
+class DeviceTimer:
+    """Measures the device time of some functions without synchronizing in between."""
 
     def __init__(self, device: torch.device) -> None:
         self.cuda = device.type == "cuda"
-        self._marks: list[tuple[Any, Any, str]] = []
+        self._intervals: list[tuple[Any, Any, str]] = []
         self._inside = False
 
-    def mark(self) -> Any:
+    def now(self) -> Any:
         if not self.cuda:
             return time.perf_counter()
         event = torch.cuda.Event(enable_timing=True)
         event.record()
         return event
 
-    def around(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def wrap(self, function: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(function)
         def timed(*args: Any, **kwargs: Any) -> Any:
             if self._inside:
                 return function(*args, **kwargs)
-            self._inside, began = True, self.mark()
+            self._inside, start = True, self.now()
             try:
                 return function(*args, **kwargs)
             finally:
                 self._inside = False
-                self._marks.append((began, self.mark(), _who_asks()))
+                self._intervals.append((start, self.now(), _caller()))
 
         return timed
 
     @property
     def seconds(self) -> float:
-        return sum(self._span(began, end) for began, end, _ in self._marks)
+        return sum(self._span(start, end) for start, end, _ in self._intervals)
 
     def between(self) -> Counter[str]:
-        """How long it was outside in between, by who asked before and after."""
-        found: Counter[str] = Counter()
-        for (_, end, before), (began, _, after) in pairwise(self._marks):
-            found[f"{before} → {after}"] += self._span(end, began)
-        return found
+        """Seconds between the functions, by their callers before and after."""
+        gaps: Counter[str] = Counter()
+        for (_, end, before), (start, _, after) in pairwise(self._intervals):
+            gaps[f"{before} → {after}"] += self._span(end, start)
+        return gaps
 
-    def _span(self, began: Any, end: Any) -> float:
+    def _span(self, start: Any, end: Any) -> float:
         if not self.cuda:
-            return end - began
+            return end - start
         end.synchronize()
-        return began.elapsed_time(end) / 1e3
+        return start.elapsed_time(end) / 1e3
 
 
-def _who_asks() -> str:
-    """The innermost function of the package, but for the towers' own."""
+def _caller() -> str:
+    """The innermost function of the package outside the towers."""
     frame = sys._getframe(2)
-    while frame.f_back and not _tells(frame):
+    while frame.f_back and not _is_outside_towers(frame):
         frame = frame.f_back
     return f"{frame.f_globals['__name__'].rpartition('.')[2]}.{frame.f_code.co_name}"
 
 
-def _tells(frame: FrameType) -> bool:
+def _is_outside_towers(frame: FrameType) -> bool:
     module, function = frame.f_globals["__name__"], frame.f_code.co_name
     towers = module in (model.__name__, encode.__name__)
     return module.startswith("retouch.") and not towers and not function.startswith("<")
 
 
 @contextmanager
-def in_the_towers(clock: Clock) -> Iterator[None]:
-    """How long the device is there, in either direction."""
-    watched = [(Clip, "_run"), (torch.Tensor, "backward"), (torch.autograd, "grad")]
+def time_towers(timer: DeviceTimer) -> Iterator[None]:
+    """Measure the forward and backward passes of the towers."""
+    functions = [(Clip, "_run"), (torch.Tensor, "backward"), (torch.autograd, "grad")]
     with ExitStack() as stack:
-        for owner, name in watched:
-            own = clock.around(getattr(owner, name))
-            stack.enter_context(mock.patch.object(owner, name, own))
+        for owner, name in functions:
+            timed = timer.wrap(getattr(owner, name))
+            stack.enter_context(mock.patch.object(owner, name, timed))
         yield
 
 
 @contextmanager
-def waiting(told: dict[str, float]) -> Iterator[None]:
-    """How long the loop stands still for other threads, by what they do."""
+def time_waiting(seconds: dict[str, float]) -> Iterator[None]:
+    """Measure how long the loop waits for other threads, by what they do."""
     result = Future.result
 
     def timed(self: Future[Any], timeout: float | None = None) -> Any:
-        asks, began = sys._getframe(1).f_globals["__name__"], time.perf_counter()
+        caller, start = sys._getframe(1).f_globals["__name__"], time.perf_counter()
         try:
             return result(self, timeout)
         finally:
-            what = {prefetch.__name__: "images", checkpoint.__name__: "files"}.get(asks)
+            what = {prefetch.__name__: "images", run_on_disk.__name__: "files"}.get(caller)
             if what and threading.current_thread() is threading.main_thread():
-                told[what] += time.perf_counter() - began
+                seconds[what] += time.perf_counter() - start
 
     with mock.patch.object(Future, "result", timed):
         yield
 
 
 def control_images(root: Path, templates: int) -> Images:
-    found = read_data("imagenet", root).evaluation_images()
-    return replace(found, templates=tuple(found.templates)[:templates])
+    images = read_data("imagenet", root).evaluation_images()
+    return replace(images, templates=tuple(images.templates)[:templates])
 
 
-def ours(asked: argparse.Namespace, folder: Path) -> dict[str, float]:
-    """Twice: the second finds decoded images and compiled programs of the first."""
-    device = torch.device(asked.device)
-    told: dict[str, float] = {}
+def ours(args: argparse.Namespace, folder: Path) -> dict[str, float]:
+    """Two runs: the second reuses the decoded images and the compiled code of the first."""
+    device = torch.device(args.device)
+    seconds: dict[str, float] = {}
     for which in ("first", "again"):
-        clip = model_of(asked.shape, device)
+        clip = model_of(args.shape, device)
         if device.type == "cuda":
             torch.cuda.synchronize()
-        began = time.perf_counter()
+        start = time.perf_counter()
         train, test, control = (
-            cached(images, clip.preprocess, folder / "cache") for images in pictures(asked)
+            cached(images, clip.preprocess, folder / "cache") for images in read_images(args)
         )
-        told[f"decoding, {which}"] = time.perf_counter() - began
-        towers, stood_still = Clock(device), dict.fromkeys(("images", "files"), 0.0)
-        with in_the_towers(towers), waiting(stood_still):
+        seconds[f"decoding, {which}"] = time.perf_counter() - start
+        towers, waiting = DeviceTimer(device), dict.fromkeys(("images", "files"), 0.0)
+        with time_towers(towers), time_waiting(waiting):
             teach(
                 clip,
-                Stream.split(train, test, tasks=asked.tasks),
+                Stream.split(train, test, tasks=args.tasks),
                 recipe("spu"),
-                settings=settings_of(asked),
+                settings=settings_of(args),
                 control=control,
                 out=folder / which,
                 store_images=False,
                 per_class=False,
             )
-        told[which] = time.perf_counter() - began
-        told[f"forward and backward, {which}"] = towers.seconds
-        told |= {f"waiting for {what}, {which}": took for what, took in stood_still.items()}
-        for what, seconds in towers.between().most_common(8):
-            sys.stderr.write(f"{which}, outside the towers: {seconds:.2f} s, {what}\n")
-    return told
+        seconds[which] = time.perf_counter() - start
+        seconds[f"forward and backward, {which}"] = towers.seconds
+        seconds |= {f"waiting for {what}, {which}": spent for what, spent in waiting.items()}
+        for what, gap in towers.between().most_common(8):
+            sys.stderr.write(f"{which}, outside the towers: {gap:.2f} s, {what}\n")
+    return seconds
 
 
-def straightforward(asked: argparse.Namespace) -> dict[str, float]:
-    device = torch.device(asked.device)
-    clip = model_of(asked.shape, device)
+def straightforward(args: argparse.Namespace) -> dict[str, float]:
+    device = torch.device(args.device)
+    clip = model_of(args.shape, device)
     torch.set_float32_matmul_precision("high")
-    began = time.perf_counter()
-    train, test, control = pictures(asked)
-    stream = Stream.split(train, test, tasks=asked.tasks)
-    StraightRun(clip, stream, control, settings_of(asked), asked.workers).learn()
-    return {"straightforward": time.perf_counter() - began}
+    start = time.perf_counter()
+    train, test, control = read_images(args)
+    stream = Stream.split(train, test, tasks=args.tasks)
+    StraightforwardRun(clip, stream, control, settings_of(args), args.workers).learn()
+    return {"straightforward": time.perf_counter() - start}
 
 
-def pictures(asked: argparse.Namespace) -> tuple[Images, Images, Images]:
-    train, test = read_data("cub", asked.data_root).train_and_test()
-    control = control_images(asked.data_root, asked.templates)
-    if asked.classes:
-        train, test = (some_classes(images, range(asked.classes)) for images in (train, test))
-        control = some_classes(control, range(asked.classes))
+def read_images(args: argparse.Namespace) -> tuple[Images, Images, Images]:
+    train, test = read_data("cub", args.data_root).train_and_test()
+    control = control_images(args.data_root, args.templates)
+    if args.classes:
+        train, test = (some_classes(images, range(args.classes)) for images in (train, test))
+        control = some_classes(control, range(args.classes))
     return train, test, control
 
 
 def some_classes(images: Images, classes: range) -> Images:
-    some = images.subset(images.of_classes(classes))
-    return replace(some, classes=[images.classes[c] for c in classes])
+    subset = images.subset(images.of_classes(classes))
+    return replace(subset, classes=[images.classes[c] for c in classes])
 
 
-def settings_of(asked: argparse.Namespace) -> Settings:
-    cuda = asked.device != "cpu"
+def settings_of(args: argparse.Namespace) -> Settings:
+    cuda = args.device != "cpu"
     return Settings(
-        batch=asked.batch,
-        epochs=asked.epochs,
+        batch=args.batch,
+        epochs=args.epochs,
         lr=7.5e-6,
         precision="bf16" if cuda else "fp32",
         compile=cuda,
     )
 
 
-def measure(asked: argparse.Namespace) -> dict[str, float]:
-    """Seconds of each."""
-    told: dict[str, float] = {}
+def measure(args: argparse.Namespace) -> dict[str, float]:
+    """Seconds of each part."""
+    seconds: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder:
-        if asked.only != "straightforward":
-            told |= ours(asked, Path(folder))
-            sys.stderr.write(f"{told}\n")
-    if asked.only != "ours":
-        told |= straightforward(asked)
-    return told
+        if args.only != "straightforward":
+            seconds |= ours(args, Path(folder))
+            sys.stderr.write(f"{seconds}\n")
+    if args.only != "ours":
+        seconds |= straightforward(args)
+    return seconds
 
 
 def add_options(options: argparse.ArgumentParser) -> None:
     options.add_argument("--data-root", type=Path)
-    options.add_argument("--classes", type=int, help="only the first of them")
+    options.add_argument("--classes", type=int, help="use only the first CLASSES classes")
     options.add_argument("--tasks", type=int, default=10)
     options.add_argument("--epochs", type=int, default=2)
     options.add_argument("--templates", type=int, default=80)
@@ -234,18 +234,18 @@ def main() -> None:
     options.add_argument("--batch", type=int, default=128)
     options.add_argument("--out", type=Path)
     add_options(options)
-    asked = options.parse_args()
-    asked.shape = asked.shape or ("b16" if asked.device != "cpu" else "builtin")
-    told = measure(asked)
-    for name, seconds in told.items():
-        sys.stdout.write(f"{name}: {seconds:.1f} s\n")
-    if not asked.only:
+    args = options.parse_args()
+    args.shape = args.shape or ("b16" if args.device != "cpu" else "builtin")
+    seconds = measure(args)
+    for name, value in seconds.items():
+        sys.stdout.write(f"{name}: {value:.1f} s\n")
+    if not args.only:
         for which in ("first", "again"):
-            share = told[f"forward and backward, {which}"] / told[which]
-            ratio = told["straightforward"] / told[which]
+            share = seconds[f"forward and backward, {which}"] / seconds[which]
+            ratio = seconds["straightforward"] / seconds[which]
             sys.stdout.write(f"ours, {which}: {ratio:.1f} × faster, {share:.0%} in the towers\n")
-    if asked.out:
-        asked.out.write_text(json.dumps(told, indent=1))
+    if args.out:
+        args.out.write_text(json.dumps(seconds, indent=1))
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from test_clip import open_clip
+from backbones import open_clip
 from tiny import images, tiny_clip, tiny_config, tiny_folder, tiny_tokenizer
 
 import retouch

@@ -10,7 +10,7 @@ from PIL import Image
 from tiny import tiny_clip
 
 from retouch.evaluate.per_class import (
-    MOST_IN_MATRIX,
+    MAX_MATRIX_CLASSES,
     ClassRow,
     Confusion,
     ConfusionMatrix,
@@ -73,7 +73,7 @@ def by_class(names: Sequence[str], old: Sequence[str] = ("tench", "hen")) -> Per
     numbers = range(len(names))
     counts = [[11 if a == b else 9 if b == a + 1 else 0 for b in numbers] for a in numbers]
     matrix = ConfusionMatrix(classes=list(names), counts=counts)
-    few = [matrix] if len(names) <= MOST_IN_MATRIX else []
+    few = [matrix] if len(names) <= MAX_MATRIX_CLASSES else []
     return PerClass(classes=rows, confusions=confusions, matrices=few, examples=examples)
 
 

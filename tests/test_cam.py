@@ -10,11 +10,11 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 import torch
+from backbones import dual, open_clip, own_pair, small_open_clip
 from commands import run
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from PIL import Image
-from test_by_class import make_run
-from test_clip import dual, open_clip, own_pair, small_open_clip
+from runs import make_run
 from test_eval_cli import to_folder
 from tiny import images, tiny_clip
 from torch import Tensor, nn
@@ -24,7 +24,7 @@ from retouch.analysis.cam import Cam, cam, masks
 from retouch.analysis.neurons import layer_of, selected_neurons
 from retouch.analysis.pointing import Pointing, pointing_game
 from retouch.clip import Clip, DualEncoder, Preprocess
-from retouch.clip.open_clip import OpenClip, _library
+from retouch.clip.open_clip import OpenClip, import_open_clip
 from retouch.errors import UserError
 from retouch.report.cam import Shown, figure, overlay, wrapped, write_cam
 from retouch.report.theme import styled
@@ -138,7 +138,7 @@ def test_masks_go_from_0_to_1_and_a_flat_map_hides_everything():
 
 def wide_open_clip() -> Clip:
     """Pictures twice as wide as high, squashed to that."""
-    library = _library()
+    library = import_open_clip()
     vision = {"image_size": [16, 32], "layers": 2, "width": 64, "head_width": 32, "patch_size": 8}
     name = small_open_clip("wide", vision_cfg=vision)
     model = library.create_model(name)

@@ -1,7 +1,7 @@
-"""Every file that is read back is spoiled in many ways: it is refused, or says the same as before.
+"""Every file that is read back is damaged in many ways: it is refused, or reads as before.
 
-Bytes are flipped, removed and doubled, and values of documents are changed as a hand in an editor
-would. The seed is fixed. What a reader returns must never differ from what was written.
+Bytes are flipped, removed and doubled, and values of documents are changed as with an editor. The
+seed is fixed. What a reader returns must never differ from what was written.
 """
 
 import json
@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 import yaml
 from recipes_for_tests import quick
+from runs import QUICK, Stop, method
 from safetensors.torch import load
 from safetensors.torch import save as to_bytes
-from test_learn import QUICK, Stop, method
 from tiny import images, tiny_clip
 
 import retouch
@@ -31,7 +31,8 @@ from retouch.errors import UserError
 from retouch.evaluate import Results
 from retouch.evaluate.per_class import ClassRow, PerClass
 from retouch.sparse import Delta
-from retouch.train.checkpoint_file import checkpoint_task, read_checkpoint, read_metrics
+from retouch.train.checkpoint_file import read_checkpoint
+from retouch.train.metrics_file import read_metrics
 from retouch.train.replay_store import StoredImages, read_stored_images, write_images
 from retouch.train.run_folder import read_config
 
@@ -244,95 +245,3 @@ def test_damage_is_refused_or_changes_nothing(name: str, state: Path):
 def _where(whole: bytes, spoiled: bytes) -> str:
     at = next((i for i, (a, b) in enumerate(zip(whole, spoiled, strict=False)) if a != b), -1)
     return f"{whole[max(0, at - 30) : at + 30]!r} became {spoiled[max(0, at - 30) : at + 30]!r}"
-
-
-@pytest.mark.parametrize("step", [10, 1_000_000, 0])
-def test_a_checkpoint_of_another_step_is_refused(step: int, tmp_path: Path):
-    """Even where somebody has put the checksum right."""
-    with pytest.raises(ZeroDivisionError):
-        teach(tmp_path, callback=Stop(16, ZeroDivisionError()))
-    file = tmp_path / "checkpoint.safetensors"
-    place, content = header_of(file.read_bytes()), load(file.read_bytes())
-    assert checkpoint_task(file) == 1
-    place["step"] = step
-    file.write_bytes(to_bytes(content, {"retouch": json.dumps(place)}))
-    with pytest.raises(UserError, match=r"checkpoint\.safetensors is damaged.*delete it to learn"):
-        teach(tmp_path)
-    if step != 10:
-        file.write_bytes(to_bytes(content, {"retouch": json.dumps(checksummed.seal(place))}))
-        with pytest.raises(UserError, match=rf"after step {step} of 9; delete it"):
-            teach(tmp_path)
-
-
-def test_results_that_cannot_be_are_refused_though_their_checksum_is_right(tmp_path: Path):
-    with pytest.raises(ZeroDivisionError):
-        teach(tmp_path, callback=Stop(16, ZeroDivisionError()))
-    file = tmp_path / "results.json"
-    whole = json.loads(file.read_bytes())
-
-    def spoil(change: Callable[[Any], Any], complaint: str) -> None:
-        content = json.loads(json.dumps(whole))
-        change(content)
-        checksummed.write_json(file, content)
-        with pytest.raises(UserError, match=rf"results\.json .*{complaint}"):
-            teach(tmp_path)
-
-    spoil(lambda c: c["replay"]["groups"]["0"].append(48), "replay image 48 of 48")
-    spoil(lambda c: c["replay"]["groups"]["0"].append(-1), "replay image -1 of 48")
-    spoil(lambda c: c["rows"][1]["tasks"].append(3.0), "rows do not fit")
-    spoil(lambda c: c["rows"].extend(c["rows"]), "rows do not fit")
-    spoil(lambda c: c["fraction_kept"].append(1.0), "fraction_kept has another length")
-    spoil(
-        lambda c: c.update(parameters="many"), "another version .*parameters='many': input should"
-    )
-    checksummed.write_json(file, whole)
-    lines = (tmp_path / "metrics.jsonl").read_bytes().splitlines(keepends=True)
-    (tmp_path / "metrics.jsonl").write_bytes(b"".join(lines[:-1]))
-    with pytest.raises(UserError, match="lacks step 6 of task 2"):
-        teach(tmp_path)
-    (tmp_path / "metrics.jsonl").write_bytes(b"".join(lines[:3] + lines[4:]))
-    with pytest.raises(
-        UserError, match=r"metrics\.jsonl is damaged: step 5 of task 1 follows step 3"
-    ):
-        teach(tmp_path)
-    (tmp_path / "metrics.jsonl").write_bytes(b"".join(lines) + b'{"task": 2, "ep')  # killed
-    assert teach(tmp_path).finished
-
-
-def test_a_document_is_plain_and_may_be_laid_out_anew(tmp_path: Path):
-    content = {
-        "name": "Fuchs, 狐 \udcff",
-        "lr": 1e-05,
-        "on": "yes",
-        "rows": [[1, 2.0], []],
-        "1": None,
-    }
-    for write, read in (
-        (checksummed.write_json, checksummed.read_json),
-        (checksummed.write_yaml, checksummed.read_yaml),
-    ):
-        write(file := tmp_path / "a", content)
-        assert "狐" in file.read_text()
-        assert read(file, "try again") == content
-        if read is checksummed.read_yaml:
-            file.write_text(
-                yaml.safe_dump(yaml.safe_load(file.read_text()), sort_keys=False, indent=7)
-            )
-        else:
-            file.write_text(json.dumps(json.loads(file.read_text())))
-        assert read(file, "try again") == content  # in another layout
-        for bad in (
-            "",
-            "[]",
-            "{}",
-            '{"a": 1}',
-            "a: &x [1]\nb: *x",
-            "[" * 3_000,
-            "\x00",
-            "2024-01-01",
-        ):
-            file.write_text(bad)
-            with pytest.raises(
-                UserError, match=r"a is damaged or was changed by hand .*; try again"
-            ):
-                read(file, "try again")

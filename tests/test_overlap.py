@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from backbones import BACKBONES
 from commands import run as command
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from safetensors import safe_open
-from test_clip import BACKBONES
 from test_report import Page
 from tiny import images, tiny_clip
 

@@ -13,7 +13,8 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 from retouch.errors import UserError
-from retouch.evaluate.results import Joint, Results, Row, TaskInfo
+from retouch.evaluate.results import Results, TaskInfo
+from retouch.evaluate.row import Joint, Row
 from retouch.report import comparison, phrasing, plots, write_report
 from retouch.report.intervals import caution, spread_of, wilson
 from retouch.report.label_layout import Box, place_labels, shorten, spread

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from backbones import dual, open_clip
 from recipes_for_tests import quick
-from test_clip import dual, open_clip
 from test_together import (
     BRIEF,
     Stop,
@@ -298,11 +298,11 @@ def refusals() -> list[str]:
 def test_what_is_refused():
     alone = refused("spu")
     assert "there is only this one" in alone
-    assert "torchrun --nproc-per-node N -m retouch learn … --shard" in alone
+    assert "start several with torchrun, or leave sharding out" in alone
     everything, code, compiled = together(2, refusals)[0]
     assert "spu, spu-bounded, random, magnitude, piggyback, mask can do that, er" in everything
     assert "spu-code cannot" in code
-    assert "--shard and --compile do not go together" in compiled
+    assert "sharding cannot be combined with compiling" in compiled
     assert not RECIPES["zscl"].shards
 
 
@@ -324,7 +324,7 @@ def test_the_command_line(tmp_path: Path):
     words = ["learn", data, "--model", model, "--out", str(tmp_path / "run"), "--shard"]
     code, _, said = command(*words)
     assert code == 1
-    assert said.startswith("error: --shard divides the frozen weights over several processes")
+    assert said.startswith("error: sharding divides the frozen weights over several processes")
     shown = together_or_lost(2, command, *words, "--dry-run", "--epochs", "1", join=False)
     assert [each[0] for each in shown] == [0, 0], shown
     assert "Each process holds 127 kB of 177 kB of weights while a task is learned." in shown[0][1]

@@ -14,7 +14,8 @@ from retouch import checksummed
 from retouch.cli import app
 from retouch.errors import UserError
 from retouch.evaluate.per_class import ClassRow, ConfusionMatrix, PerClass
-from retouch.evaluate.results import DataInfo, Drift, Results, TaskInfo
+from retouch.evaluate.results import DataInfo, Results, TaskInfo
+from retouch.evaluate.row import Drift
 from retouch.report import phrasing, plots, read_run_summary, write_report
 from retouch.report.change_by_layer import blocks, farthest
 from retouch.report.loss import read_losses, smoothed

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 from recipes_for_tests import quick, reference
-from test_learn import Stop as Fall
+from runs import Stop as Fall
 from tiny import CLASSES, images, tiny_clip, tiny_folder
 from together import together, together_or_lost
 from torch import Tensor
@@ -35,7 +35,7 @@ from retouch.distributed import collectives
 from retouch.distributed.rendezvous import process_group, rank_device
 from retouch.errors import UserError
 from retouch.evaluate import Results
-from retouch.evaluate.evaluator import image_features
+from retouch.evaluate.image_features import image_features
 from retouch.evaluate.per_class import PerClass
 from retouch.evaluate.predict import predict
 from retouch.methods import RECIPES, Regularizer, Settings
@@ -298,7 +298,7 @@ def test_what_travels_a_step():
     # Two tasks of two epochs of two steps, and one batch each to score by: an image's feature goes
     # out to the other process and its gradient comes back.
     assert found["features"] <= (2 * 4 * 16 + 2 * 4 + steps * 2 * 8) * 16 * 8
-    assert found.keys() == {"features", "gradients", "scores", "judging", "steps"}
+    assert found.keys() == {"features", "gradients", "scores", "evaluation", "steps"}
 
 
 def travelled() -> dict[str, int]:
@@ -423,7 +423,7 @@ def test_a_process_that_waits_for_one_that_hangs_still_stops(
     heard = together_or_lost(2, stuck, tmp_path)
     assert isinstance(heard[0], collectives.RankLost)
     assert time.monotonic() - began < 20
-    assert "the other processes did not answer for 0.5 s" in capfd.readouterr().err
+    assert "another process did not answer for 0.5 s" in capfd.readouterr().err
 
 
 def test_a_device_for_each_process(monkeypatch: pytest.MonkeyPatch):
@@ -483,7 +483,7 @@ def test_the_command_line_talks_and_writes_once(model: Path, tmp_path: Path):
         assert [each[0] for each in said] == [0] * world, said
         assert "spu      task  2/2" in said[0][1]
         assert [each[1:] for each in said[1:]] == [("", "")] * (world - 1), "the first one talks"
-        assert (", in 2 processes together;" in said[0][1]) == (world == 2)
+        assert (", in 2 processes;" in said[0][1]) == (world == 2)
         found.append((Results.read(folder), PerClass.read(folder), _files(folder)))
         shown = together_or_lost(world, command, "eval", str(folder), "--json", join=False)
         found[-1] += (json.loads(shown[0][1])["classes"],)

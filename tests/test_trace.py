@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from backbones import BACKBONES, own_pair
 from PIL import Image
-from test_clip import BACKBONES, own_pair
 from typer.testing import CliRunner
 
 import retouch
@@ -30,7 +30,7 @@ from retouch.errors import UserError
 from retouch.report.trace import write_trace
 from retouch.sparse import fingerprint
 
-TRACEABLE = {name: make for name, make in BACKBONES.items() if name != "own pair"}
+TRACEABLE = {name: make for name, make in BACKBONES.items() if name != "DualEncoder"}
 SIDES = ("image", "text")
 
 

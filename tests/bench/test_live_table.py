@@ -1,7 +1,9 @@
 """The progress of a bench: a live table, or plain lines."""
 
+import io
 from pathlib import Path
 
+import pytest
 from letters_bench import letters_bench
 from rich.console import Console
 
@@ -47,3 +49,15 @@ def test_lines_where_there_is_no_terminal():
         view(Note("it died; trying again", "a"))
     assert capture.get() == "a: task 1/2 new classes 50.0 %\na: it died; trying again\n"
     assert not isinstance(progress_view([], console, quiet=True), PlainView | LiveTable)
+
+
+def test_a_long_task_is_reported_from_time_to_time(monkeypatch: pytest.MonkeyPatch):
+    now = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    output = io.StringIO()
+    view = PlainView(Console(file=output, width=80))
+    for second in range(0, 100, 5):
+        now[0] = float(second)
+        view(Progress("spu, cub, seed 0", f"task 1/5, at {second} s", "", 1))
+    lines = output.getvalue().splitlines()
+    assert lines == [f"spu, cub, seed 0: task 1/5, at {s} s" for s in (30, 60, 90)]

@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from backbones import saved_open_clip
 from rich.console import Console
 from test_cli import retouch as in_a_shell
-from test_clip import saved_open_clip
 from tiny import images, tiny_clip, tiny_folder
 from typer.testing import CliRunner
 
@@ -272,10 +272,10 @@ def test_merge_says_when_it_needs_the_model(tmp_path: Path):
     code, text = run("merge", *files, "-o", out)
     assert code == 1
     assert "does not say which model it begins at" in text
-    assert "name the model with --base" in text
+    assert "name the model (--base)" in text
     code, text = run("merge", *reversed(files), "-o", out)
     assert code == 1
-    assert "Say where it is with --base" in text
+    assert "Say where that model is (--base)" in text
     code, text = run("merge", *files, "-o", out, "--base", tiny_folder(tmp_path / "m", seed=5))
     assert code == 1
     assert "give the model that the deltas begin at" in text
@@ -317,7 +317,7 @@ def test_diff(model: Path, march: Path, tmp_path: Path):
         (["merge", "{one}", "{one}", "-o", "{tmp}/x"], "hold the same deltas; give each of them"),
         (["merge", "{march}", "{march}", "-o", "{tmp}/x"], "hold the same deltas"),
         (["merge", "{march}", "{one}", "-o", "{tmp}/x"], "march goes on from"),
-        (["merge", "{one}", "{march}", "-o", "{tmp}/x"], "makes one delta of all"),
+        (["merge", "{one}", "{march}", "-o", "{tmp}/x"], "alone to merge all that it learned"),
         (["merge", "{one}", "{two}", "-o", "{one}"], "exists already"),
     ],
 )

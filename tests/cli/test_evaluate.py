@@ -13,7 +13,7 @@ import pytest
 from click.testing import Result
 from rich.cells import cell_len
 from rich.console import Console
-from test_by_class import CONTROL, make_run
+from runs import CONTROL, make_run
 from tiny import images
 from typer.testing import CliRunner
 

@@ -118,7 +118,7 @@ def sure_control(clip: Any, folder: Path) -> Path:
 
     from retouch.clip.zero_shot import classifier
     from retouch.data import in_memory
-    from retouch.evaluate.evaluator import image_features
+    from retouch.evaluate.image_features import image_features
 
     rng = np.random.default_rng(0)
     arrays = rng.integers(0, 256, (60, 16, 16, 3)).astype(np.uint8)

@@ -1,4 +1,4 @@
-"""The program as a user starts it, in a process of its own, and what all commands have in common."""
+"""The program as a user starts it, in a process of its own, and what all commands share."""
 
 import json
 import os

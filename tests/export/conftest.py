@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
+from backbones import open_clip
 from exports import teach_two_tasks
-from test_clip import open_clip
 from tiny import tiny_folder
 
 import retouch

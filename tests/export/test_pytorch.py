@@ -6,16 +6,17 @@ from pathlib import Path
 
 import pytest
 import torch
+from backbones import dual, open_clip, own_pair
 from exports import features, hf_clip, open_clip_with_hf_tokenizer
-from test_clip import dual, open_clip, own_pair
 from tiny import tiny_clip, tiny_folder
 
 import retouch
 from retouch.clip import Clip
 from retouch.clip.hf import HuggingFaceClip
 from retouch.clip.open_clip import OpenClip
-from retouch.clip.open_clip import _library as library
-from retouch.clip.visual_prompts import PoolPrompts, attach
+from retouch.clip.open_clip import import_open_clip as library
+from retouch.clip.pool_prompts import PoolPrompts
+from retouch.clip.visual_prompts import attach
 from retouch.errors import UserError
 from retouch.export import ExportModel, export, of_model, of_run
 from retouch.export.pytorch import _CLEANING_NOTE

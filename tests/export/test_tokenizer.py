@@ -1,6 +1,6 @@
 """Tokenizers as transformers has them."""
 
-from test_clip import open_clip
+from backbones import open_clip
 
 from retouch.export.tokenizer import fast_tokenizer
 

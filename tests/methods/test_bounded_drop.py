@@ -17,7 +17,7 @@ from retouch.clip.visual_prompts import prompts_of
 from retouch.clip.zero_shot import classifier
 from retouch.data import Images, Stream
 from retouch.errors import UserError
-from retouch.evaluate.evaluator import image_features
+from retouch.evaluate.image_features import image_features
 from retouch.methods import RECIPES, BalancedReplay, Method, Settings, TaskContext, TaskUpdate
 from retouch.methods.bounded_drop import BoundedDrop, with_max_drop
 from retouch.methods.full_finetune import FullFinetune

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from continued_runs import GIVEN, of
 from recipes_for_tests import quick
 from safetensors.torch import load_file
-from test_going_on import GIVEN, of
 from tiny import images, tiny_folder
 from torch import Tensor
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from backbones import dual, open_clip, own_pair
 from recipes_for_tests import LossRecorder, plain_loss
-from test_clip import dual, open_clip, own_pair
 from tiny import CLASSES, images, tiny_clip
 
 import retouch

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from recipes_for_tests import LossRecorder, learn, quick
-from test_learn import Stop, content
+from runs import Stop, content
 from tiny import images, tiny_clip
 from torch import Tensor
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from test_clip import dual, open_clip
+from backbones import dual, open_clip
 from tiny import CLASSES, tiny_clip
 from torch.nn.functional import normalize
 

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from backbones import own_pair
 from recipes_for_tests import plain_loss
-from test_clip import own_pair
 from tiny import CLASSES, images, tiny_clip
 from torch.nn.functional import cross_entropy
 

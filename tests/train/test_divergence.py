@@ -5,10 +5,13 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
+from pydantic import PrivateAttr
 from recipes_for_tests import reference
 from tiny import images, tiny_clip, tiny_folder
+from torch import Tensor
 
 import retouch
+from retouch.clip import Features
 from retouch.clip.hf import HuggingFaceClip
 from retouch.data import Stream
 from retouch.errors import Diverged, UserError
@@ -46,7 +49,7 @@ def learned(folder: Path) -> tuple[int, list[str]]:
         (1e39, r"task 1 left .* weights infinite or NaN, the first in .*below 1e\+39"),
         (
             1e30,
-            r"task 1 left features that are infinite or NaN, of .* images; nothing .*below 1e\+30",
+            r"task 1 left features that are infinite or NaN, of .* images; this .*below 1e\+30",
         ),
     ],
 )
@@ -92,7 +95,7 @@ class InfiniteState(Regularizer):
         ({"after_task": InfiniteEntry()}, "task 2 left 1 of .* in visual_projection.weight"),
         (
             {"regularizer": InfiniteState()},
-            "task 2 left 3 infinite or NaN values in what mine remembers.*regularizer:mean",
+            "task 2 left 3 infinite or NaN values in the state of mine.*regularizer:mean",
         ),
     ],
 )
@@ -162,3 +165,25 @@ def test_a_model_with_nan_is_refused(tmp_path: Path):
         with pytest.raises(UserError, match=r"1 of .* in text_projection.weight.*another copy"):
             retouch.teach(clip, stream(), name, settings=QUICK, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+class Explode(Regularizer):
+    """Makes the loss NaN after some steps."""
+
+    after: int = 5
+    _calls: int = PrivateAttr(0)
+
+    def loss(self, features: Features) -> Tensor:
+        self._calls += 1
+        return features.texts.sum() * (float("nan") if self._calls > self.after else 0.0)
+
+
+@pytest.mark.parametrize("runs_async", [False, True])
+def test_a_loss_that_is_nan(runs_async: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("retouch.train.record.runs_async", lambda device: runs_async)
+    settings = Settings(epochs=3, batch=8, lr=5e-3)
+    faulty = recipe("spu", {"replay.size": 12}).model_copy(update={"regularizer": Explode()})
+    with pytest.raises(Diverged, match=r"the loss became nan in task 2.*below 0\.005"):
+        retouch.teach(tiny_clip(), stream(), faulty, out=tmp_path, settings=settings)
+    assert Results.read(tmp_path).done == 1
+    Delta.load(tmp_path / "deltas" / "task-01.safetensors").apply(tiny_clip().model)

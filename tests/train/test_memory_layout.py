@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from backbones import saved_open_clip
 from memory_layouts import TiedWeights, network_with_transposed_weight, transposed
 from recipes_for_tests import quick, reference
+from runs import Stop, content
 from safetensors.torch import load_file
-from test_clip import saved_open_clip
-from test_learn import Stop, content
 from tiny import images, tiny_clip
 
 import retouch

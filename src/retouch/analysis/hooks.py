@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 from torch import Tensor, nn
 
 from retouch.clip import Clip
-from retouch.clip.visual_prompts import NAME as PROMPTS
+from retouch.clip.visual_prompts import PROMPTS
 from retouch.errors import UserError
 
 TowerName = Literal["image", "text"]

@@ -17,9 +17,9 @@ from retouch.distributed import collectives
 from retouch.errors import UserError
 from retouch.evaluate import Results
 from retouch.train import Callback
-from retouch.train.callbacks import progress_line, resuming
 from retouch.train.defaults import SMALL_MODEL
 from retouch.train.hardware import Hardware, hardware
+from retouch.train.progress import progress_line, resuming
 
 REPORT_SECONDS = 1.0
 """Seconds between two progress reports of a cell."""

@@ -12,9 +12,9 @@ from retouch.cli.load_models import LoadedModel, compared_with
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from retouch.evaluate.compare import EvalSet
     from retouch.evaluate.per_class import ClassRow, JointChange, PerClass
-    from retouch.evaluate.results import Joint
-    from retouch.train.compare import EvalSet
+    from retouch.evaluate.row import Joint
 
 
 @command(EvaluateConfig)
@@ -28,7 +28,7 @@ def evaluate(config: EvaluateConfig) -> None:
     Example: `retouch eval runs/march --data photos --control imagenet`
     """
     with user_errors(), with_ranks(config.model.device) as device:
-        from retouch.train.compare import compare
+        from retouch.evaluate.compare import compare
 
         loaded = config.model.load(device=device)
         against = config.output.against

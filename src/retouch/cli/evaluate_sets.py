@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from retouch.cli.evaluate_config import DataOptions
     from retouch.cli.load_models import LoadedModel
     from retouch.data import Images
-    from retouch.train.compare import EvalSet
+    from retouch.evaluate.compare import EvalSet
 
 
 def eval_sets(loaded: "LoadedModel", options: "DataOptions") -> "list[EvalSet]":
     """The images that were named, or those that the run stored; then the control set."""
-    from retouch.train.compare import EvalSet
+    from retouch.evaluate.compare import EvalSet
 
     decoded = partial(
         decode,
@@ -65,7 +65,8 @@ def _stored_images(loaded: "LoadedModel") -> "EvalSet | None":
 
 
 def _eval_set(loaded: "LoadedModel", images: "Images", has_test_part: bool) -> "EvalSet":
-    from retouch.train.compare import EvalSet, eval_set_of_run
+    from retouch.evaluate.compare import EvalSet
+    from retouch.train.compare_run import eval_set_of_run
 
     run = loaded.run
     if run is None:

@@ -113,7 +113,8 @@ def _weights_per_rank(plan: Plan) -> str:
 def _callback(config: LearnConfig, plan: Plan) -> "Callback":
     """Progress on the terminal, and the loggers that were asked for; on rank 0 alone."""
     from retouch.distributed import collectives
-    from retouch.train.callbacks import Callback, CallbackList, progress_callback
+    from retouch.train.callbacks import Callback, CallbackList
+    from retouch.train.progress import progress_callback
 
     if not collectives.is_rank0():
         return Callback()

@@ -13,8 +13,8 @@ from retouch.plural import count
 
 if TYPE_CHECKING:
     from retouch.clip import Preprocess
+    from retouch.evaluate.compare import ModelAt
     from retouch.train import OpenRun
-    from retouch.train.compare import ModelAt
 
 
 class ModelOptions(OptionGroup):

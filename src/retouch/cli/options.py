@@ -29,9 +29,7 @@ SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Skip images that cann
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")]
 Precision = Annotated[
     str,
-    typer.Option(
-        help="fp32, bf16, or auto: what suits the machine.", metavar="WHAT"
-    ),
+    typer.Option(help="fp32, bf16, or auto: what suits the machine.", metavar="WHAT"),
 ]
 Compile = Annotated[
     bool | None,

@@ -1,8 +1,9 @@
-"""A CLIP, whichever library it comes from: encode images and texts, tokenize, prepare pixels."""
+"""A CLIP, whichever library it comes from: encode images and texts, tokenize, preprocess images."""
 
+from retouch.clip.dual_encoder import DualEncoder
 from retouch.clip.load import load
 from retouch.clip.losses import Batch, Features
-from retouch.clip.model import Clip, DualEncoder, Tokens
+from retouch.clip.model import Clip, Tokens
 from retouch.clip.preprocess import Preprocess
 
 __all__ = ["Batch", "Clip", "DualEncoder", "Features", "Preprocess", "Tokens", "load"]

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import torch
 
-from retouch.clip.hf import load_hf
+from retouch.clip.hf_load import load_hf
 from retouch.clip.model import Clip
-from retouch.clip.open_clip import (
+from retouch.clip.open_clip_load import (
     is_open_clip_folder,
     load_open_clip,
     load_open_clip_folder,
@@ -24,17 +24,18 @@ def load(
 ) -> Clip:
     """Load a CLIP, whichever library it comes from.
 
-    Weights that are missing are an error. Weights stored in 16 bits are loaded as float32, because
-    training moves them by less than 16 bits can represent.
+    Missing weights are an error. Weights stored in 16 bits are loaded as float32, because training
+    changes them by less than 16 bits can represent.
 
     Args:
         name: A folder of either library, a hub id of transformers (`openai/clip-vit-base-patch16`),
-            `open_clip:NAME/TAG`, `open_clip:NAME@FILE.safetensors`, `builtin` for the small model
-            that comes with the package, or `FILE.py:FUNCTION`, which is run.
-        device: Where to load it, such as `cpu` or `cuda`.
+            `open_clip:NAME/TAG`, `open_clip:NAME@FILE.safetensors`, `builtin` (the small model that
+            comes with the package), or `FILE.py:FUNCTION`, which is executed (see
+            `clip.user_model`).
+        device: As torch names it, or `auto` for the first GPU, if there is one.
         random_weights: Initialize the model at random instead of loading weights.
-        light: For inference only: load a plain CLIP in a folder without its library, which takes
-            seconds to import.
+        light: For inference only: load a plain CLIP folder without importing transformers, which
+            takes seconds (see `clip.fast.light`).
     """
     if not isinstance(name, str | Path):
         raise UserError(
@@ -46,10 +47,12 @@ def load(
     clip: Clip
     if names_code(name):
         if random_weights:
-            raise UserError(f"--random-weights says nothing to {name}, which makes its own weights")
+            raise UserError(
+                f"random weights cannot be requested for {name}, which makes its own weights"
+            )
         return load_user_model(name).to(target)
-    if light and not random_weights and (plain := _light(name)):
-        return plain.to(target)
+    if light and not random_weights and (light_clip := _load_light(name)):
+        return light_clip.to(target)
     if name == "builtin":
         clip = load_hf(str(BUILTIN), random_weights=random_weights)
         clip.name = "builtin"
@@ -60,11 +63,11 @@ def load(
     else:
         clip = load_hf(name, random_weights=random_weights)
     if not random_weights:
-        load_prompts(clip, _folder(name))
+        load_prompts(clip, _model_folder(name))
     return clip.to(target)
 
 
-def _light(name: str) -> Clip | None:
+def _load_light(name: str) -> Clip | None:
     from retouch.clip.fast.light import load_light
 
     folder = Path(str(BUILTIN)) if name == "builtin" else Path(name)
@@ -83,8 +86,8 @@ def check_name(name: str) -> None:
     raise UserError(f"there is no folder {name}; give a model's folder, a hub id or 'builtin'")
 
 
-def _folder(name: str) -> Path:
-    """Where the model's files lie, if it came from files that were named."""
+def _model_folder(name: str) -> Path:
+    """The folder of a model's files, which may hold prompts too."""
     file = name.partition("@")[2] if name.startswith("open_clip:") else ""
     return Path(file).parent if file else Path(name)
 
@@ -96,10 +99,11 @@ def resolve_device(name: str) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise UserError(f"{name!r} is no device; say auto, cpu, cuda or cuda:1") from None
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        there = torch.cuda.device_count()
-        raise UserError(f"there is no {name}: torch finds {there} GPUs here; say cpu or another")
+        raise UserError(f"unknown device {name!r}; use auto, cpu, cuda or cuda:1") from None
+    if device.type == "cuda" and (device.index or 0) >= (count := torch.cuda.device_count()):
+        raise UserError(
+            f"there is no {name}: torch finds {count} GPUs on this machine; use another, or cpu"
+        )
     return device
 
 

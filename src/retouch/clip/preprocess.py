@@ -1,7 +1,8 @@
-"""From a picture to the numbers that a CLIP's visual tower takes.
+"""From an image to the tensor that a CLIP's visual tower takes.
 
-Two steps, because the first is slow and done once, the second is quick and done on the device:
-`prepare` resizes and crops to 8-bit pixels, `normalize` scales those to the model's range.
+There are two steps, because the first is slow and done once (its result is cached), while the
+second is fast and done on the device: `prepare` resizes and crops to 8-bit pixels, `normalize`
+scales those to the model's range.
 """
 
 from collections.abc import Callable, Mapping
@@ -24,35 +25,37 @@ OPENAI_STD = (0.26862954, 0.26130258, 0.27577711)
 
 Uint8 = NDArray[np.uint8]
 
+NormalizeFn = Callable[[Tensor, Tensor, Tensor], Tensor]
 
-Scale = Callable[[Tensor, Tensor, Tensor], Tensor]
 
+def normalize_pixels(pixels: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+    """Scale 8-bit pixels [B, H, W, 3] to floats [B, 3, H, W].
 
-def scaled(pixels: Tensor, mean: Tensor, std: Tensor) -> Tensor:
-    """In place: a new tensor for each step would take twice the time."""
+    Works in place: a new tensor for each operation would double the time.
+    """
     floats = pixels.permute(0, 3, 1, 2).to(torch.float32, copy=True)
     return floats.div_(255).sub_(mean).div_(std)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Preprocess:
-    """How a model wants its images. The result equals the model's own library up to rounding."""
+    """How a model's images are prepared; equal to its own library's result up to rounding."""
 
     size: tuple[int, int]
-    """Height and width that the model sees."""
+    """Height and width of the model's input."""
     shortest: int | None = None
-    """Resize the shorter side to this and crop the middle; None squashes to `size`."""
+    """Resize the shorter side to this and crop the center; None resizes to `size` directly."""
     mean: tuple[float, float, float] = OPENAI_MEAN
     """Mean of each color channel, for values from 0 to 1."""
     std: tuple[float, float, float] = OPENAI_STD
     """Standard deviation of each color channel, for values from 0 to 1."""
     resample: Image.Resampling = Image.Resampling.BICUBIC
-    """The filter that resizes."""
+    """The filter used for resizing."""
     odd_pixel: Literal["floor", "round"] = "floor"
-    """Of an odd number of pixels to crop, transformers floors the half, torchvision rounds it."""
+    """Half of an odd margin: transformers floors it when cropping, torchvision rounds it."""
 
     def __post_init__(self) -> None:
-        for name, right, wanted in (
+        for name, valid, expected in (
             ("size", _are(_is_count, self.size, 2), "a height and a width in pixels"),
             ("shortest", self.shortest is None or _is_count(self.shortest), "pixels, or None"),
             ("mean", _are(_is_finite, self.mean, 3), "three numbers"),
@@ -60,54 +63,55 @@ class Preprocess:
             ("resample", isinstance(self.resample, Image.Resampling), "an Image.Resampling"),
             ("odd_pixel", self.odd_pixel in ("floor", "round"), "'floor' or 'round'"),
         ):
-            if not right:
+            if not valid:
                 value = getattr(self, name)
-                raise UserError(f"pixels with {name}={value!r} cannot be made; give {wanted}")
+                raise UserError(f"invalid preprocessing: {name}={value!r}; give {expected}")
 
     @property
     def transform(self) -> str:
-        """What `prepare` does, in a word that can be part of a file's name."""
-        how = "squash" if self.shortest is None else f"short{self.shortest}-{self.odd_pixel}"
-        return f"{self.size[0]}x{self.size[1]}-{how}-{self.resample.name.lower()}"
+        """What `prepare` does, as a short string that can be part of a file name."""
+        mode = "squash" if self.shortest is None else f"short{self.shortest}-{self.odd_pixel}"
+        return f"{self.size[0]}x{self.size[1]}-{mode}-{self.resample.name.lower()}"
 
-    def prepare(self, picture: Image.Image) -> Uint8:
-        """Resize and crop a picture to [height, width, 3].
+    def prepare(self, image: Image.Image) -> Uint8:
+        """Resize and crop an image to [height, width, 3].
 
         Args:
-            picture: An RGB picture of any size.
+            image: An image of any size and mode.
         """
-        if picture.mode != "RGB":
-            picture = picture.convert("RGB")
+        if image.mode != "RGB":
+            image = image.convert("RGB")
         if self.shortest is None:
-            if picture.size != self.size[::-1]:
-                picture = picture.resize(self.size[::-1], self.resample)
-            return np.asarray(picture)
-        short = min(picture.size)
-        wide, high = (int(self.shortest * side / short) for side in picture.size)
-        if (wide, high) != picture.size:
-            picture = picture.resize((wide, high), self.resample)
-        return self._middle(np.asarray(picture))
+            if image.size != self.size[::-1]:
+                image = image.resize(self.size[::-1], self.resample)
+            return np.asarray(image)
+        short = min(image.size)
+        width, height = (int(self.shortest * side / short) for side in image.size)
+        if (width, height) != image.size:
+            image = image.resize((width, height), self.resample)
+        return self._center_crop(np.asarray(image))
 
-    def _middle(self, picture: Uint8) -> Uint8:
-        spare = [have - want for have, want in zip(picture.shape, self.size, strict=False)]
-        if min(spare) < 0:
+    def _center_crop(self, image: Uint8) -> Uint8:
+        margins = [have - want for have, want in zip(image.shape, self.size, strict=False)]
+        if min(margins) < 0:
             raise UserError(
-                f"a picture resized to {picture.shape[1]}×{picture.shape[0]} is smaller than the "
-                f"{self.size[1]}×{self.size[0]} that the model crops; its settings clash"
+                f"an image resized to {image.shape[1]}×{image.shape[0]} is smaller than the "
+                f"{self.size[1]}×{self.size[0]} that the model crops; check the model's "
+                "preprocessing settings"
             )
-        top, left = (round(s / 2) if self.odd_pixel == "round" else s // 2 for s in spare)
-        return picture[top : top + self.size[0], left : left + self.size[1]]
+        top, left = (round(m / 2) if self.odd_pixel == "round" else m // 2 for m in margins)
+        return image[top : top + self.size[0], left : left + self.size[1]]
 
-    def normalize(self, pixels: Tensor, scale: Scale = scaled) -> Tensor:
-        """Normalize pixels: [B, height, width, 3] of 8 bits to [B, 3, height, width] of floats.
+    def normalize(self, pixels: Tensor, normalize_fn: NormalizeFn = normalize_pixels) -> Tensor:
+        """Scale 8-bit pixels [B, height, width, 3] to floats [B, 3, height, width].
 
         Args:
-            pixels: 8-bit pixels [B, H, W, 3].
-            scale: Computes the normalization from pixels, mean and standard deviation. Compiled
-                towers bring their own.
+            pixels: 8-bit pixels [B, height, width, 3].
+            normalize_fn: Computes the result from pixels, mean and standard deviation; compiled
+                towers pass a compiled version.
         """
-        mean, std = (_there(numbers, pixels.device) for numbers in (self.mean, self.std))
-        return scale(pixels, mean, std)
+        mean, std = (_on_device(values, pixels.device) for values in (self.mean, self.std))
+        return normalize_fn(pixels, mean, std)
 
     @classmethod
     def from_processor(cls, settings: Mapping[str, Any], image_size: int) -> "Preprocess":
@@ -115,10 +119,10 @@ class Preprocess:
 
         Args:
             settings: The settings by name.
-            image_size: The size that the model expects, where the settings say none.
+            image_size: The size that the model expects, used where the settings give none.
         """
         if not isinstance(settings, Mapping):
-            raise UserError(f"preprocessor settings are names and values, not {settings!r:.60}")
+            raise UserError(f"preprocessor settings must be a JSON object, not {settings!r:.60}")
         size = settings.get("size", image_size)
         size = {"shortest_edge": size} if isinstance(size, int) else size
         crop = settings.get("crop_size", image_size)
@@ -130,8 +134,8 @@ class Preprocess:
         }
         if not isinstance(size, Mapping) or not isinstance(crop, Mapping):
             raise UserError(
-                f"size {size!r} and crop_size {crop!r} must each be a number of pixels, or numbers "
-                "by the names shortest_edge, height and width"
+                f"size {size!r} and crop_size {crop!r} must each be a number of pixels, or an "
+                "object with shortest_edge, or with height and width"
             )
         if "shortest_edge" in size and settings.get("do_center_crop", True):
             target = (crop["height"], crop["width"])
@@ -139,13 +143,13 @@ class Preprocess:
         if "height" in size:
             return cls(size=(size["height"], size["width"]), **common)
         raise UserError(
-            f"preprocessor settings with size {size} and no centre crop give pictures of varying "
-            "size; set do_center_crop, or size to a height and a width"
+            f"preprocessor settings with size {size} and no center crop give images of varying "
+            "size; set do_center_crop, or set size to a height and a width"
         )
 
 
-def _are(right: Callable[[object], bool], values: object, count: int) -> bool:
-    return isinstance(values, tuple) and len(values) == count and all(map(right, values))
+def _are(is_valid: Callable[[object], bool], values: object, count: int) -> bool:
+    return isinstance(values, tuple) and len(values) == count and all(map(is_valid, values))
 
 
 def _is_count(value: object) -> bool:
@@ -157,6 +161,6 @@ def _is_finite(value: object) -> bool:
 
 
 @cache
-def _there(numbers: tuple[float, ...], device: torch.device) -> Tensor:
-    """Sent once: a GPU would wait for it every time."""
-    return torch.tensor(numbers, device=device).view(3, 1, 1)
+def _on_device(values: tuple[float, ...], device: torch.device) -> Tensor:
+    """Copied to the device once: a GPU would synchronize on every copy."""
+    return torch.tensor(values, device=device).view(3, 1, 1)

@@ -1,43 +1,63 @@
-"""Loading a model runs no code from its files: no modules of its own, no pickles, no questions.
+"""Loading a model runs no code from its files, neither Python nor pickles, and never asks to.
 
-transformers offers to run Python that lies beside the weights, and both libraries read pickled
-weights where a config or an index leads to them. Here both are shut.
+transformers offers to run Python files that come with the weights, and both libraries read pickled
+weights if a config or an index names them. Both are blocked here.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
 
-from retouch.errors import UserError
+from retouch.errors import UserError, message_of
+from retouch.files import DISK_FULL_ERRORS
 
-INDEX = "model.safetensors.index.json"
-NO_CODE = (
-    "it brings Python code of its own (auto_map), which retouch never runs. If you trust it, load "
-    "it yourself and wrap its encoders in retouch.DualEncoder"
+WEIGHTS_INDEX = "model.safetensors.index.json"
+NO_REMOTE_CODE = (
+    "it comes with Python code of its own (auto_map), which retouch never runs. If you trust it, "
+    "load it yourself and wrap its encoders in retouch.DualEncoder"
 )
 
 
 @contextmanager
-def no_code(source: str) -> Iterator[None]:
-    """While `source` is loaded, transformers imports no module of its own, and torch no pickle.
+def explain_errors(source: str, explain: Callable[[str], str]) -> Iterator[None]:
+    """Turn a library's error while loading `source` into a `UserError`.
+
+    `explain` gets the error's message and returns the sentence that the user reads. An error about
+    a full disk is passed on as it is.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:  # a damaged file can fail anywhere in the library
+        if isinstance(error, OSError) and error.errno in DISK_FULL_ERRORS:
+            raise
+        if "trust_remote_code" in str(error):
+            raise UserError(f"{source} could not be loaded: {NO_REMOTE_CODE}") from error
+        raise UserError(explain(message_of(error))) from error
+
+
+@contextmanager
+def block_remote_code(source: str) -> Iterator[None]:
+    """While `source` is loaded, transformers imports none of its modules, and torch no pickle.
 
     `trust_remote_code=False` is not enough: open_clip calls transformers without it, and passes on
-    what a folder's own config asks for.
+    what the config in a folder requests.
     """
     from transformers import dynamic_module_utils as modules
 
     def refuse_module(*_: object, **__: object) -> NoReturn:
-        raise UserError(f"{source} cannot be loaded: {NO_CODE}")
+        raise UserError(f"{source} could not be loaded: {NO_REMOTE_CODE}")
 
     def refuse_pickle(file: object = "", *_: object, **__: object) -> NoReturn:
         name = Path(file).name if isinstance(file, str | Path) else "a file"
         raise UserError(
-            f"{source} cannot be loaded: {name} holds pickled weights, which can run code when "
-            "they are read; take weights in safetensors files"
+            f"{source} could not be loaded: {name} holds pickled weights, which can run code when "
+            "they are read; use weights in safetensors files"
         )
 
     with ExitStack() as patches:
@@ -62,18 +82,19 @@ def _patched(target: Any, name: str, replacement: object) -> Iterator[None]:
 
 
 def check_config(source: str, config: Mapping[str, Any], types: Mapping[str, str]) -> None:
-    """Refuse a config.json that names another type of model, or code or weights from elsewhere."""
-    kind = config.get("model_type")
-    if kind is None and "auto_map" not in config:
+    """Refuse a config.json with an unknown model type, or with code or weights from elsewhere."""
+    model_type = config.get("model_type")
+    if model_type is None and "auto_map" not in config:
         raise UserError(
-            f"{source} could not be loaded: config.json is missing there, or names no model_type. "
-            "A folder needs config.json, model.safetensors and its tokenizer's files"
+            f"{source} could not be loaded: config.json is missing, or has no model_type. A folder "
+            "needs config.json, model.safetensors and its tokenizer's files"
         )
-    if not isinstance(kind, str) or kind not in types:
-        other = f"and {NO_CODE}" if "auto_map" in config else "wrap others in retouch.DualEncoder"
+    if not isinstance(model_type, str) or model_type not in types:
+        has_code = "auto_map" in config
+        remedy = f"and {NO_REMOTE_CODE}" if has_code else "wrap others in retouch.DualEncoder"
         raise UserError(
-            f"{source} is a model of type {kind!r}. retouch loads {' and '.join(types)} from "
-            f"transformers; {other}"
+            f"{source} is a model of type {model_type!r}. retouch loads {' and '.join(types)} from "
+            f"transformers; {remedy}"
         )
     for attention in _entries(config, ("attn_implementation", "_attn_implementation")):
         if isinstance(attention, str) and "/" in attention:
@@ -82,15 +103,16 @@ def check_config(source: str, config: Mapping[str, Any], types: Mapping[str, str
                 "from the hub; remove that entry"
             )
     weights = config.get("transformers_weights")
-    if weights is not None and not _is_plain(weights, (".safetensors", ".safetensors.index.json")):
+    suffixes = (".safetensors", ".safetensors.index.json")
+    if weights is not None and not _is_file_name(weights, suffixes):
         raise UserError(
-            f"the config.json of {source} names the weights {weights!r}; retouch reads safetensors "
-            "files that lie beside it, and nothing else"
+            f"the config.json of {source} names the weights {weights!r}; retouch reads only "
+            "safetensors files in the same folder"
         )
 
 
 def _entries(config: object, names: tuple[str, ...]) -> Iterator[object]:
-    """The values of these keys, in the config itself and in those of its towers."""
+    """The values of these keys, in the config and in the nested configs of its towers."""
     if isinstance(config, Mapping):
         for key, value in config.items():
             if key in names:
@@ -99,20 +121,20 @@ def _entries(config: object, names: tuple[str, ...]) -> Iterator[object]:
 
 
 def check_weights(source: str, config: Mapping[str, Any], options: Mapping[str, Any]) -> None:
-    """Refuse an index that leads to anything but safetensors files beside it, and adapters."""
+    """Refuse adapters, and an index that names anything but safetensors files in its folder."""
     if find_file(source, "adapter_config.json", options):
         raise UserError(
-            f"{source} holds an adapter (adapter_config.json) that changes another model; merge it "
-            "into that model first: peft's `merge_and_unload()`, then `save_pretrained(FOLDER)`"
+            f"{source} holds an adapter for another model (adapter_config.json); merge it into "
+            "that model first: peft's `merge_and_unload()`, then `save_pretrained(FOLDER)`"
         )
     explicit = config.get("transformers_weights")
-    name = explicit if explicit and explicit.endswith(".json") else INDEX
+    name = explicit if explicit and explicit.endswith(".json") else WEIGHTS_INDEX
     if (explicit is None or explicit == name) and (path := find_file(source, name, options)):
         _check_index(source, Path(path))
 
 
 def find_file(source: str, name: str, options: Mapping[str, Any]) -> str | None:
-    """Where a file of a model lies, be it a folder or a name on the hub; None if it has none."""
+    """The path of a model's file, in its folder or in the hub's cache; None if it has none."""
     from transformers.utils import cached_file
 
     missing = ("gated_repo", "missing_entries", "connection_errors")
@@ -127,15 +149,15 @@ def _check_index(source: str, file: Path) -> None:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise UserError(f"{source}: {file.name} is damaged; take another copy of it") from None
     if not names:
-        raise UserError(f"{source}: {file.name} names no weights; take another copy of it")
+        raise UserError(f"{source}: {file.name} lists no weights; take another copy of it")
     for name in names:
-        if not _is_plain(name, (".safetensors",)):
+        if not _is_file_name(name, (".safetensors",)):
             raise UserError(
-                f"{source}: {file.name} names the weights {name!r}; retouch reads safetensors "
-                "files that lie beside it, and nothing else"
+                f"{source}: {file.name} names the weights {name!r}; retouch reads only safetensors "
+                "files in the same folder"
             )
 
 
-def _is_plain(name: object, suffixes: tuple[str, ...]) -> bool:
-    """A file's name without any folder."""
+def _is_file_name(name: object, suffixes: tuple[str, ...]) -> bool:
+    """Whether it is the name of a file with such a suffix, without any folder."""
     return isinstance(name, str) and name.endswith(suffixes) and not set(name) & set("/\\\0")

@@ -1,15 +1,15 @@
-"""Learned prompts inside a CLIP's visual tower, chosen for each image by what it shows.
+"""Learned prompts inside a CLIP's visual tower, selected for each image by its content.
 
-Prompts are the one thing here that makes a model larger: they live in it as `model.prompts`, so
-that deltas, fingerprints and checkpoints know them as they know all other weights. The tower runs
-twice: once as it is, to ask what the image shows (the query), then with the prompts whose keys are
-nearest to that. Until a task is learned they have no part in anything.
+Prompts are the one thing here that adds parameters to a model: they live in it as `model.prompts`,
+so that deltas, fingerprints and checkpoints treat them like all other weights. The tower runs
+twice: once without prompts, whose output is the query, then with the prompts whose keys are nearest
+to the query. Until a task has begun, prompts have no effect.
 
-B: images, T: tokens, W: width of the tower, L: length of a prompt.
+`clip.pool_prompts` (L2P) and `clip.expert_prompts` (DualPrompt) are the two kinds.
+
+B: images, N: prompts per image, W: width of the tower.
 """
 
-from collections.abc import Sequence
-from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,16 +18,16 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from retouch.clip.model import Clip
-from retouch.clip.vit_adapter import ViTAdapter, attend
+from retouch.clip.vit_adapter import ViTAdapter
 from retouch.distributed import collectives
-from retouch.errors import UserError
 from retouch.random_streams import RandomStream
 
-NAME = "prompts"
+PROMPTS = "prompts"
+"""The name of the prompts as a submodule of the model."""
 
 
 class VisualPrompts(nn.Module):
-    """What two methods share: the query, the hooks in the tower, and what the key loss needs."""
+    """What both kinds share: the query, the hooks in the tower, and the matching loss."""
 
     kind: ClassVar[str]
     learned: Tensor
@@ -35,250 +35,137 @@ class VisualPrompts(nn.Module):
     def __init__(self, **shape: Any) -> None:
         super().__init__()
         self.shape = shape
-        """What it was made with, to make it again."""
+        """The arguments it was constructed with, stored to construct it again."""
         self.register_buffer("learned", torch.zeros((), dtype=torch.int64))
         self.task: int | None = None
         """The task that is being learned, counted over the model's whole life."""
-        self._heard: list[Tensor] | None = None
-        self._query: Tensor | None = None
-        self._asking = False
+        self._queries: list[Tensor] | None = None
+        self._last_query: Tensor | None = None
+        self._querying = False
         self._handles: list[Any] = []
 
-    # What each kind answers.
+    # What each kind implements.
 
-    def place(self, tower: ViTAdapter) -> None:
-        """Hook into the tower."""
+    def register_prompt_hooks(self, tower: ViTAdapter) -> None:
+        """Hook into the places of the tower where prompts are inserted."""
         raise NotImplementedError
 
-    def choose(self, query: Tensor) -> Tensor:
-        """Which prompts these images get: their numbers [B, N]."""
+    def select(self, query: Tensor) -> Tensor:
+        """The indices of the prompts for each image [B, N]."""
         raise NotImplementedError
 
-    def use(self, chosen: Tensor | None) -> None:
-        """Take these in the pass that follows; None: none."""
+    def activate(self, index: Tensor | None) -> None:
+        """Insert the selected prompts in the next forward pass; None: no prompts."""
         raise NotImplementedError
 
-    def distance(self, query: Tensor, new: int) -> Tensor:
-        """How far images are from the keys they chose; the first `new` are the task's own."""
+    def matching_loss(self, query: Tensor, new: int) -> Tensor:
+        """The distance of queries to their selected keys; the first `new` are the task's images."""
         raise NotImplementedError
 
-    def moving(self, task: int) -> list[str]:
+    def trainable_names(self, task: int) -> list[str]:
         """The names of the parameters that this task trains."""
         raise NotImplementedError
 
-    # A task.
+    # The life of a task.
 
-    def study(self, task: int) -> None:
-        """From now on the prompts of this task are in use."""
+    def begin_task(self, task: int) -> None:
+        """Use this task's prompts from now on."""
         self.task = task
 
-    def listen(self) -> None:
-        """Remember queries for `pull`."""
-        self._heard = []
+    def record_queries(self) -> None:
+        """Keep the queries of forward passes for `batch_matching_loss`."""
+        self._queries = []
 
-    def rest(self) -> None:
-        """The task is over, or given up."""
-        self.task = self._heard = None
+    def end_task(self) -> None:
+        """The task has ended, completed or not."""
+        self.task = self._queries = None
 
-    def settle(self) -> None:
-        """The task is learned."""
+    def complete_task(self) -> None:
+        """Count the task as learned, and end it."""
         if self.task is not None:
             self.learned.fill_(self.task + 1)
-        self.rest()
+        self.end_task()
 
-    def pull(self, images: int, new: int) -> Tensor:
-        """The mean distance between images and their keys, with the keys' gradient.
+    def batch_matching_loss(self, num_images: int, new: int) -> Tensor:
+        """`matching_loss` of the batch that was encoded last, with the gradient of the keys.
 
-        A query has no gradient, so those of the latest passes do, whether these took the batch
-        whole or in chunks, with or without a graph. Of several processes, each heard its own.
+        Queries carry no gradient, so those recorded in the latest passes serve, whether the batch
+        was encoded whole or in chunks, with or without a graph. Each rank recorded its own images.
         """
-        assert self._heard is not None
-        heard, part = torch.cat(self._heard), collectives.rank_slice(images)
-        own = heard[len(heard) - (part.stop - part.start) :]
-        assert len(own) == part.stop - part.start, "the batch went through the tower"
-        self._heard.clear()
-        return self.distance(collectives.gather(own, images), new)
+        assert self._queries is not None
+        recorded, part = torch.cat(self._queries), collectives.rank_slice(num_images)
+        local = recorded[len(recorded) - (part.stop - part.start) :]
+        assert len(local) == part.stop - part.start, "the batch was encoded"
+        self._queries.clear()
+        return self.matching_loss(collectives.gather(local, num_images), new)
 
-    # The two passes of an image.
+    # The two forward passes of an image.
 
-    def attach(self, tower: ViTAdapter) -> None:
-        hooks = self._handles
-        hooks.append(tower.module.register_forward_pre_hook(self._enter, with_kwargs=True))
-        hooks.append(tower.module.register_forward_hook(self._leave, always_call=True))
-        hooks.append(tower.post_norm.register_forward_hook(self._overhear))
-        self.place(tower)
+    def register_hooks(self, tower: ViTAdapter) -> None:
+        handles = self._handles
+        handles.append(tower.module.register_forward_pre_hook(self._run_query, with_kwargs=True))
+        handles.append(tower.module.register_forward_hook(self._deactivate, always_call=True))
+        handles.append(tower.post_norm.register_forward_hook(self._capture_query))
+        self.register_prompt_hooks(tower)
 
-    def remove(self, tower: ViTAdapter) -> None:
+    def remove_hooks(self, tower: ViTAdapter) -> None:
         for handle in self._handles:
             handle.remove()
         for attention in tower.attentions:
             vars(attention).pop("forward", None)
 
-    def _enter(self, tower: nn.Module, args: Any, kwargs: Any) -> None:
-        if self._asking or (self.task is None and self.learned == 0):
+    def _run_query(self, tower: nn.Module, args: Any, kwargs: Any) -> None:
+        """Before the tower's forward pass: run it without prompts, then select prompts."""
+        if self._querying or (self.task is None and self.learned == 0):
             return
-        self._asking = True
+        self._querying = True
         try:
             with torch.no_grad():
                 tower(*args, **kwargs)
         finally:
-            self._asking = False
-        query, self._query = self._query, None
+            self._querying = False
+        query, self._last_query = self._last_query, None
         assert query is not None
-        if self._heard is not None:
-            self._heard.append(query)
+        if self._queries is not None:
+            self._queries.append(query)
         with torch.autocast(query.device.type, enabled=False):
-            self.use(self.choose(query))
+            self.activate(self.select(query))
 
-    def _leave(self, tower: nn.Module, args: Any, output: Any) -> None:
-        if not self._asking:
-            self.use(None)
+    def _deactivate(self, tower: nn.Module, args: Any, output: Any) -> None:
+        if not self._querying:
+            self.activate(None)
 
-    def _overhear(self, norm: nn.Module, args: Any, output: Tensor) -> None:
-        """The pooled state, before the projection: that one moves, and a query should not."""
-        if self._asking:
-            self._query = (output if output.ndim == 2 else output[:, 0]).detach().float()
-
-
-class PoolPrompts(VisualPrompts):
-    """L2P: a pool of prompts; the nearest few join an image's patches as further tokens."""
-
-    kind = "l2p"
-
-    def __init__(self, *, width: int, pool: int, length: int, top: int, seed: int = 0) -> None:
-        super().__init__(width=width, pool=pool, length=length, top=top)
-        rng = np.random.default_rng([seed, RandomStream.PROMPT_INIT])
-        self.pool = _fresh(rng, pool, length, width)
-        self.keys = _fresh(rng, pool, width)
-        self._top = top
-        self._tokens: Tensor | None = None
-
-    def place(self, tower: ViTAdapter) -> None:
-        self._handles.append(tower.pre_norm.register_forward_pre_hook(self._insert))
-
-    def choose(self, query: Tensor) -> Tensor:
-        return _cosine(query, self.keys).topk(self._top).indices
-
-    def use(self, chosen: Tensor | None) -> None:
-        self._tokens = None if chosen is None else self.pool[chosen].flatten(1, 2)  # [B, N·L, W]
-
-    def distance(self, query: Tensor, new: int) -> Tensor:
-        near = _cosine(query, self.keys)
-        return (1 - near.gather(1, near.topk(self._top).indices)).sum(dim=1).mean()
-
-    def moving(self, task: int) -> list[str]:
-        return ["pool", "keys"]
-
-    def _insert(self, norm: nn.Module, args: tuple[Tensor]) -> tuple[Tensor] | None:
-        """Behind the class token, whose place the tower reads; order means nothing to the rest."""
-        if self._tokens is None:
-            return None
-        tokens = args[0]
-        return (torch.cat([tokens[:, :1], self._tokens.to(tokens.dtype), tokens[:, 1:]], dim=1),)
+    def _capture_query(self, norm: nn.Module, args: Any, output: Tensor) -> None:
+        """The pooled output before the projection, which is trained: a query should not change."""
+        if self._querying:
+            self._last_query = (output if output.ndim == 2 else output[:, 0]).detach().float()
 
 
-class ExpertPrompts(VisualPrompts):
-    """DualPrompt: general prefixes for all, and those of an expert, one for each task."""
-
-    kind = "dualprompt"
-
-    def __init__(
-        self,
-        *,
-        width: int,
-        tasks: int,
-        general: Sequence[int],
-        general_length: int,
-        expert: Sequence[int],
-        expert_length: int,
-        seed: int = 0,
-    ) -> None:
-        layers = {"general": list(general), "expert": list(expert)}
-        lengths = {"general_length": general_length, "expert_length": expert_length}
-        super().__init__(width=width, tasks=tasks, **layers, **lengths)
-        rng = np.random.default_rng([seed, RandomStream.PROMPT_INIT])
-        self._layers = layers
-        self.general = _fresh(rng, len(general), 2, general_length, width)
-        each = [
-            (_fresh(rng, len(expert), 2, expert_length, width), _fresh(rng, width))
-            for _ in range(tasks)
-        ]
-        self.experts = nn.ParameterList([prefix for prefix, _ in each])
-        self.keys = nn.ParameterList([key for _, key in each])
-        self._prefixes: dict[int, Tensor] = {}  # by layer, [2, B, L, W]: keys and values
-
-    def place(self, tower: ViTAdapter) -> None:
-        for layer in (*self._layers["general"], *self._layers["expert"]):
-            attention = tower.attentions[layer - 1]
-            vars(attention)["forward"] = partial(self._attend, attention, layer)
-
-    def choose(self, query: Tensor) -> Tensor:
-        if self.task is not None:
-            return torch.full((len(query), 1), self.task, device=query.device)
-        known = torch.stack(list(self.keys)[: int(self.learned)])
-        return _cosine(query, known).argmax(dim=1, keepdim=True)
-
-    def use(self, chosen: Tensor | None) -> None:
-        self._prefixes = {}
-        if chosen is None:
-            return
-        for layer, prefix in zip(self._layers["general"], self.general, strict=True):
-            self._prefixes[layer] = prefix[:, None].expand(-1, len(chosen), -1, -1)
-        for layer, prefix in zip(self._layers["expert"], self._of_experts(chosen), strict=True):
-            self._prefixes[layer] = prefix
-
-    def _of_experts(self, chosen: Tensor) -> Tensor:
-        """Prefixes of the chosen experts [layers, 2, B, L, W]."""
-        if self.task is not None:  # all the same: the other experts stay out of the graph
-            own: Tensor = self.experts[self.task]
-            return own[:, :, None].expand(-1, -1, len(chosen), -1, -1)
-        known = torch.stack(list(self.experts)[: int(self.learned)], dim=2)
-        return known.index_select(2, chosen[:, 0])
-
-    def distance(self, query: Tensor, new: int) -> Tensor:
-        assert self.task is not None
-        return (1 - _cosine(query[:new], self.keys[self.task][None])).sum(dim=1).mean()
-
-    def moving(self, task: int) -> list[str]:
-        tasks = len(self.experts)
-        if task >= tasks:
-            raise UserError(
-                f"task {task + 1} needs an expert of its own, and there is room for "
-                f"{tasks}: set update.tasks={task + 1} or more, before the first task"
-            )
-        return ["general", f"experts.{task}", f"keys.{task}"]
-
-    def _attend(self, attention: Any, layer: int, *args: Any, **kwargs: Any) -> Any:
-        """The library's own attention, or the same with a prefix before its keys and values."""
-        prefix = self._prefixes.get(layer)
-        if prefix is None:
-            return type(attention).forward(attention, *args, **kwargs)
-        tokens = args[0] if args else kwargs["hidden_states"]
-        return attend(attention, tokens, prefix), None
+def initial_rng(seed: int) -> np.random.Generator:
+    """The random generator of the initial prompts and keys."""
+    return np.random.default_rng([seed, RandomStream.PROMPT_INIT])
 
 
-def _fresh(rng: np.random.Generator, *shape: int) -> nn.Parameter:
-    """Small numbers from 0 to 0.01, as the authors of both methods begin."""
+def initial_values(rng: np.random.Generator, *shape: int) -> nn.Parameter:
+    """Uniform from 0 to 0.01, as the authors of both methods initialize."""
     return nn.Parameter(torch.from_numpy(rng.uniform(0, 0.01, shape).astype(np.float32)))
 
 
-def _cosine(query: Tensor, keys: Tensor) -> Tensor:
+def cosine(query: Tensor, keys: Tensor) -> Tensor:
+    """Cosine similarities [B, keys]."""
     return normalize(query, dim=-1) @ normalize(keys, dim=-1).T
 
 
-KINDS: dict[str, type[VisualPrompts]] = {kind.kind: kind for kind in (PoolPrompts, ExpertPrompts)}
-
-
 def prompts_of(model: nn.Module) -> VisualPrompts | None:
-    """The prompts in this model, if there are any."""
-    found = getattr(model, NAME, None)
-    return found if isinstance(found, VisualPrompts) else None
+    """The prompts of a model, or None if it has none."""
+    prompts = getattr(model, PROMPTS, None)
+    return prompts if isinstance(prompts, VisualPrompts) else None
 
 
 def attach(clip: Clip, prompts: VisualPrompts) -> None:
-    """Put these into the model, in place of any that are there."""
-    tower, old = ViTAdapter(clip), prompts_of(clip.model)
-    if old is not None:
-        old.remove(tower)
-    prompts.attach(tower)
-    clip.model.add_module(NAME, prompts.to(clip.device))
+    """Add prompts to the model, replacing any that it has."""
+    tower, existing = ViTAdapter(clip), prompts_of(clip.model)
+    if existing is not None:
+        existing.remove_hooks(tower)
+    prompts.register_hooks(tower)
+    clip.model.add_module(PROMPTS, prompts.to(clip.device))

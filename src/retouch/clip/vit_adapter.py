@@ -1,4 +1,4 @@
-"""The insides of a CLIP's visual transformer, in transformers or in open_clip, for prompts."""
+"""The parts of a CLIP's visual transformer that prompts hook into, in transformers or open_clip."""
 
 from typing import Any
 
@@ -9,72 +9,75 @@ from torch.nn.functional import linear, scaled_dot_product_attention
 from retouch.clip.model import Clip
 from retouch.errors import UserError
 
-_NAMES = (
+_LAYER_NAMES = (
     ("pre_layrnorm", "post_layernorm", "self_attn"),  # transformers, whose spelling it is
     ("ln_pre", "ln_post", "attn"),  # open_clip
 )
 
 
 class ViTAdapter:
-    """The parts of a visual tower that prompts hook into, in transformers or in open_clip."""
+    """Finds a visual tower's layer norms and attentions, whichever library it comes from."""
 
     def __init__(self, clip: Clip) -> None:
-        self.module, names = _find(clip)
-        pre, post, attention = names
-        self.pre_norm = self.module.get_submodule(pre)
-        self.post_norm = self.module.get_submodule(post)
+        self.module, names = _find_tower(clip)
+        pre_norm, post_norm, attention = names
+        self.pre_norm = self.module.get_submodule(pre_norm)
+        self.post_norm = self.module.get_submodule(post_norm)
         blocks = [clip.model.get_submodule(name) for name in clip.blocks["image"]]
         self.attentions = [block.get_submodule(attention) for block in blocks]
-        odd = [a for a in self.attentions if not (hasattr(a, "q_proj") or _plain(a))]
-        if odd:
-            raise _unfit(clip, f"its attention is a {type(odd[0]).__name__}")
+        unknown = [a for a in self.attentions if not (hasattr(a, "q_proj") or _is_torch_mha(a))]
+        if unknown:
+            raise _unsupported(clip, f"its attention is a {type(unknown[0]).__name__}")
 
     @property
     def width(self) -> int:
         return int(self.post_norm.get_parameter("weight").shape[0])
 
 
-def _find(clip: Clip) -> tuple[nn.Module, tuple[str, str, str]]:
-    inside = clip.image_prefix.rstrip(".")
+def _find_tower(clip: Clip) -> tuple[nn.Module, tuple[str, str, str]]:
+    tower = clip.image_prefix.rstrip(".")
     for name, module in clip.model.named_modules():
-        if name != inside and not name.startswith(f"{inside}."):
+        if name != tower and not name.startswith(f"{tower}."):
             continue
-        for names in _NAMES:
-            if all(hasattr(module, part) for part in names[:2]):
+        for names in _LAYER_NAMES:
+            if all(hasattr(module, layer) for layer in names[:2]):
                 if not _reads_class_token(module):
-                    raise _unfit(clip, "it does not read its class token alone")
+                    raise _unsupported(clip, "its output is not that of the class token alone")
                 return module, names
-    raise _unfit(clip, "it is built in another way")
+    raise _unsupported(clip, "its architecture is unknown")
 
 
 def _reads_class_token(tower: nn.Module) -> bool:
-    plain = getattr(tower, "attn_pool", None) is None
-    return plain and getattr(tower, "pool_type", "tok") == "tok"
+    pooled = getattr(tower, "attn_pool", None) is not None
+    return not pooled and getattr(tower, "pool_type", "tok") == "tok"
 
 
-def _plain(attention: nn.Module) -> bool:
+def _is_torch_mha(attention: nn.Module) -> bool:
     return isinstance(attention, nn.MultiheadAttention) and attention.batch_first
 
 
-def _unfit(clip: Clip, why: str) -> UserError:
+def _unsupported(clip: Clip, reason: str) -> UserError:
     return UserError(
-        f"prompts go into the visual transformers of CLIP, in transformers or open_clip; that of "
-        f"{clip.name} will not do: {why}. Choose another model, or another method"
+        f"prompts need a visual transformer of CLIP, from transformers or open_clip, and that of "
+        f"{clip.name} is not supported: {reason}. Choose another model, or another method"
     )
 
 
 def attend(attention: Any, tokens: Tensor, prefix: Tensor) -> Tensor:
-    """A tower's self-attention, with keys and values [2, B, L, W] before those of its tokens."""
+    """Self-attention with a prefix [2, B, L, W] prepended to its keys and values."""
     if isinstance(attention, nn.MultiheadAttention):
-        found = linear(tokens, attention.in_proj_weight, attention.in_proj_bias).chunk(3, dim=-1)
+        projected = linear(tokens, attention.in_proj_weight, attention.in_proj_bias)
+        queries, keys, values = projected.chunk(3, dim=-1)
     else:
-        found = attention.q_proj(tokens), attention.k_proj(tokens), attention.v_proj(tokens)
-    queries, keys, values = found
+        queries, keys, values = (
+            projection(tokens)
+            for projection in (attention.q_proj, attention.k_proj, attention.v_proj)
+        )
     keys, values = (
-        torch.cat([before.to(own.dtype), own], dim=1)
-        for before, own in zip(prefix, (keys, values), strict=True)
+        torch.cat([prompt.to(rows.dtype), rows], dim=1)
+        for prompt, rows in zip(prefix, (keys, values), strict=True)
     )
-    split = (x.unflatten(-1, (attention.num_heads, -1)) for x in (queries, keys, values))
-    out: Tensor = scaled_dot_product_attention(*(x.transpose(1, 2) for x in split))
-    projected: Tensor = attention.out_proj(out.transpose(1, 2).flatten(2))
-    return projected
+    heads = (x.unflatten(-1, (attention.num_heads, -1)) for x in (queries, keys, values))
+    attended: Tensor = scaled_dot_product_attention(*(x.transpose(1, 2) for x in heads))
+    output: Tensor = attention.out_proj(attended.transpose(1, 2).flatten(2))
+    return output

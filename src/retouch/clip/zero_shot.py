@@ -1,4 +1,4 @@
-"""From class names to text features: prompts, and ensembles of them."""
+"""From class names to text features: prompts, and ensembles of prompts."""
 
 from collections.abc import Iterator, Sequence
 
@@ -6,86 +6,91 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from retouch.clip.fast.compile import MANY
+from retouch.clip.fast.compile import EVAL_TEXT_BATCH
 from retouch.clip.model import Clip, Tokens, num_prompts
 from retouch.distributed import collectives
 from retouch.errors import UserError
 
+CPU_TEXT_BATCH = 512
+SORT_WINDOW = 2**17
+"""Prompts that are tokenized at a time and sorted by length."""
+
 
 def fill_template(template: str, names: Sequence[str]) -> list[str]:
-    """A prompt for each name; `{}` in the template is where the name goes."""
+    """One prompt per name; `{}` in the template is where the name goes."""
     if template.count("{}") != 1:
         raise UserError(f"the template {template!r} must hold {{}} once, where the class name goes")
     return [template.replace("{}", name) for name in names]
 
 
+def classifier(clip: Clip, names: Sequence[str], templates: Sequence[str]) -> Tensor:
+    """The zero-shot classifier [C, D]; keep a `PromptEnsemble` if it is needed again."""
+    return PromptEnsemble(clip, names, templates).features(clip)
+
+
 class PromptEnsemble:
-    """The prompts of some classes, cut into tokens once and encoded whenever the model changes."""
+    """The prompts of a set of classes, tokenized once and encoded whenever the model changes.
+
+    With several ranks, each encodes its share of the prompts.
+    """
 
     def __init__(
         self,
         clip: Clip,
         names: Sequence[str],
         templates: Sequence[str],
-        at_once: int | None = None,
+        batch_size: int | None = None,
     ) -> None:
         self._shape = len(templates), len(names)
         prompts = [prompt for template in templates for prompt in fill_template(template, names)]
-        # Several processes take turns, so that each has prompts of all templates.
-        every, count = collectives.world_size(), len(prompts)
-        turns = [i for first in range(every) for i in range(first, count, every)]
-        self._order = torch.tensor(turns).argsort().to(clip.device)
-        own = turns[collectives.rank_slice(count)]
-        self._own = len(own)
-        # All processes encode as many, see `encode`; what is too much is thrown away.
-        more = max(1, collectives.largest_rank_slice(count)) - len(own)
-        self._prompts = [prompts[i] for i in own + turns[:1] * more]
-        self._parts: list[Tokens] = []
-        self._where = torch.empty(0, dtype=torch.int64)
-        self._at_once = at_once or (512 if clip.device.type == "cpu" else MANY)
+        # Prompts are dealt to the ranks in turn, so that each rank has prompts of all templates.
+        world_size, count = collectives.world_size(), len(prompts)
+        dealt = [i for rank in range(world_size) for i in range(rank, count, world_size)]
+        self._order = torch.tensor(dealt).argsort().to(clip.device)
+        local = dealt[collectives.rank_slice(count)]
+        self._num_local = len(local)
+        # Every rank encodes equally many (see `clip.encode`); the padding is dropped.
+        padding = max(1, collectives.largest_rank_slice(count)) - len(local)
+        self._prompts = [prompts[i] for i in local + dealt[:1] * padding]
+        self._batches: list[Tokens] = []
+        self._unsort = torch.empty(0, dtype=torch.int64)
+        default = CPU_TEXT_BATCH if clip.device.type == "cpu" else EVAL_TEXT_BATCH
+        self._batch_size = batch_size or default
 
     @torch.no_grad()
     def features(self, clip: Clip) -> Tensor:
-        """One feature a class [C, D]: the mean over the templates, as CLIP's authors do it."""
-        found = [clip.text_features(tokens) for tokens in self._cut(clip)]
-        own = torch.cat(found)[self._where[: self._own]]
-        features = collectives.gather(own, len(self._order), "judging")[self._order]
+        """One feature per class [C, D]: the mean over the templates, as CLIP's authors do it."""
+        encoded = [clip.text_features(tokens) for tokens in self._tokenized(clip)]
+        local = torch.cat(encoded)[self._unsort[: self._num_local]]
+        features = collectives.gather(local, len(self._order), "evaluation")[self._order]
         return normalize(features.view(*self._shape, -1).mean(dim=0), dim=-1)
 
-    def _cut(self, clip: Clip) -> Iterator[Tokens]:
-        """The prompts as tokens, some at once, not in order; on the device from then on."""
-        if self._parts:
-            yield from self._parts
+    def _tokenized(self, clip: Clip) -> Iterator[Tokens]:
+        """Batches of tokens, sorted by length; they stay on the device after the first call."""
+        if self._batches:
+            yield from self._batches
             return
-        parts, order = [], []
-        for first in range(0, len(self._prompts), _SORTED_AT_ONCE):
-            tokens = clip.tokenize(self._prompts[first : first + _SORTED_AT_ONCE])
-            for places, part in _by_length(tokens, clip.lengths(tokens), self._at_once):
-                parts.append({key: each.to(clip.device) for key, each in part.items()})
-                order.append(first + places)
-                yield parts[-1]
-        self._parts, self._where = parts, torch.cat(order).argsort().to(clip.device)
-
-
-_SORTED_AT_ONCE = 2**17
+        batches, order = [], []
+        for start in range(0, len(self._prompts), SORT_WINDOW):
+            tokens = clip.tokenize(self._prompts[start : start + SORT_WINDOW])
+            for index, batch in _by_length(tokens, clip.lengths(tokens), self._batch_size):
+                batches.append({key: ids.to(clip.device) for key, ids in batch.items()})
+                order.append(start + index)
+                yield batches[-1]
+        self._batches, self._unsort = batches, torch.cat(order).argsort().to(clip.device)
 
 
 def _by_length(
-    tokens: Tokens, lengths: Tensor | None, at_once: int
+    tokens: Tokens, lengths: Tensor | None, batch_size: int
 ) -> Iterator[tuple[Tensor, Tokens]]:
-    """Some prompts at once with their places, short ones first, each part cut at its longest.
+    """Batches of prompts with their indices, shortest first, each cut to its longest prompt.
 
-    So few are padded. How many tokens a prompt has cannot be seen from its letters.
+    This keeps padding low. A prompt's number of tokens cannot be told from its characters.
     """
     if lengths is None:
-        for places in torch.arange(num_prompts(tokens)).split(at_once):
-            yield places, {key: each[places] for key, each in tokens.items()}
+        for index in torch.arange(num_prompts(tokens)).split(batch_size):
+            yield index, {key: ids[index] for key, ids in tokens.items()}
         return
-    for places in lengths.argsort(stable=True).split(at_once):
-        longest = int(lengths[places].max())
-        yield places, {key: each[places, :longest] for key, each in tokens.items()}
-
-
-def classifier(clip: Clip, names: Sequence[str], templates: Sequence[str]) -> Tensor:
-    """One feature a class [C, D], for once; who asks again keeps an `Ensemble`."""
-    return PromptEnsemble(clip, names, templates).features(clip)
+    for index in lengths.argsort(stable=True).split(batch_size):
+        longest = int(lengths[index].max())
+        yield index, {key: ids[index, :longest] for key, ids in tokens.items()}

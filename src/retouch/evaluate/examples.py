@@ -1,4 +1,4 @@
-"""A handful of images that show what changed, as small JPEGs in the run's folder."""
+"""A few images that show what changed, as small JPEGs in the run's folder."""
 
 import hashlib
 import io
@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Sequence
 from itertools import cycle
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from PIL import Image
@@ -19,104 +20,120 @@ from retouch.files import write_atomically
 
 log = logging.getLogger("retouch")
 
-MOST = 24
-"""So many images at most of the new classes, and as many of the control set."""
-LONG_SIDE = 160
-_GAINED = _LOST = 4  # so many classes of each
-_A_CLASS = 6
+MAX_EXAMPLES = 24
+"""How many images are picked per set: of the new classes, and of the control set."""
+THUMBNAIL_SIDE = 160
+"""Pixels of the longer side."""
+_MAX_GAINED = _MAX_LOST = 4  # classes
+_MAX_PER_CLASS = 6
 
 
-def pick_examples(images: Images, before: Indices, after: Indices, most: int = MOST) -> Indices:
-    """The positions of some images, of the classes that gained most and that lost most.
+class ComparedImages(NamedTuple):
+    """Images with their predictions before and after, as indices into `images.classes`."""
 
-    Of a class that gained there are mostly images that are right now and were not before, of one
-    that lost the reverse, and some that are still wrong. Where nothing changed, there are those.
-    The same answers always give the same images.
+    images: Images
+    before: Indices
+    after: Indices
+    learned: bool
+    """False for the control set."""
+
+
+def pick_examples(
+    images: Images, before: Indices, after: Indices, limit: int = MAX_EXAMPLES
+) -> Indices:
+    """The positions of some images of the classes that gained most and that lost most.
+
+    From a class that gained, mostly images that are correct now and were not before; from one that
+    lost, the reverse; and some that are still wrong. Where no class changed, images of the classes
+    with the most errors. The same predictions always give the same images.
     """
     gain = accuracy_per_class(images, after) - accuracy_per_class(images, before)
-    gained = [label for label in np.argsort(-gain, kind="stable") if gain[label] > 0][:_GAINED]
-    lost = [label for label in np.argsort(gain, kind="stable") if gain[label] < 0][:_LOST]
-    rest = [] if gained or lost else _most_wrong(images, after)[: _GAINED + _LOST]
-    classes = [*gained, *lost, *rest]
-    each = min(_A_CLASS, most // max(1, len(classes)))
-    chosen = [_of_class(images, before, after, label, label in lost, each) for label in classes]
-    return np.array([position for own in chosen for position in own], np.int64)
+    gained = [label for label in np.argsort(-gain, kind="stable") if gain[label] > 0]
+    lost = [label for label in np.argsort(gain, kind="stable") if gain[label] < 0]
+    gained, lost = gained[:_MAX_GAINED], lost[:_MAX_LOST]
+    unchanged = [] if gained or lost else _most_wrong(images, after)[: _MAX_GAINED + _MAX_LOST]
+    classes = [*gained, *lost, *unchanged]
+    per_class = min(_MAX_PER_CLASS, limit // max(1, len(classes)))
+    positions = [
+        position
+        for label in classes
+        for position in _pick_from_class(images, before, after, label, label in lost, per_class)
+    ]
+    return np.array(positions, np.int64)
 
 
-def _most_wrong(images: Images, answers: Indices) -> list[int]:
-    wrong = np.bincount(images.labels[answers != images.labels], minlength=len(images.classes))
+def _most_wrong(images: Images, predicted: Indices) -> list[int]:
+    """The classes with errors, most errors first."""
+    wrong = np.bincount(images.labels[predicted != images.labels], minlength=len(images.classes))
     return [int(label) for label in np.argsort(-wrong, kind="stable") if wrong[label]]
 
 
-def _of_class(
+def _pick_from_class(
     images: Images, before: Indices, after: Indices, label: int, lost: bool, count: int
 ) -> list[int]:
-    """Some images of one class: two that changed its way, one still wrong, one the other way …"""
-    own = images.labels == label
-    was, now = before == label, after == label
-    mended, broken, still = own & now & ~was, own & was & ~now, own & ~was & ~now
-    kinds = (broken, broken, still, mended) if lost else (mended, mended, still, broken)
-    waiting = {id(kind): _spread(np.flatnonzero(kind), count) for kind in kinds}
-    found: list[int] = []
+    """Images of one class: two that changed as the class did, one still wrong, one opposite …"""
+    in_class = images.labels == label
+    was_correct, is_correct = before == label, after == label
+    fixed, broken = in_class & is_correct & ~was_correct, in_class & was_correct & ~is_correct
+    still_wrong = in_class & ~was_correct & ~is_correct
+    kinds = (broken, broken, still_wrong, fixed) if lost else (fixed, fixed, still_wrong, broken)
+    remaining = {id(kind): _spread(np.flatnonzero(kind), count) for kind in kinds}
+    positions: list[int] = []
     for kind in cycle(kinds):
-        if len(found) == count or not any(waiting.values()):
-            return found
-        found += [waiting[id(kind)].pop(0)] if waiting[id(kind)] else []
-    return found
+        if len(positions) == count or not any(remaining.values()):
+            return positions
+        positions += [remaining[id(kind)].pop(0)] if remaining[id(kind)] else []
+    return positions
 
 
 def _spread(positions: Indices, count: int) -> list[int]:
-    """So many of them from all over: neighbours are often pictures of the same thing."""
-    places = np.linspace(0, len(positions) - 1, min(count, len(positions))).round().astype(int)
-    return [int(position) for position in positions[places]]
+    """Up to `count` of them, evenly spread: neighbors are often pictures of the same thing."""
+    spread = np.linspace(0, len(positions) - 1, min(count, len(positions))).round().astype(int)
+    return [int(position) for position in positions[spread]]
 
 
-def write_examples(
-    folder: str | Path, groups: Sequence[tuple[Images, Indices, Indices, bool]]
-) -> list[Example]:
-    """Store the telling images of some sets in a run's folder; all at once, or none.
+def write_examples(folder: str | Path, sets: Sequence[ComparedImages]) -> list[Example]:
+    """Pick images of some sets and store them in a run's folder, all or none.
 
-    A set is its images, what they were called before and after, and whether its classes were
-    learned. What lay there before is gone.
+    Earlier examples are deleted.
     """
-    place = Path(folder) / EXAMPLES
-    part = place.with_name(f".{EXAMPLES}.part")
+    final = Path(folder) / EXAMPLES
+    part = final.with_name(f".{EXAMPLES}.part")
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir()
-    found: list[Example] = []
+    examples: list[Example] = []
     try:
-        for images, before, after, learned in groups:
+        for images, before, after, learned in sets:
             for position in pick_examples(images, before, after).tolist():
-                name = f"{len(found) + 1:02}.jpg"
-                if (small := _thumbnail(images, position)) is None:
+                name = f"{len(examples) + 1:02}.jpg"
+                if (jpeg := _thumbnail(images, position)) is None:
                     continue
-                write_atomically(part / name, small)
-                called = [images.classes[answers[position]] for answers in (before, after)]
-                found.append(
+                write_atomically(part / name, jpeg)
+                examples.append(
                     Example(
                         file=f"{EXAMPLES}/{name}",
-                        sha256=hashlib.sha256(small).hexdigest(),
+                        sha256=hashlib.sha256(jpeg).hexdigest(),
                         name=images.classes[images.labels[position]],
-                        before=called[0],
-                        after=called[1],
+                        before=images.classes[before[position]],
+                        after=images.classes[after[position]],
                         learned=learned,
                     )
                 )
-        shutil.rmtree(place, ignore_errors=True)
-        part.rename(place)
+        shutil.rmtree(final, ignore_errors=True)
+        part.rename(final)
     finally:
         shutil.rmtree(part, ignore_errors=True)
-    return found
+    return examples
 
 
 def _thumbnail(images: Images, position: int) -> bytes | None:
-    """The picture as a person sees it, small, and without anything that its camera wrote."""
+    """A small JPEG of the picture, without the camera's metadata."""
     try:
         picture = images.store.image(position)
-    except DecodeError as why:  # it was decoded once, and is gone since
+    except DecodeError as why:  # it could be decoded before, and is gone now
         log.warning("no example of %s: %s", images.store.location(position), why)
         return None
-    picture.thumbnail((LONG_SIDE, LONG_SIDE), Image.Resampling.LANCZOS)
+    picture.thumbnail((THUMBNAIL_SIDE, THUMBNAIL_SIDE), Image.Resampling.LANCZOS)
     picture.info.clear()
     data = io.BytesIO()
     picture.save(data, "JPEG", quality=80, optimize=True)

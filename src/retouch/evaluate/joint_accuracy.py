@@ -1,4 +1,4 @@
-"""Accuracy over several sets of classes at once, as in use: a model chooses among all it knows."""
+"""Accuracy over new and control classes at once, as in use: the model chooses among all of them."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from retouch.data.image_store import Indices
-from retouch.evaluate.results import Joint
+from retouch.evaluate.row import Joint
 
 
 class Encoded(NamedTuple):
-    """A labelled set whose images and class prompts were encoded; N images, C classes, D dims."""
+    """A labelled set after encoding: N images, C classes, D dimensions."""
 
     features: Tensor
     """Image features [N, D]."""
@@ -28,7 +28,7 @@ class Encoded(NamedTuple):
 
 
 def joint_accuracy(new: Encoded, control: Encoded) -> Joint | None:
-    """How often each set is right when every image may be called any class of both sets.
+    """Accuracy of each set when any class of either set may be predicted for every image.
 
     None where a set has no images.
     """
@@ -45,12 +45,12 @@ def joint_accuracy(new: Encoded, control: Encoded) -> Joint | None:
 
 
 def class_ids(names: Sequence[str]) -> dict[str, int]:
-    """A number for each name; names that differ only in case or spaces are the same class."""
-    known: dict[str, int] = {}
-    return {name: known.setdefault(_key(name), len(known)) for name in names}
+    """An id for each name; names that differ only in case or spaces are the same class."""
+    ids: dict[str, int] = {}
+    return {name: ids.setdefault(_normalized(name), len(ids)) for name in names}
 
 
-def _key(name: str) -> str:
+def _normalized(name: str) -> str:
     return " ".join(name.casefold().split())
 
 
@@ -63,14 +63,15 @@ def _choice_names(part: Encoded) -> list[str]:
 
 
 def _hits(part: Encoded, sets: Sequence[Encoded], ids: dict[str, int]) -> NDArray[np.bool_]:
-    """Which images of a set get the right class out of those of all sets."""
-    texts = torch.cat([each.texts[_choices(each)] for each in sets])
+    """Which images of a set get the correct class, out of the classes of all sets."""
+    texts = torch.cat([encoded.texts[_choices(encoded)] for encoded in sets])
     best = (part.features @ texts.T).argmax(dim=1).cpu().numpy()
-    predicted = np.array([ids[name] for each in sets for name in _choice_names(each)])[best]
-    # A label that is not among the choices has no number, and is never right.
+    choice_ids = [ids[name] for encoded in sets for name in _choice_names(encoded)]
+    predicted = np.array(choice_ids)[best]
+    # A label that is not among the choices has no id, and is never correct.
     expected = np.array([ids.get(name, -1) for name in part.names])[part.labels]
-    found: NDArray[np.bool_] = predicted == expected
-    return found
+    hits: NDArray[np.bool_] = predicted == expected
+    return hits
 
 
 def _percent(hits: NDArray[np.bool_]) -> float:

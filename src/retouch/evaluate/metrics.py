@@ -1,4 +1,4 @@
-"""What a run learned and lost, as numbers. Every formula is one function.
+"""The metrics of continual learning, one function per formula.
 
 `a[t][i]` is the accuracy in percent on task i after learning task t, both from 0, over all classes
 seen by then; T is the number of tasks. Only the entries i ≤ t are used.
@@ -10,34 +10,34 @@ Matrix = Sequence[Sequence[float]]
 
 
 def average_accuracy(a: Matrix, images: Sequence[int]) -> float:
-    """Acc.: accuracy after the last task over all classes; every test image weighs the same."""
+    """Acc.: accuracy after the last task over all classes; every test image has equal weight."""
     return sum(n * x for n, x in zip(images, a[-1], strict=True)) / sum(images)
 
 
 def forgetting(a: Matrix) -> float:
-    """F., the standard one: how far each task but the last fell from its best, on average."""
+    """F., by its standard definition: the mean drop of each task but the last from its best."""
     last = len(a) - 1
-    falls = [max(a[t][i] for t in range(i, last)) - a[last][i] for i in range(last)]
-    return _mean(falls)
+    drops = [max(a[t][i] for t in range(i, last)) - a[last][i] for i in range(last)]
+    return _mean(drops)
 
 
 def forgetting_paper(a: Matrix) -> float:
-    """The authors' formula: a mean over all T tasks in which the last one counts as −a[T−1][T−1].
+    """The authors' formula F: a mean over all T tasks in which the last counts as −a[T−1][T−1].
 
-    It has no earlier row to fall from, so its "best" is 0. That is where negative forgetting in
-    the paper's tables comes from; the standard one is (T·F + a[T−1][T−1]) / (T − 1).
+    The last task has no earlier row to drop from, so its "best" is 0. This explains the negative
+    forgetting in the paper's tables; the standard value is (T·F + a[T−1][T−1]) / (T − 1).
     """
     tasks = len(a)
     return ((tasks - 1) * forgetting(a) - a[-1][-1]) / tasks
 
 
 def learning_accuracy(a: Matrix) -> float:
-    """How well each task was known right after it was learned, on average."""
+    """The mean accuracy on each task right after it was learned."""
     return _mean([a[t][t] for t in range(len(a))])
 
 
 def backward_transfer(a: Matrix) -> float:
-    """How much later tasks changed each earlier one, on average; below 0 they did harm."""
+    """The mean change of each task by later tasks; negative where they did harm."""
     last = len(a) - 1
     return _mean([a[last][i] - a[i][i] for i in range(last)])
 

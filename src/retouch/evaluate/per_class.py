@@ -1,7 +1,7 @@
-"""What a run did to each class: how many were right before and after, what was mistaken for what.
+"""Accuracy per class before and after, and the confusions between classes.
 
 Stored in the run's folder as `classes.json`, with a few example images in `examples/`, so that the
-page can be made again without the data.
+page can be written again without the data.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,70 +15,70 @@ from retouch import checksummed
 from retouch.data.image_store import Indices
 from retouch.data.images import Images
 from retouch.errors import UserError, first_problem
-from retouch.evaluate.results import Joint
+from retouch.evaluate.row import Joint
 
 FILE = "classes.json"
 EXAMPLES = "examples"
-REMEDY = "delete it, and run the same `retouch learn` again to judge anew"
-MOST_CONFUSIONS = 200
-"""So many pairs of classes are listed; with a thousand classes there may be ten thousand."""
-
-
-MOST_IN_MATRIX = 50
-"""A confusion matrix of more classes cannot be read."""
+REMEDY = "delete it, and run the same command or call again: it is evaluated again"
+MAX_CONFUSIONS = 200
+"""How many pairs of classes are listed; a thousand classes may have ten thousand."""
+MAX_MATRIX_CLASSES = 50
+"""A confusion matrix of more classes is unreadable."""
 
 
 class ClassRow(BaseModel):
-    """One class: how many of its images were recognised."""
+    """The accuracy of one class."""
 
     model_config = ConfigDict(extra="forbid")
 
     name: str
     images: int
     before: float | None = None
-    """Percent right before the first task; None where only one model was judged."""
+    """Percent correct before the first task; None where only one model was evaluated."""
     after: float
-    """Percent right now."""
+    """Percent correct now."""
     learned: bool = True
-    """False for classes of the control set: it could do them before."""
+    """False for classes of the control set."""
 
 
 class Confusion(BaseModel):
-    """So many images of one class are called by the name of another, now."""
+    """How many images of one class are taken for another, now."""
 
     model_config = ConfigDict(extra="forbid")
 
     name: str
+    """The true class."""
     called: str
+    """The predicted class."""
     images: int
     of: int
-    """Images of the class in all."""
+    """All images of the true class."""
 
 
 class Example(BaseModel):
-    """An image, and what the model said it was."""
+    """An image, and its predicted classes before and after."""
 
     model_config = ConfigDict(extra="forbid")
 
     file: str
     """A small JPEG, relative to the run's folder."""
     sha256: str = ""
-    """Of the file, so that the page shows no other."""
+    """Of the file, so that the page shows no other image."""
     name: str
-    """What it is."""
+    """The true class."""
     before: str | None = None
     after: str
     learned: bool = True
 
 
 class ConfusionMatrix(BaseModel):
-    """How many images of each class are called what, now."""
+    """The counts of each true and predicted class, now."""
 
     model_config = ConfigDict(extra="forbid")
 
     classes: list[str]
     counts: list[list[int]]
-    """A row per true class, a column per predicted class."""
+    """One row per true class, one column per predicted class."""
     learned: bool = True
     """False for the control set."""
 
@@ -93,7 +93,7 @@ class JointChange(BaseModel):
 
 
 class PerClass(BaseModel):
-    """All classes that were judged, the new ones and those of the control set."""
+    """All classes that were evaluated, the new ones and those of the control set."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -101,17 +101,18 @@ class PerClass(BaseModel):
     confusions: list[Confusion] = []
     """The most frequent first."""
     matrices: list[ConfusionMatrix] = []
-    """Of each set that has no more than `MOST_IN_MATRIX` classes to choose among."""
+    """One per set that has no more than `MAX_MATRIX_CLASSES` classes to choose among."""
     joint: JointChange | None = None
-    """Where both new classes and a control set were judged."""
+    """Where both new classes and a control set were evaluated."""
     examples: list[Example] = []
 
     def write(self, folder: str | Path) -> None:
+        """Write it into a run's folder, with a checksum."""
         checksummed.write_json(Path(folder) / FILE, self.model_dump(mode="json"))
 
     @classmethod
     def read(cls, folder: str | Path) -> "PerClass | None":
-        """What a run's folder holds of it, if anything."""
+        """Read it from a run's folder; None where there is none."""
         file = Path(folder) / FILE
         try:
             return cls.model_validate(checksummed.read_json(file, REMEDY))
@@ -119,7 +120,7 @@ class PerClass(BaseModel):
             return None
         except ValidationError as why:
             raise UserError(
-                f"{file} is of another version ({first_problem(why)}); {REMEDY}"
+                f"{file} was written by another version ({first_problem(why)}); {REMEDY}"
             ) from None
 
 
@@ -130,88 +131,96 @@ def per_class(
     learned: bool = True,
     choices: Sequence[int] | None = None,
 ) -> PerClass:
-    """What two models called each image, by class. An answer is an index into `images.classes`.
+    """Count the predictions of two models by class.
 
-    Where a single model was judged, `before` is None. A class that has no image has no row.
-    `choices` are the classes that could be answered, if not all.
+    Args:
+        images: The images and their true classes.
+        before: The predictions of the first model, as indices into `images.classes`; None where
+            only one model was evaluated.
+        after: The predictions of the second model.
+        learned: False for the control set.
+        choices: The classes that could be predicted, all by default.
+
+    A class without images has no row.
     """
-    of = np.bincount(images.labels, minlength=len(images.classes))
-    was = None if before is None else accuracy_per_class(images, before)
-    now = accuracy_per_class(images, after)
+    totals = np.bincount(images.labels, minlength=len(images.classes))
+    accuracy_before = None if before is None else accuracy_per_class(images, before)
+    accuracy_after = accuracy_per_class(images, after)
     rows = [
         ClassRow(
             name=images.classes[label],
-            images=int(of[label]),
-            before=None if was is None else float(was[label]),
-            after=float(now[label]),
+            images=int(totals[label]),
+            before=None if accuracy_before is None else float(accuracy_before[label]),
+            after=float(accuracy_after[label]),
             learned=learned,
         )
-        for label in np.flatnonzero(of)
+        for label in np.flatnonzero(totals)
     ]
-    among = list(range(len(images.classes)) if choices is None else choices)
-    matrix = confusion_matrix(images, after, among, learned)
+    possible = list(range(len(images.classes)) if choices is None else choices)
+    matrix = confusion_matrix(images, after, possible, learned)
     return PerClass(
         classes=rows,
-        confusions=_confusions(images, after, of),
+        confusions=_confusions(images, after, totals),
         matrices=[matrix] if matrix else [],
     )
 
 
 def confusion_matrix(
-    images: Images, answers: Indices, choices: Sequence[int], learned: bool = True
+    images: Images, predicted: Indices, choices: Sequence[int], learned: bool = True
 ) -> ConfusionMatrix | None:
     """Counts for each true and each predicted class; None where there are too many classes.
 
-    Classes without an image keep their row: something else may be taken for them.
+    A class without images keeps its row and column: other images may be taken for it.
     """
     labels = [*choices, *sorted(set(images.labels.tolist()) - set(choices))]
-    if not 1 < len(labels) <= MOST_IN_MATRIX:
+    if not 1 < len(labels) <= MAX_MATRIX_CLASSES:
         return None
-    place = {label: i for i, label in enumerate(labels)}
+    row = {label: i for i, label in enumerate(labels)}
     counts = np.zeros((len(labels), len(labels)), np.int64)
-    for label, answer in zip(images.labels.tolist(), answers.tolist(), strict=True):
-        counts[place[label], place[answer]] += 1
+    for true, prediction in zip(images.labels.tolist(), predicted.tolist(), strict=True):
+        counts[row[true], row[prediction]] += 1
     names = [images.classes[label] for label in labels]
     return ConfusionMatrix(classes=names, counts=counts.tolist(), learned=learned)
 
 
-def accuracy_per_class(images: Images, answers: Indices) -> NDArray[np.float64]:
-    """Percent right of each class; 0 where it has no image."""
+def accuracy_per_class(images: Images, predicted: Indices) -> NDArray[np.float64]:
+    """Percent correct of each class; 0 where it has no images."""
     classes = len(images.classes)
-    of = np.bincount(images.labels, minlength=classes)
-    right = np.bincount(images.labels[answers == images.labels], minlength=classes)
-    return 100 * right / np.maximum(of, 1)
+    totals = np.bincount(images.labels, minlength=classes)
+    correct = np.bincount(images.labels[predicted == images.labels], minlength=classes)
+    return 100 * correct / np.maximum(totals, 1)
 
 
-def _confusions(images: Images, answers: Indices, of: Indices) -> list[Confusion]:
-    wrong = answers != images.labels
-    pairs = np.stack([images.labels[wrong], answers[wrong]], axis=1)
+def _confusions(images: Images, predicted: Indices, totals: Indices) -> list[Confusion]:
+    """The most frequent pairs of true and predicted class."""
+    wrong = predicted != images.labels
+    pairs = np.stack([images.labels[wrong], predicted[wrong]], axis=1)
     pairs, counts = np.unique(pairs, axis=0, return_counts=True)
-    most = np.argsort(-counts, kind="stable")[:MOST_CONFUSIONS]
+    most_frequent = np.argsort(-counts, kind="stable")[:MAX_CONFUSIONS]
     return [
         Confusion(
-            name=images.classes[label],
-            called=images.classes[called],
-            images=int(counts[place]),
-            of=int(of[label]),
+            name=images.classes[true],
+            called=images.classes[prediction],
+            images=int(counts[index]),
+            of=int(totals[true]),
         )
-        for place, (label, called) in zip(most, pairs[most], strict=True)
+        for index, (true, prediction) in zip(most_frequent, pairs[most_frequent], strict=True)
     ]
 
 
 def merge_per_class(*parts: PerClass) -> PerClass:
     """Several sets of classes as one, such as the new ones and those of the control set."""
-    confusions = [each for part in parts for each in part.confusions]
+    confusions = [confusion for part in parts for confusion in part.confusions]
     return PerClass(
         classes=[row for part in parts for row in part.classes],
-        confusions=sorted(confusions, key=lambda each: -each.images),
-        matrices=[each for part in parts for each in part.matrices],
-        examples=[each for part in parts for each in part.examples],
+        confusions=sorted(confusions, key=lambda confusion: -confusion.images),
+        matrices=[matrix for part in parts for matrix in part.matrices],
+        examples=[example for part in parts for example in part.examples],
     )
 
 
 def accuracy(rows: Iterable[ClassRow]) -> tuple[float | None, float]:
-    """Percent right over all images of these classes, before and now."""
+    """Percent correct over all images of these classes, before and after."""
     rows = list(rows)
     total = sum(row.images for row in rows)
     before = [row.before * row.images for row in rows if row.before is not None]

@@ -1,17 +1,18 @@
-"""What a model says images are."""
+"""Zero-shot classification: the class whose prompts are most similar to an image."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from retouch.clip import Clip
 from retouch.clip.zero_shot import classifier
 from retouch.data.cache import Progress, chunks
 from retouch.data.image_store import ImageStore, Indices, UnreadableImage
 from retouch.data.images import DEFAULT_TEMPLATE, Images
-from retouch.evaluate.evaluator import image_features, nearest
+from retouch.evaluate.image_features import image_features
 from retouch.evaluate.joint_accuracy import Encoded
 
 
@@ -22,10 +23,10 @@ def predict(
     choices: Sequence[int] | None = None,
     progress: Progress | None = None,
 ) -> Indices:
-    """For each image the class that the model takes it for, an index into `images.classes`.
+    """The predicted class of each image, an index into `images.classes`.
 
-    `choices` are the classes that it may choose among, if not all. Every image passes the visual
-    tower once.
+    `choices` are the classes that may be predicted, all by default. Every image passes through the
+    visual tower once.
     """
     if not len(images):
         return np.empty(0, np.int64)
@@ -45,14 +46,22 @@ def encode(
     return Encoded(features, texts, images.classes, images.labels, choices)
 
 
-def nearest_classes(part: Encoded) -> Indices:
-    """For each image the most similar class out of the set's own choices."""
-    among = range(len(part.names)) if part.choices is None else part.choices
-    return nearest(part.features @ part.texts.T, among)
+def nearest_classes(encoded: Encoded) -> Indices:
+    """The most similar class of each image, out of the set's choices."""
+    choices = range(len(encoded.names)) if encoded.choices is None else encoded.choices
+    return nearest(encoded.features @ encoded.texts.T, choices)
+
+
+def nearest(similarity: Tensor, choices: Sequence[int]) -> Indices:
+    """For each row the most similar of the columns in `choices`."""
+    columns = torch.tensor(choices)
+    best = similarity[:, columns.to(similarity.device)].argmax(dim=1)
+    classes: Indices = columns[best.cpu()].numpy()
+    return classes
 
 
 class Prediction(NamedTuple):
-    """A name for an image, and how likely the model finds it, from 0 to 1."""
+    """A name for an image, and the model's probability for it, from 0 to 1."""
 
     name: str
     probability: float
@@ -66,21 +75,23 @@ def classify_images(
     templates: Sequence[str] = (DEFAULT_TEMPLATE,),
     top: int = 3,
 ) -> tuple[list[list[Prediction]], list[UnreadableImage]]:
-    """The likeliest names for each picture, the best first; and the pictures that cannot be read.
+    """The `top` most probable names for each picture, best first; and the unreadable pictures.
 
-    The similarities are scaled as the model was trained to do it. For a picture that cannot be read
-    there is no guess.
+    Probabilities are a softmax over the similarities, scaled by the model's own logit scale. A
+    picture that cannot be read has no predictions.
     """
     texts = classifier(clip, names, templates)
-    found: list[list[Prediction]] = []
-    bad: list[UnreadableImage] = []
-    for part in chunks(len(pictures)):
-        pixels, unreadable = pictures.try_read(part, clip.preprocess)
+    predictions: list[list[Prediction]] = []
+    unreadable: list[UnreadableImage] = []
+    for chunk in chunks(len(pictures)):
+        pixels, bad = pictures.try_read(chunk, clip.preprocess)
         similarity = clip.image_features(torch.from_numpy(pixels)) @ texts.T
         best = (clip.logit_scale * similarity).softmax(dim=1).topk(min(top, len(names)), dim=1)
         rows = zip(best.indices.tolist(), best.values.tolist(), strict=True)
-        found += [[Prediction(names[i], p) for i, p in zip(*row, strict=True)] for row in rows]
-        bad += unreadable
-    for each in bad:
-        found[each.index] = []
-    return found, bad
+        predictions += [
+            [Prediction(names[i], p) for i, p in zip(*row, strict=True)] for row in rows
+        ]
+        unreadable += bad
+    for image in unreadable:
+        predictions[image.index] = []
+    return predictions, unreadable

@@ -7,8 +7,10 @@ from typing import Any
 from safetensors.torch import save_file
 
 from retouch.clip import Clip
-from retouch.clip.hf import HuggingFaceClip, load_hf
-from retouch.clip.open_clip import OpenClip, load_open_clip_folder
+from retouch.clip.hf import HuggingFaceClip
+from retouch.clip.hf_load import load_hf
+from retouch.clip.open_clip import OpenClip
+from retouch.clip.open_clip_load import load_open_clip_folder
 from retouch.clip.torchvision_compat import patch_torchvision
 from retouch.errors import UserError
 from retouch.export import weight_names

@@ -17,14 +17,9 @@ from pydantic import Field, PrivateAttr
 from torch import Tensor, nn
 
 from retouch.clip import Clip, Features
-from retouch.clip.visual_prompts import (
-    NAME,
-    ExpertPrompts,
-    PoolPrompts,
-    VisualPrompts,
-    attach,
-    prompts_of,
-)
+from retouch.clip.expert_prompts import ExpertPrompts
+from retouch.clip.pool_prompts import PoolPrompts
+from retouch.clip.visual_prompts import PROMPTS, VisualPrompts, attach, prompts_of
 from retouch.clip.vit_adapter import ViTAdapter
 from retouch.data.pairs import Pairs
 from retouch.errors import UserError
@@ -79,15 +74,16 @@ class PromptUpdate(Update):
         prompts = prompts_of(model)
         assert prompts is not None
         task = self._done + context.task.number
-        trained = _parameters(model, [f"{NAME}.{name}" for name in prompts.moving(task)])
+        names = [f"{PROMPTS}.{name}" for name in prompts.trainable_names(task)]
+        trained = _parameters(model, names)
         projections = _parameters(model, context.clip.projections.values())
         # One more entry, which no optimizer trains: the number of learned tasks.
-        counter = {f"{NAME}.learned": SparseIndex(())}
+        counter = {f"{PROMPTS}.learned": SparseIndex(())}
         entries = dict(Selection.whole(trained | projections)) | counter
 
         def optimizer(stack: ExitStack) -> torch.optim.Optimizer:
-            prompts.study(task)
-            stack.callback(prompts.rest)
+            prompts.begin_task(task)
+            stack.callback(prompts.end_task)
             groups: list[dict[str, Any]] = [
                 {"params": list(trained.values()), "lr": self.lr, "weight_decay": 0.0},
                 {"params": list(projections.values())},
@@ -95,7 +91,7 @@ class PromptUpdate(Update):
             return torch.optim.AdamW(groups, fused=True, **settings.adamw)
 
         selection = Selection(entries, context.clip.size)
-        return TaskUpdate(model, selection, optimizer, end=prompts.settle)
+        return TaskUpdate(model, selection, optimizer, end=prompts.complete_task)
 
 
 class PromptPool(PromptUpdate):
@@ -185,7 +181,7 @@ class KeyLoss(Regularizer):
                 "KeyLoss trains the keys of prompts, and this method has no prompts; use it with "
                 "update=PromptPool() or update=DualPrompts()"
             )
-        self._prompts.listen()
+        self._prompts.record_queries()
 
     def extra_passes(self, settings: Settings) -> float:
         """The query: the frozen tower's forward pass without prompts."""
@@ -193,7 +189,8 @@ class KeyLoss(Regularizer):
 
     def loss(self, features: Features) -> Tensor:
         assert self._prompts is not None
-        return self.weight * self._prompts.pull(len(features.images), features.batch.new)
+        matching_loss = self._prompts.batch_matching_loss
+        return self.weight * matching_loss(len(features.images), features.batch.new)
 
 
 def _parameters(model: nn.Module, names: Iterable[str]) -> dict[str, nn.Parameter]:

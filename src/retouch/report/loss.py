@@ -13,7 +13,7 @@ from matplotlib.ticker import MaxNLocator
 
 from retouch.report.axes import framed_axes
 from retouch.report.theme import LINE, MUTED, STILL, WIDTH, run_colour, styled
-from retouch.train.checkpoint_file import METRICS, read_metrics
+from retouch.train.metrics_file import METRICS, read_metrics
 
 MOST_POINTS = 1200
 """Of longer runs, neighbouring steps are averaged: the page stays small."""

@@ -68,7 +68,7 @@ def numbers(run: Results) -> dict[str, float]:
 
 def starting_sentence(run: Results) -> float | None:
     """Recognised of all new classes before anything was learned, in percent."""
-    known = run.begun and any(run.rows[0].tasks[task] is not None for task in run.was_evaluated)
+    known = run.begun and any(run.rows[0].tasks[task] is not None for task in run.evaluated_tasks)
     return run.frozen_accuracy if known else None
 
 

@@ -1,4 +1,4 @@
-"""What `teach` is given from Python: what is of the wrong kind gets a sentence, before any work."""
+"""Check the types of the arguments of `teach` and `preview`, before any work is done."""
 
 import os
 from pathlib import Path
@@ -27,48 +27,48 @@ def check_arguments(
     out: Any = None,
     callback: Any = None,
 ) -> None:
-    """Refuse whatever is not what the annotations of `teach` say, and tell how to make it that."""
+    """Refuse arguments that are not of the annotated type, and say how to make them so."""
     if not isinstance(clip, Clip):
-        raise _wrong("clip", clip, _to_clip(clip))
+        raise _wrong("clip", clip, _clip_remedy(clip))
     if not isinstance(stream, Stream):
-        raise _wrong("stream", stream, "make one by retouch.Stream.split(train, test, tasks=…)")
+        raise _wrong("stream", stream, "make one with retouch.Stream.split(train, test, tasks=…)")
     if not isinstance(method, str | Method):
         names = ", ".join(list(RECIPES)[:4])
-        raise _wrong("method", method, f"give a name ({names}, …) or a retouch.methods.Method")
-    for name, value, kind, remedy in (
-        ("settings", settings, Settings, "make them by retouch.Settings(epochs=…, lr=…)"),
-        ("control", control, Images, _to_images(control)),
+        raise _wrong("method", method, f"use a name ({names}, …) or a retouch.methods.Method")
+    for name, value, expected, remedy in (
+        ("settings", settings, Settings, "make them with retouch.Settings(epochs=…, lr=…)"),
+        ("control", control, Images, _images_remedy(control)),
         ("reference", reference, Pairs, "read it first: retouch.read_pairs(FILE)"),
-        ("out", out, str | os.PathLike, "give a folder's path"),
-        ("callback", callback, Callback, "give a subclass of retouch.train.Callback"),
+        ("out", out, str | os.PathLike, "use the path of a folder"),
+        ("callback", callback, Callback, "use an instance of a subclass of retouch.train.Callback"),
     ):
-        if value is not None and not isinstance(value, kind):
+        if value is not None and not isinstance(value, expected):
             raise _wrong(name, value, remedy)
 
 
 def _wrong(name: str, value: object, remedy: str) -> UserError:
     shown = repr(value) if isinstance(value, str | Path | int | float | None) else ""
-    return UserError(f"{name} cannot be {shown or _kind(value)}; {remedy}")
+    return UserError(f"{name} cannot be {shown or _type_name(value)}; {remedy}")
 
 
-def _kind(value: object) -> str:
+def _type_name(value: object) -> str:
     name = value.__name__ if isinstance(value, type) else type(value).__name__
     return f"the class {name}" if isinstance(value, type) else f"a {name}"
 
 
-def _to_clip(value: object) -> str:
+def _clip_remedy(value: object) -> str:
     if isinstance(value, str | Path):
         return f"load it first: retouch.load({str(value)!r})"
     if isinstance(value, nn.Module):
         return (
-            "load it by retouch.load(NAME), or wrap its encoders, its tokenizer and how it wants "
-            "its pictures in retouch.DualEncoder"
+            "load it with retouch.load(NAME), or wrap its encoders, tokenizer and preprocessing in "
+            "retouch.DualEncoder"
         )
-    return "give what retouch.load(NAME) returns"
+    return "use what retouch.load(NAME) returns"
 
 
-def _to_images(value: object) -> str:
+def _images_remedy(value: object) -> str:
     if isinstance(value, Splits):
-        return "choose the part to judge by: splits.evaluation_images()"
-    place = repr(str(value)) if isinstance(value, str | Path) else "PATH"
-    return f"read it first: retouch.read_data({place}).evaluation_images()"
+        return "choose the part to evaluate on: splits.evaluation_images()"
+    path = repr(str(value)) if isinstance(value, str | Path) else "PATH"
+    return f"read it first: retouch.read_data({path}).evaluation_images()"

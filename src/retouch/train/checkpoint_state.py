@@ -1,6 +1,6 @@
-"""How far a task is: all that a checkpoint holds, and what processes that learn together share.
+"""The tensors of a checkpoint, and how all ranks get the same ones.
 
-Nothing here depends on how many processes there are, so a run goes on with another number of them.
+Nothing here depends on the number of ranks, so a run can be resumed with another number of them.
 """
 
 import torch
@@ -12,44 +12,44 @@ from retouch.methods import Method, TaskUpdate
 
 
 def method_state(method: Method) -> dict[str, Tensor]:
-    """What the method's parts remember."""
+    """The state of the method's parts, on the CPU."""
     return {name: t.detach().cpu().contiguous() for name, t in method.state().items()}
 
 
 def checkpoint_tensors(update: TaskUpdate, method: Method) -> dict[str, Tensor]:
-    """What the task changed so far, what the parts remember, and the optimizer's state."""
+    """The selected weights, extra parameters, the method's state and the optimizer's state."""
     assert update.optimizer is not None
-    content = {f"value:{name}": entries.cpu() for name, entries in update.snapshot().items()}
-    content |= {f"extra:{name}": p.detach().cpu() for name, p in update.extra.items()}
-    content |= {f"part:{name}": t for name, t in method_state(method).items()}
+    tensors = {f"value:{name}": entries.cpu() for name, entries in update.snapshot().items()}
+    tensors |= {f"extra:{name}": p.detach().cpu() for name, p in update.extra.items()}
+    tensors |= {f"part:{name}": t for name, t in method_state(method).items()}
     state = update.optimizer.state_dict()["state"]
     for number, entry in state.items():
-        content |= {f"state:{number}:{key}": v.cpu().contiguous() for key, v in entry.items()}
-    return content
+        tensors |= {f"state:{number}:{key}": v.cpu().contiguous() for key, v in entry.items()}
+    return tensors
 
 
-def restore_checkpoint(update: TaskUpdate, method: Method, content: dict[str, Tensor]) -> None:
-    """Go on from there."""
+def restore_checkpoint(update: TaskUpdate, method: Method, tensors: dict[str, Tensor]) -> None:
+    """Bring update, method and optimizer to where `checkpoint_tensors` was called."""
     assert update.optimizer is not None
-    update.restore({name: content[f"value:{name}"] for name in update.selection})
+    update.restore({name: tensors[f"value:{name}"] for name in update.selection})
     for name, parameter in update.extra.items():
-        parameter.data.copy_(content[f"extra:{name}"])
-    method.restore(_inside(content, "part:"))
+        parameter.data.copy_(tensors[f"extra:{name}"])
+    method.restore(_with_prefix(tensors, "part:"))
     state: dict[int, dict[str, Tensor]] = {}
-    for key, value in content.items():
+    for key, value in tensors.items():
         if key.startswith("state:"):
-            _, number, what = key.split(":")
-            state.setdefault(int(number), {})[what] = value
+            _, number, name = key.split(":")
+            state.setdefault(int(number), {})[name] = value
     update.optimizer.load_state_dict({**update.optimizer.state_dict(), "state": state})
     for weight, entry in update.optimizer.state.items():
         for key, value in entry.items():
             if value.shape == weight.shape and value.stride() != weight.stride():
-                # Fused kernels go through both as they lie in memory.
+                # Fused kernels walk through both in memory order.
                 entry[key] = torch.empty_like(weight, dtype=value.dtype).copy_(value)
 
 
 def sync_model(clip: Clip, method: Method) -> None:
-    """Between tasks: all processes go on with what the first one has."""
+    """Between tasks: broadcast the model and the method's state from rank 0."""
     collectives.broadcast(clip.model.state_dict().values())
     state = collectives.broadcast_tensors(method_state(method))
     if not collectives.is_rank0():
@@ -57,15 +57,15 @@ def sync_model(clip: Clip, method: Method) -> None:
 
 
 def sync_task_state(update: TaskUpdate, method: Method) -> None:
-    """Within a task."""
+    """Within a task: broadcast what a checkpoint holds from rank 0."""
     if collectives.world_size() == 1:
         return
-    content = collectives.broadcast_tensors(
+    tensors = collectives.broadcast_tensors(
         checkpoint_tensors(update, method) if collectives.is_rank0() else {}
     )
     if not collectives.is_rank0():
-        restore_checkpoint(update, method, content)
+        restore_checkpoint(update, method, tensors)
 
 
-def _inside(content: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {k.removeprefix(prefix): t for k, t in content.items() if k.startswith(prefix)}
+def _with_prefix(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {k.removeprefix(prefix): t for k, t in tensors.items() if k.startswith(prefix)}

@@ -50,10 +50,10 @@ def continue_run(
         more: Anything else that `teach` takes, such as `control`, `reference`, `callback` or
             `store_images`.
     """
-    before, new = Path(run), Path(out)
-    if before.resolve() == new.resolve():
+    earlier_folder, folder = Path(run), Path(out)
+    if earlier_folder.resolve() == folder.resolve():
         raise UserError(f"{out} is the run to continue; give the new run a folder of its own")
-    opened = open_run(run_or_copy(before, new, overwrite), model=model, device=device)
+    opened = open_run(run_or_copy(earlier_folder, folder, overwrite), model=model, device=device)
     stored = read_stored_images(opened.folder) if has_stored_images(opened.folder) else None
     stream, earlier = extend_stream(opened, stored, train, test, tasks=tasks, order=order)
     return teach(

@@ -1,4 +1,4 @@
-"""Settings that suit the data, where a user names none. What differs from the paper's is said."""
+"""Defaults chosen by the model and the data, where the user sets nothing."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,22 +8,23 @@ from retouch.clip import Clip
 from retouch.methods import BalancedReplay, Method, Settings
 from retouch.plural import count
 
+MIN_STEPS = 60
+"""Steps per task, at least, however few images it has."""
+SMALL_MODEL = 20_000_000
+"""A model with fewer weights needs a larger learning rate."""
+LR = 2.5e-5
+"""Three times the paper's: it learns far more, and forgets a point or two more (docs/bench.md)."""
+SMALL_MODEL_LR = 1e-3
+SMALL_MODEL_WEIGHT_DECAY = 0.01
+REPLAY_PER_CLASS = 4
+"""Images per class in the replay buffer, at least."""
 PAPER = Settings()
 """The paper's settings."""
-STEPS = 60
-"""A task is learned in at least so many steps, however few images it has."""
-SMALL_MODEL = 20_000_000
-"""Below so many weights a model needs larger steps."""
-LR = 2.5e-5
-"""Three times the paper's: it learns far more for a point or two (docs/bench.md)."""
-SMALL_LR = 1e-3
-SMALL_WEIGHT_DECAY = 0.01
-REPLAYED_A_CLASS = 4
 
 
 @dataclass(frozen=True)
 class ChosenDefaults:
-    """Settings, a replay buffer, and what a user should know of them."""
+    """Settings, the method with its replay buffer, and lines for the user about both."""
 
     settings: Settings
     method: Method
@@ -33,39 +34,50 @@ class ChosenDefaults:
 def choose_defaults(
     clip: Clip,
     method: Method,
-    asked: dict[str, float | int | str | None],
+    requested: dict[str, float | int | str | None],
     images: Sequence[int],
     classes: int,
     learned: int = 0,
 ) -> ChosenDefaults:
-    """Choose what was not asked for.
+    """Choose the settings that were not requested, and the size of the replay buffer.
 
-    `images` are those of each new task, `classes` all that will be known, `learned` the images of
-    tasks learned before.
+    Args:
+        clip: The model.
+        method: The method; a replay size that was set is left alone.
+        requested: Settings by name. They are used as they are; None means not requested.
+        images: The number of training images of each new task.
+        classes: How many classes will be known in the end.
+        learned: The number of images of tasks learned before.
     """
-    given = {key: value for key, value in asked.items() if value is not None}
+    given = {key: value for key, value in requested.items() if value is not None}
     fewest = min(images)
     batch = int(given.get("batch") or min(PAPER.batch, max(8, ceil(fewest / 4))))
-    rounds = ceil(STEPS / ceil(fewest / batch))
+    epochs = ceil(MIN_STEPS / ceil(fewest / batch))
     small = clip.size < SMALL_MODEL
-    chosen = {
+    defaults = {
         "batch": batch,
-        "epochs": max(PAPER.epochs, rounds),
-        "lr": SMALL_LR if small else LR,
-        "weight_decay": SMALL_WEIGHT_DECAY if small else PAPER.weight_decay,
+        "epochs": max(PAPER.epochs, epochs),
+        "lr": SMALL_MODEL_LR if small else LR,
+        "weight_decay": SMALL_MODEL_WEIGHT_DECAY if small else PAPER.weight_decay,
     }
-    settings = Settings.model_validate({**chosen, **given})
-    epochs = count(settings.epochs, "epoch")
-    said = [f"batches of {settings.batch}, {epochs}, learning rate {settings.lr:g}"]
-    if fewest < 4 * PAPER.batch and not {"batch", "epochs"} & set(given):
-        paper = f"the paper has {PAPER.batch} and {PAPER.epochs}"
-        said[0] += f" (suited to {count(fewest, 'image')}; {paper})"
+    settings = Settings.model_validate({**defaults, **given})
+    notes = [_training_note(settings, fewest, chosen=not {"batch", "epochs"} & set(given))]
     replay = method.replay
     if isinstance(replay, BalancedReplay) and "size" not in replay.model_fields_set:
         total = sum(images) + learned
-        kept = min(max(REPLAYED_A_CLASS * classes, round(replay.size * total)), total)
-        method = method.with_change({"replay.size": kept})
-        said.append(
-            f"up to {count(kept, 'image')} {'is' if kept == 1 else 'are'} kept to replay them later"
+        size = min(max(REPLAY_PER_CLASS * classes, round(replay.size * total)), total)
+        method = method.with_change({"replay.size": size})
+        verb = "is" if size == 1 else "are"
+        notes.append(f"up to {count(size, 'image')} {verb} kept to replay them later")
+    return ChosenDefaults(settings, method, notes)
+
+
+def _training_note(settings: Settings, fewest: int, chosen: bool) -> str:
+    epochs = count(settings.epochs, "epoch")
+    note = f"batches of {settings.batch}, {epochs}, learning rate {settings.lr:g}"
+    if chosen and fewest < 4 * PAPER.batch:
+        reason = (
+            f"suited to {count(fewest, 'image')}; the paper has {PAPER.batch} and {PAPER.epochs}"
         )
-    return ChosenDefaults(settings, method, said)
+        return f"{note} ({reason})"
+    return note

@@ -1,4 +1,4 @@
-"""Notice values that are infinite or NaN before anything is built upon them."""
+"""Stop training when a loss, weights or features become infinite or NaN."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -11,9 +11,9 @@ from retouch.methods import Method, Settings, TaskUpdate
 from retouch.sparse.finite import not_finite
 
 
-def finite_loss(local: Callable[[], float], settings: Settings, task: int, step: int) -> float:
-    """A step's loss, summed over all ranks."""
-    loss = collectives.all_reduce_scalar(local())
+def finite_loss(rank_loss: Callable[[], float], settings: Settings, task: int, step: int) -> float:
+    """The loss of a step, summed over all ranks; refused where it is not finite."""
+    loss = collectives.all_reduce_scalar(rank_loss())
     if not math.isfinite(loss):
         raise Diverged(
             f"the loss became {loss} in task {task + 1}, step {step + 1}; {_advice(settings)}"
@@ -22,7 +22,7 @@ def finite_loss(local: Callable[[], float], settings: Settings, task: int, step:
 
 
 def check_finite(update: TaskUpdate, method: Method | None = None) -> None:
-    """Refuse trained weights, and a method's state, that are infinite or NaN."""
+    """Refuse trained weights, and a method's state, with infinite or NaN values."""
     weights = {name: update.tensors[name] for name in update.selection}
     if counts := not_finite(weights):
         total = sum(tensor.numel() for tensor in weights.values())
@@ -32,14 +32,14 @@ def check_finite(update: TaskUpdate, method: Method | None = None) -> None:
         )
     if method and (counts := not_finite(method.state())):
         raise NotFinite(
-            f"{sum(counts.values()):,} infinite or NaN values in what {method.name} remembers, the "
+            f"{sum(counts.values()):,} infinite or NaN values in the state of {method.name}, the "
             f"first in {next(iter(counts))}"
         )
 
 
 @contextmanager
 def refused_if_not_finite(clip: Clip) -> Iterator[None]:
-    """A model whose features are not finite cannot be taught."""
+    """Refuse a model whose features are not finite, before it is trained."""
     try:
         yield
     except NotFinite as why:
@@ -48,7 +48,7 @@ def refused_if_not_finite(clip: Clip) -> Iterator[None]:
 
 @contextmanager
 def diverged_if_not_finite(task: int, settings: Settings) -> Iterator[None]:
-    """A task that leaves such values behind is not learned."""
+    """A task that ends with values that are not finite has failed."""
     try:
         yield
     except NotFinite as why:
@@ -57,6 +57,6 @@ def diverged_if_not_finite(task: int, settings: Settings) -> Iterator[None]:
 
 def _advice(settings: Settings) -> str:
     return (
-        "nothing of this task counts, and a run's folder keeps the tasks before it. Start again in "
+        "this task is lost, but a run's folder still holds the tasks before it. Start again in "
         f"another folder with a learning rate below {settings.lr:g}"
     )

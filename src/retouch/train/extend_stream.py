@@ -1,4 +1,4 @@
-"""Go on from a finished run: its tasks, then new ones, as a stream and a run of their own."""
+"""Continue a finished run: a stream of its tasks and then new ones."""
 
 import logging
 import shutil
@@ -13,10 +13,12 @@ from retouch.data.file_store import FileStore
 from retouch.data.images import Images, concatenate
 from retouch.data.stream import Stream, Task
 from retouch.errors import UserError
-from retouch.evaluate import results as stored
+from retouch.evaluate import results as results_file
 from retouch.evaluate.results import Results
 from retouch.methods import Method
 from retouch.plural import count
+from retouch.train.method_state_file import state_file
+from retouch.train.metrics_file import METRICS
 from retouch.train.replay_store import FOLDER as IMAGES
 from retouch.train.replay_store import StoredImages, has_stored_images, with_classes
 from retouch.train.run_folder import CONFIG, OpenRun, delta_file, is_run
@@ -24,149 +26,155 @@ from retouch.train.run_folder import CONFIG, OpenRun, delta_file, is_run
 log = logging.getLogger("retouch")
 
 COPY = "earlier"
-"""Where a run that is under way keeps what it needs of the one before."""
+"""The subfolder in which an unfinished run holds a copy of the one that it continues."""
 
 
 @dataclass(frozen=True)
 class EarlierRun:
-    """What a run is built upon: the folder of the one before, and what that found out."""
+    """The finished run that a new run continues."""
 
     folder: Path
     results: Results
-    """With the replay buffer's positions in the new stream."""
+    """Its results; the positions in the replay buffer are those of the new stream."""
     control: dict[str, Any] | None = None
-    """The identity of the control set that it was judged by."""
+    """The identity of its control set."""
     method: dict[str, Any] = field(default_factory=dict)
-    """Name and settings of the method that learned it."""
+    """The name and the settings of its method."""
 
     def check(self, method: Method) -> None:
-        """Refuse a method that would take what the earlier one remembers for something else."""
+        """Refuse a method that cannot use the state or the replay buffer of the earlier one."""
         if self.results.state and method.name != self.results.method:
             raise UserError(
                 f"the earlier run was learned by {self.results.method}, and {method.name} cannot "
-                f"use what that remembers of its tasks; continue it by {self.results.method}"
+                f"use the state that it left; continue it with {self.results.method}"
             )
         balance = self.method.get("replay", {}).get("balance")
-        wanted = getattr(method.replay, "balance", balance)
-        if self.results.replay["groups"] and balance != wanted:
+        requested = getattr(method.replay, "balance", balance)
+        if self.results.replay["groups"] and balance != requested:
             raise UserError(
-                f"replay.balance={wanted}: the earlier run stored its images to replay by "
-                f"{balance!r}, and its groups mean nothing otherwise; continue it with "
+                f"replay.balance={requested}: the earlier run grouped its images to replay by "
+                f"{balance!r}, and they cannot be regrouped; continue it with "
                 f"replay.balance={balance}"
             )
 
     def copy_to(self, folder: Path) -> None:
-        """All that the new run needs to stand alone: what was changed, and what was remembered.
+        """Copy all that the new run needs: deltas, losses, the method's state.
 
-        Until it is finished, that includes the images that the earlier run kept.
+        Config, results and stored images go into a subfolder, which is deleted when the new run is
+        finished.
         """
         (folder / COPY).mkdir()
-        for name in (CONFIG, stored.FILE):
+        for name in (CONFIG, results_file.FILE):
             shutil.copyfile(self.folder / name, folder / COPY / name)
         if has_stored_images(self.folder):
             shutil.copytree(self.folder / IMAGES, folder / COPY / IMAGES)
         done = self.results.done
         for number in range(done):
             shutil.copyfile(delta_file(self.folder, number), delta_file(folder, number))
-        for name in ("metrics.jsonl", f"state-{done:02}.safetensors"):
-            if (self.folder / name).exists():
-                shutil.copyfile(self.folder / name, folder / name)
+        for file in (self.folder / METRICS, state_file(self.folder, done)):
+            if file.exists():
+                shutil.copyfile(file, folder / file.name)
 
 
-def run_or_copy(before: Path, out: Path, overwrite: bool = False) -> Path:
-    """Where to read the earlier run: itself, or the copy that an interrupted run in `out` has.
+def run_or_copy(earlier: Path, out: Path, overwrite: bool = False) -> Path:
+    """Where to read the earlier run: its folder, or the copy that an interrupted run in `out` has.
 
-    Another run than the one that was copied is not taken for it.
+    The copy is used where it is of that run, or where that run is gone.
     """
     copy = out / COPY
     if overwrite or not is_run(copy):
-        return before
-    gone = not is_run(before)
-    same = gone or (before / CONFIG).read_bytes() == (copy / CONFIG).read_bytes()
-    return copy if same else before
+        return earlier
+    if not is_run(earlier):
+        return copy
+    same = (earlier / CONFIG).read_bytes() == (copy / CONFIG).read_bytes()
+    return copy if same else earlier
 
 
 def remove_earlier_copy(folder: Path) -> None:
-    """A run that is finished stands alone."""
-    gone = folder / f".{COPY}.gone"
+    """Delete the copy of the earlier run; a finished run does not need it."""
+    deleted = folder / f".{COPY}.gone"
     if (folder / COPY).exists():
-        (folder / COPY).rename(gone)  # in one move, so that half a copy is never taken for one
-    shutil.rmtree(gone, ignore_errors=True)
+        (folder / COPY).rename(deleted)  # atomically: half a copy must not look like a whole one
+    shutil.rmtree(deleted, ignore_errors=True)
 
 
 def refuse_unfinished(folder: Path, results: Results) -> None:
-    """Only a finished run can be gone on from."""
+    """Only a finished run can be continued."""
     if not results.finished:
         raise UserError(
             f"{folder} is not finished ({results.done} of {count(len(results.tasks), 'task')}); "
-            "run its own command to the end first"
+            "finish it first, with the command or the call that started it"
         )
 
 
 def extend_stream(
     run: OpenRun,
-    kept: StoredImages | None,
+    stored: StoredImages | None,
     train: Images,
     test: Images,
     *,
     tasks: int = 1,
     order: int | Sequence[str] = 0,
 ) -> tuple[Stream, EarlierRun]:
-    """The tasks of a run and then those of new images.
+    """A stream of the tasks of a run, and then those of new images.
 
-    Of the earlier tasks there are the images that the run kept: those of its replay buffer to learn
-    from, and some to judge by. Without `kept` there are none, and the earlier tasks are not judged.
+    Args:
+        run: The finished run.
+        stored: The images that the run stored of its tasks: its replay buffer, and some test
+            images. Without them the earlier tasks are neither replayed nor evaluated.
+        train, test: The new images.
+        tasks, order: How the new classes are divided, as in `Stream.split`.
     """
     refuse_unfinished(run.folder, run.results)
     new = Stream.split(train, test, tasks, order)
-    old = kept or _nothing(run)
-    classes = _numbered(run, train)
-    learn, judge = (
-        with_classes(concatenate(stored_images, fresh), classes)
-        for stored_images, fresh in ((old.replay, train), (old.test, test))
+    old = stored or _no_images(run)
+    classes = _class_names(run, train)
+    train_images, test_images = (
+        with_classes(concatenate(old_images, new_images), classes)
+        for old_images, new_images in ((old.replay, train), (old.test, test))
     )
-    if kept is None:
-        learn = replace(learn, notes=[*learn.notes, _without_images(run)])
-    stream = Stream(learn, judge, (*_old_tasks(run, old, learn), *_new_tasks(run, old, new, learn)))
-    gone = sum(task.train for task in run.results.tasks) - len(old.replay)
+    if stored is None:
+        notes = [*train_images.notes, _no_images_note(run)]
+        train_images = replace(train_images, notes=notes)
+    all_tasks = (*_old_tasks(run, old, train_images), *_new_tasks(run, old, new, train_images))
+    missing = sum(task.train for task in run.results.tasks) - len(old.replay)
+    stream = Stream(train_images, test_images, all_tasks, missing_images=missing)
     results = run.results.model_copy(deep=True)
     results.replay = {"seen": old.seen, "groups": old.groups}
     for info, task in zip(results.tasks, stream.tasks, strict=False):
         info.test = len(task.test)
-    return replace(stream, missing_images=gone), EarlierRun(
-        run.folder, results, run.config["control"], run.config["method"]
-    )
+    earlier = EarlierRun(run.folder, results, run.config["control"], run.config["method"])
+    return stream, earlier
 
 
-def _numbered(run: OpenRun, train: Images) -> list[str]:
+def _class_names(run: OpenRun, train: Images) -> list[str]:
     """Class names by label: a class of the earlier run keeps its label, new ones are appended.
 
-    Whatever a method remembers by label (a class-balanced buffer, SLCA's Gaussians) thus stays with
-    its class, however often a run is continued.
+    The state of a method that is indexed by label (a class-balanced buffer, SLCA's Gaussians) thus
+    stays with its class, however often a run is continued.
     """
     known = run.config["data"].get("classes")
     if not isinstance(known, list) or not set(run.classes) <= set(map(str, known)):
         raise UserError(
-            f"{run.folder / CONFIG} is damaged or of another version: data.classes does not hold "
-            "the classes that were learned; take another copy of the run"
+            f"{run.folder / CONFIG} is damaged or was written by another version: data.classes "
+            "does not hold the classes that were learned; take another copy of the run"
         )
     return list(dict.fromkeys([*known, *train.classes]))
 
 
-def _without_images(run: OpenRun) -> str:
-    """What follows for a continued run, logged, and as a note for its results."""
-    count = len(run.classes)
-    known = "its class is" if count == 1 else f"its {count:,} classes are"
-    said = (
-        "the earlier run stored no images (it was made with --replay none, or with "
-        f"store_images=False): {known} neither replayed nor evaluated again, so what is forgotten "
-        "of what it learned does not show"
+def _no_images_note(run: OpenRun) -> str:
+    """What it means that the earlier run stored no images; logged, and a note for the results."""
+    total = len(run.classes)
+    classes = "its class is" if total == 1 else f"its {total:,} classes are"
+    note = (
+        f"the earlier run stored no images (store_images=False, or no replay): {classes} neither "
+        "replayed nor evaluated again, so what is forgotten of what it learned does not show"
     )
-    log.warning(said)
-    return said
+    log.warning(note)
+    return note
 
 
-def _nothing(run: OpenRun) -> StoredImages:
+def _no_images(run: OpenRun) -> StoredImages:
     data, none = run.config["data"], np.empty(0, np.int64)
     empty = Images(
         str(run.folder),

@@ -1,4 +1,4 @@
-"""Complete the folder of a run whose last task is learned, so that it stands alone."""
+"""Complete the folder of a run after its last task, so that it needs nothing else."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from retouch.data.stream import Stream
 from retouch.distributed import collectives
 from retouch.evaluate.per_class import PerClass
 from retouch.evaluate.results import Results
-from retouch.train.compare import compare_run
+from retouch.train.compare_run import compare_run
 from retouch.train.extend_stream import remove_earlier_copy
 from retouch.train.replay_store import has_stored_images, write_images
 from retouch.train.run_folder import OpenRun, read_config
@@ -26,13 +26,22 @@ def finish(
     per_class: bool = True,
     progress: Progress = no_progress,
 ) -> None:
-    """Add what a finished run's folder lacks; call it on every rank, rank 0 writes.
+    """Add what the folder of a finished run lacks. Call it on every rank; rank 0 writes.
 
-    With `per_class` the model before the first task and after the last are compared class by class
-    (`classes.json`); with `store_images` the replay buffer and some test images are stored, which a
-    continued run needs, and example images for the page. Each part is written whole or not at all,
-    and what is there already is left alone: a run that was killed meanwhile is completed by calling
-    this again. The copy of an earlier run goes last, since everything before may need it.
+    Args:
+        folder: The run's folder.
+        clip: The model after the last task.
+        stream: The tasks that were learned.
+        results: The results, all tasks learned.
+        control: The control set, if there was one.
+        store_images: Store the replay buffer and some test images, which a continued run needs,
+            and example images for the page.
+        per_class: Compare the model before the first task and after the last, class by class.
+        progress: Shows how far this is.
+
+    Each part is written whole or not at all, and what exists is left alone: where a run was killed
+    in between, calling this again completes it. The copy of an earlier run is deleted last, since
+    everything before may need it.
     """
     assert results.finished
     if per_class and not collectives.broadcast_str(
@@ -42,7 +51,7 @@ def finish(
         try:
             compare_run(run, stream.test, control, examples=store_images, progress=progress)
         finally:
-            run.load_task()  # the caller's model is handed back as the last task left it
+            run.load_task()  # the caller gets the model back as the last task left it
     if not collectives.is_rank0():
         return
     if store_images and not has_stored_images(folder):

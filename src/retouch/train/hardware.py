@@ -1,4 +1,4 @@
-"""What suits the machine, where a user does not say: precision and compilation."""
+"""Precision and compilation: chosen for the machine where the user does not set them."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ PRECISIONS = ("auto", "fp32", "bf16")
 
 @dataclass(frozen=True)
 class Hardware:
-    """How to compute, and where."""
+    """The device, and how to compute on it."""
 
     device: torch.device
     precision: str
@@ -23,64 +23,76 @@ class Hardware:
 
     @property
     def settings(self) -> dict[str, str | bool]:
-        """What differs from the defaults of `Settings`."""
-        chosen: dict[str, str | bool] = {"precision": self.precision, "compile": self.compile}
-        plain = Settings()
-        return {key: value for key, value in chosen.items() if value != getattr(plain, key)}
+        """The entries that differ from the defaults of `Settings`."""
+        entries: dict[str, str | bool] = {"precision": self.precision, "compile": self.compile}
+        defaults = Settings()
+        return {key: value for key, value in entries.items() if value != getattr(defaults, key)}
 
     def __str__(self) -> str:
-        kind = "compiled" if self.compile else "not compiled"
-        ranks = collectives.world_size()
-        many = f", in {ranks} processes together" if ranks > 1 else ""
-        return f"Computes on {name_of(self.device)} in {self.precision}, {kind}{many}"
+        compiled = "compiled" if self.compile else "not compiled"
+        world_size = collectives.world_size()
+        ranks = f", in {world_size} processes" if world_size > 1 else ""
+        return f"Computes on {device_name(self.device)} in {self.precision}, {compiled}{ranks}"
 
 
 def hardware(
     device: torch.device, size: int, precision: str = "auto", compiled: bool | None = None
 ) -> Hardware:
-    """Choose for a model of so many weights what was left open.
+    """Choose the precision and whether to compile.
 
-    On a GPU, bfloat16 and compiled towers; on a processor bfloat16 where it has units for that and
-    the model is large enough to gain by it. What is compiled must be worth the minute it takes.
+    On a GPU, bfloat16 and compiled towers; on a CPU, bfloat16 where it has units for it and the
+    model is large enough to gain from them. Small models are not compiled: it takes a minute.
+
+    Args:
+        device: Where to compute.
+        size: How many weights the model has.
+        precision: "fp32" or "bf16"; "auto" to choose.
+        compiled: Whether to compile; None to choose.
     """
     check_precision(precision)
     cuda, large = device.type == "cuda", size >= SMALL_MODEL
-    half = (cuda and torch.cuda.is_bf16_supported()) or (large and _has_bf16_units(device))
-    chosen = ("bf16" if half else "fp32") if precision == "auto" else precision
-    return Hardware(device, chosen, cuda and large if compiled is None else compiled)
+    bf16 = (cuda and torch.cuda.is_bf16_supported()) or (large and _has_bf16_units(device))
+    if precision == "auto":
+        precision = "bf16" if bf16 else "fp32"
+    return Hardware(device, precision, cuda and large if compiled is None else compiled)
 
 
 def check_precision(precision: str) -> None:
+    """Refuse an unknown precision."""
     if precision not in PRECISIONS:
-        raise UserError(f"--precision {precision}: say one of {', '.join(PRECISIONS)}")
+        raise UserError(
+            f"unknown precision {precision!r}; use one of {', '.join(PRECISIONS)}",
+            argument="precision=…",
+        )
 
 
 def check_shard(method: Method, settings: Settings) -> None:
-    """Refuse what does not go together with frozen weights that processes share."""
+    """Refuse what cannot be combined with frozen weights that are divided over the ranks."""
     if not settings.shard:
         return
     if collectives.world_size() == 1:
         raise UserError(
-            "--shard divides the frozen weights over several processes, and there is only this "
-            "one; start some with torchrun --nproc-per-node N -m retouch learn … --shard, or leave "
-            "--shard out"
+            "sharding divides the frozen weights over several processes, and there is only one; "
+            "start several with torchrun, or leave sharding out",
+            argument="shard=False",
         )
     if not method.shards:
-        able = ", ".join(name for name, each in available_methods().items() if each.shards)
+        names = ", ".join(name for name, recipe in available_methods().items() if recipe.shards)
         raise UserError(
-            f"--shard divides the weights that a method does not move: {able} can do that, "
-            f"{method.name} cannot; use one of them, or leave --shard out"
+            f"{method.name} cannot be sharded; use one of {names}, or leave sharding out",
+            argument="shard=False",
         )
     if settings.compile:
-        raise UserError("--shard and --compile do not go together; leave one of them out")
+        raise UserError("sharding cannot be combined with compiling; leave one of them out")
 
 
-def name_of(device: torch.device) -> str:
+def device_name(device: torch.device) -> str:
+    """The device in words."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"the processor ({count(torch.get_num_threads(), 'thread')})"
 
 
 def _has_bf16_units(device: torch.device) -> bool:
-    known = getattr(torch.cpu, "_is_amx_tile_supported", None)
-    return device.type == "cpu" and known is not None and bool(known())
+    supported = getattr(torch.cpu, "_is_amx_tile_supported", None)
+    return device.type == "cpu" and supported is not None and bool(supported())

@@ -10,13 +10,13 @@ from retouch.data.prefetch import read_later
 from retouch.data.stream import Stream, Task
 from retouch.evaluate.evaluator import Evaluator
 from retouch.methods import Method, Regularizer, Settings, TaskContext
-from retouch.train.checkpoint import RunRecord
 from retouch.train.divergence import (
     check_finite,
     diverged_if_not_finite,
     finite_loss,
     refused_if_not_finite,
 )
+from retouch.train.record import RunRecord
 
 
 def train(
@@ -24,32 +24,32 @@ def train(
     stream: Stream,
     method: Method,
     settings: Settings,
-    judge: Evaluator,
+    evaluator: Evaluator,
     record: RunRecord,
 ) -> None:
     """Learn the tasks that `record` does not hold yet, one after the other."""
     buffer = method.replay.buffer(len(stream.train) + stream.missing_images, settings.seed)
-    judge.begin(clip)
+    evaluator.begin(clip)
     with refused_if_not_finite(clip):
-        record.begin(buffer, lambda learned: judge(clip, learned))
+        record.begin(buffer, partial(evaluator, clip))
     for task in stream.tasks[record.done :]:
         context = task_context(clip, stream, task, method, settings)
-        context.control_drop = record.control_drop(lambda: judge.control(clip))
-        context.accuracy = partial(judge.accuracy, clip, task.number + 1)
+        context.control_drop = record.control_drop(partial(evaluator.control, clip))
+        context.accuracy = partial(evaluator.accuracy, clip, task.number + 1)
         with method.update.begin(context) as update:
             steps = context.steps if update.optimizer else 0
             record.begin_task(task, update, steps)
             method.after_task.begin(context, update)
             method.regularizer.begin(context)
-            left = range(record.resume(update), steps)
+            remaining = range(record.resume(update), steps)
             replay = partial(method.replay.draw, context, buffer)
-            for step, batch in context.batches(left, replay):
-                found = backward(context, batch, method.regularizer)
+            for step, batch in context.batches(remaining, replay):
+                loss = backward(context, batch, method.regularizer)
                 factor = method.schedule.factor(step, steps, settings.epochs, len(stream.tasks))
                 update.step(factor)
                 method.after_task.after_step(context, update, step)
-                loss = partial(finite_loss, read_later(found), settings, task.number, step)
-                record.on_step(step, step // context.steps_per_epoch, loss, settings.lr * factor)
+                checked = partial(finite_loss, read_later(loss), settings, task.number, step)
+                record.on_step(step, step // context.steps_per_epoch, checked, settings.lr * factor)
             record.report_last_step()
             with diverged_if_not_finite(task.number, settings):
                 update.end()
@@ -59,16 +59,16 @@ def train(
                 update.broadcast()
                 check_finite(update, method)
                 buffer.add(task.number, task.train, stream.train.labels[task.train])
-                judged = partial(judge, clip, task.number + 1)
-                record.end_task(update, judged, method.after_task.fraction_kept)
+                evaluate = partial(evaluator, clip, task.number + 1)
+                record.end_task(update, evaluate, method.after_task.fraction_kept)
 
 
-def backward(context: TaskContext, batch: Batch, keeps: Regularizer) -> Tensor:
-    """Leave the batch's gradients with the parameters; its loss, or this process's part of it."""
+def backward(context: TaskContext, batch: Batch, regularizer: Regularizer) -> Tensor:
+    """The backward pass of a batch. Returns its loss, or this rank's share of it."""
 
     def loss(features: Features) -> Tensor:
-        kept = keeps.loss(features)
-        return context.loss(features) if kept is None else context.loss(features) + kept
+        penalty = regularizer.loss(features)
+        return context.loss(features) if penalty is None else context.loss(features) + penalty
 
     return backward_terms(context.losses(batch, loss))
 
@@ -76,6 +76,6 @@ def backward(context: TaskContext, batch: Batch, keeps: Regularizer) -> Tensor:
 def task_context(
     clip: Clip, stream: Stream, task: Task, method: Method, settings: Settings
 ) -> TaskContext:
-    """A task, with the loss that the method says."""
+    """The context of a task, with the method's loss."""
     loss = partial(pair_loss, loss=method.loss, objective=method.objective)
     return TaskContext(clip, stream, task, settings, loss, method.drop_last)

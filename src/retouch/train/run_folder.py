@@ -1,4 +1,4 @@
-"""Open the folder of a run again: its model before the first task, and after the last."""
+"""Open the folder of a run: its config, its results, and its model after any task."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,12 +15,12 @@ from retouch.plural import count
 from retouch.sparse import Delta, fingerprint
 
 CONFIG = "config.yaml"
-_KINDS = {"weights": str, "places": dict, "method": dict, "settings": dict, "data": dict}
+_TYPES = {"weights": str, "places": dict, "method": dict, "settings": dict, "data": dict}
 
 
 @dataclass
 class OpenRun:
-    """A run, and its model at any moment of it."""
+    """A run and its model, which can be loaded as it was after any task."""
 
     folder: Path
     """The run's folder."""
@@ -40,22 +40,22 @@ class OpenRun:
             tasks: How many tasks are learned by then: 0 is the model before the first. Default: all
                 of them.
         """
-        goal = self.results.done if tasks is None else tasks
-        if not 0 <= goal <= self.results.done:
+        target = self.results.done if tasks is None else tasks
+        if not 0 <= target <= self.results.done:
             raise UserError(
-                f"{self.folder} has learned {count(self.results.done, 'task')}, not {goal}"
+                f"{self.folder} has learned {count(self.results.done, 'task')}, not {target}"
             )
-        while self.at < goal:
+        while self.at < target:
             Delta.load(delta_file(self.folder, self.at)).apply(self.clip.model)
             self.at += 1
-        while self.at > goal:
+        while self.at > target:
             Delta.load(delta_file(self.folder, self.at - 1)).undo(self.clip.model)
             self.at -= 1
         return self.clip
 
     @property
     def classes(self) -> list[str]:
-        """All that was learned, in order."""
+        """The names of all learned classes, in order."""
         learned = self.results.tasks[: self.results.done]
         return list(dict.fromkeys(name for task in learned for name in task.classes))
 
@@ -95,7 +95,8 @@ def open_run(
             raise
         raise UserError(
             f"{folder} began with the model {name}, which cannot be loaded here: {why}. "
-            "Say where it is now with --model, or name the model itself"
+            "Name the model that the run began with, where it is now",
+            argument="model=…",
         ) from None
     known = fingerprint(clip.model) == config["weights"]
     if light and not known:
@@ -103,47 +104,49 @@ def open_run(
     if not known:
         method, settings = method_of(config), Settings(**config["settings"])
         method.update.start(clip, settings, None)  # prompts are part of the model it began with
-    if not known and (found := fingerprint(clip.model)) != config["weights"]:
+    if not known and (weights := fingerprint(clip.model)) != config["weights"]:
         raise UserError(
             f"{folder} began with weights {config['weights'][:12]}, but those of {name} are "
-            f"{found[:12]}; give the model that the run began with as --model"
+            f"{weights[:12]}; give the model that the run began with",
+            argument="model=…",
         )
     return OpenRun(folder, config, Results.read(folder), clip)
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """What the run was asked to do."""
+    """The config of a run (see `run_config`)."""
     file = folder / CONFIG
     try:
         config = checksummed.read_yaml(file, "take another copy of the run")
     except FileNotFoundError:
         raise UserError(f"{folder} holds no run: {CONFIG} is missing there") from None
-    wrong = [key for key, kind in _KINDS.items() if not isinstance(config.get(key), kind)]
+    wrong = [key for key, expected in _TYPES.items() if not isinstance(config.get(key), expected)]
     if wrong:
-        raise UserError(f"{file} is of another version of retouch: {wrong[0]!r} is missing there")
+        raise UserError(
+            f"{file} was written by another version of retouch: {wrong[0]!r} is missing there"
+        )
     return config
 
 
 def method_of(config: dict[str, Any]) -> Method:
     """The method of a run, with its settings; bounded if the run was."""
-    told = dict(config["method"])
-    known = recipe(told["name"])
-    if "after" in told["after_task"]:
-        settles = told.pop("after_task")
-        inside = (
-            known.after_task.after
-            if isinstance(known.after_task, BoundedDrop)
-            else known.after_task
+    stored = dict(config["method"])
+    method = recipe(stored["name"])
+    if "after" in stored["after_task"]:
+        bounded = stored.pop("after_task")
+        inner = (
+            method.after_task.after
+            if isinstance(method.after_task, BoundedDrop)
+            else method.after_task
         )
-        after = type(inside)(**settles["after"])
-        known = known.with_change({"after_task": BoundedDrop(**{**settles, "after": after})})
-    named = [part for part in (*known.parts, "schedule") if part in told]
-    parts = {f"{part}.{key}": value for part in named for key, value in told[part].items()}
-    return known.with_change(
-        {**parts, **{key: told[key] for key in ("loss", "objective", "drop_last")}}
-    )
+        after = type(inner)(**bounded["after"])
+        method = method.with_change({"after_task": BoundedDrop(**{**bounded, "after": after})})
+    parts = [part for part in (*method.parts, "schedule") if part in stored]
+    changes = {f"{part}.{key}": value for part in parts for key, value in stored[part].items()}
+    fields = {key: stored[key] for key in ("loss", "objective", "drop_last")}
+    return method.with_change({**changes, **fields})
 
 
 def delta_file(folder: Path, number: int) -> Path:
-    """What the task of this number changed, from 0."""
+    """The delta of a task; `number` counts from 0."""
     return folder / "deltas" / f"task-{number + 1:02}.safetensors"

@@ -1,4 +1,4 @@
-"""Two processes must not write one run."""
+"""A lock, so that two processes never write the same run."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -27,7 +27,7 @@ def run_lock(folder: Any) -> Iterator[None]:
 
 
 def with_run_lock(function: Callable[P, R]) -> Callable[P, R]:
-    """The same function, which holds the lock of the folder that it is given as `out`."""
+    """A decorator: hold the lock of the folder in the keyword argument `out` during the call."""
 
     @wraps(function)
     def locked(*args: P.args, **kwargs: P.kwargs) -> R:

@@ -1,4 +1,4 @@
-"""What experiment trackers are told of a run: the same numbers, whichever tracker it is."""
+"""The scalars that experiment trackers get, the same for every tracker."""
 
 from retouch.evaluate.results import Results
 from retouch.train.callbacks import Callback
@@ -7,14 +7,14 @@ from retouch.train.callbacks import Callback
 class ScalarLogger(Callback):
     """Logs the loss of every step, one curve per task, and the accuracies after every task.
 
-    A tracker implements `log`; a number that was not measured is left out.
+    A tracker implements `log`. What was not measured is left out.
     """
 
     def __init__(self) -> None:
         self._task = 0
 
     def log(self, name: str, value: float, step: int) -> None:
-        """Log a number under a name such as "loss/task 1" at a step of this curve."""
+        """Log one value of a curve such as "loss/task 1"."""
         raise NotImplementedError
 
     def on_task_begin(self, task: int, steps: int) -> None:
@@ -31,7 +31,7 @@ class ScalarLogger(Callback):
 def accuracies(results: Results) -> dict[str, float]:
     """The accuracies of the last evaluation, in percent, as far as they were measured."""
     row = results.rows[-1]
-    found = {"new classes": results.accuracy, "control": row.control}
+    values = {"new classes": results.accuracy, "control": row.control}
     if row.joint is not None:
-        found["new and control classes"] = row.joint.overall
-    return {name: value for name, value in found.items() if value is not None}
+        values["new and control classes"] = row.joint.overall
+    return {name: value for name, value in values.items() if value is not None}

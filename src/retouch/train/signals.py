@@ -1,4 +1,4 @@
-"""Stop a run when it is told to, at a safe point."""
+"""Signals: stop a run cleanly on Ctrl-C, or when torchrun ends the job."""
 
 import os
 import signal
@@ -10,73 +10,80 @@ from contextlib import contextmanager
 from typing import Any
 
 from retouch.distributed import collectives
-from retouch.train.checkpoint import RunRecord
+from retouch.train.record import RunRecord
 
 GRACE = 20.0
-"""Seconds that several processes have to reach a safe point together; torchrun kills after 30."""
+"""Seconds that the ranks have to stop at the same step; torchrun kills them after 30."""
 
 
 @contextmanager
-def graceful_interrupt(record: RunRecord, resumes: bool) -> Iterator[None]:
-    """The first Ctrl-C finishes the step and saves; the second stops at once.
+def graceful_interrupt(record: RunRecord, resumable: bool) -> Iterator[None]:
+    """The first Ctrl-C finishes the step and saves a checkpoint; the second stops at once.
 
-    Where several processes learn together, whoever started them tells each of them, by SIGTERM or
-    again by SIGINT, when one has failed or all shall end: they stop at the same step. If one of
-    them is gone they never reach it, and give up.
+    Where there are several ranks, their launcher sends SIGTERM or SIGINT to each of them when one
+    has failed or the job shall end, and they stop at the same step. Where a rank is gone they never
+    reach it, and exit after `GRACE` seconds.
+
+    Args:
+        record: Its `stop` is set by the signal.
+        resumable: Whether the run has a folder; otherwise signals are left alone.
     """
-    if not resumes or threading.current_thread() is not threading.main_thread():
+    if not resumable or threading.current_thread() is not threading.main_thread():
         yield
         return
     if collectives.world_size() > 1:
-        with _impatient():
-            yield from _heeding(record, (signal.SIGINT, signal.SIGTERM), "")
+        with _exit_if_stuck():
+            yield from _stop_on(record, (signal.SIGINT, signal.SIGTERM), "")
     else:
-        yield from _heeding(record, (signal.SIGINT,), "; Ctrl-C again stops at once")
+        yield from _stop_on(record, (signal.SIGINT,), "; Ctrl-C again stops at once")
 
 
-def _heeding(record: RunRecord, signals: tuple[signal.Signals, ...], more: str) -> Iterator[None]:
+def _stop_on(record: RunRecord, signals: tuple[signal.Signals, ...], hint: str) -> Iterator[None]:
+    """Set `record.stop` on the first signal; ignore later ones, unless there is a `hint`."""
+
     def stop(number: int, frame: Any) -> None:
         record.stop = True
-        for each in signals:
-            signal.signal(each, before[each] if more else signal.SIG_IGN)
+        for name in signals:
+            signal.signal(name, previous[name] if hint else signal.SIG_IGN)
         if collectives.is_rank0():
-            sys.stderr.write(f"\nstopping at the next safe point{more}\n")
+            sys.stderr.write(f"\nstopping after this step{hint}\n")
 
-    before = {each: signal.signal(each, stop) for each in signals}
+    previous = {name: signal.signal(name, stop) for name in signals}
     try:
         yield
     finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
+        for name, handler in previous.items():
+            signal.signal(name, handler)
 
 
 @contextmanager
-def _impatient() -> Iterator[None]:
-    """End this process if it was told to stop and cannot.
+def _exit_if_stuck() -> Iterator[None]:
+    """Exit if a signal came and this process does not stop within `GRACE` seconds.
 
-    A process that waits for another one does not even get to see the signal, so a thread does.
+    While a process waits in a collective, Python runs no signal handler, so a thread waits for the
+    byte that the interpreter writes on a signal.
     """
-    told, tell = socket.socketpair()
-    tell.setblocking(False)
-    over = threading.Event()
+    receiver, sender = socket.socketpair()
+    sender.setblocking(False)
+    ended = threading.Event()
 
     def wait() -> None:
-        if told.recv(1) and not over.wait(GRACE):
+        if receiver.recv(1) and not ended.wait(GRACE):
             sys.stderr.write(
-                f"error: told to stop, and the other processes did not answer for {GRACE:g} s, so "
-                "one of them ended. The same command goes on at the last checkpoint\n"
+                f"error: told to stop, but another process did not answer for {GRACE:g} s and "
+                "has probably ended. The same command resumes at the last checkpoint\n"
             )
             sys.stderr.flush()
             os._exit(1)
 
-    before = signal.set_wakeup_fd(tell.fileno(), warn_on_full_buffer=False)
-    thread = threading.Thread(target=wait, name="impatient", daemon=True)
+    previous = signal.set_wakeup_fd(sender.fileno(), warn_on_full_buffer=False)
+    thread = threading.Thread(target=wait, name="exit-if-stuck", daemon=True)
     thread.start()
     try:
         yield
     finally:
-        over.set()
-        signal.set_wakeup_fd(before)
-        tell.close()
+        ended.set()
+        signal.set_wakeup_fd(previous)
+        sender.close()
         thread.join()
-        told.close()
+        receiver.close()

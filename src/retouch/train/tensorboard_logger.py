@@ -1,4 +1,4 @@
-"""Watch a run in TensorBoard, an extra: `pip install retouch[tensorboard]`."""
+"""Log a run to TensorBoard, an extra: `pip install retouch[tensorboard]`."""
 
 from pathlib import Path
 from typing import Any
@@ -8,7 +8,11 @@ from retouch.train.scalar_logger import ScalarLogger
 
 
 class TensorBoard(ScalarLogger):
-    """Writes the loss of every step and the accuracies after every task as event files."""
+    """Writes the loss of every step and the accuracies after every task as event files.
+
+    Args:
+        folder: Where to write them.
+    """
 
     def __init__(self, folder: str | Path) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Watch a run in Weights & Biases, an extra: `pip install retouch[wandb]`."""
+"""Log a run to Weights & Biases, an extra: `pip install retouch[wandb]`."""
 
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,13 @@ def check_installed() -> None:
 class WandB(ScalarLogger):
     """Logs the loss of every step, the accuracies after every task, and the final metrics.
 
-    `project` is the W&B project. `name` is what the W&B run is called, `config` what is stored with
-    it. Without a network, set WANDB_MODE=offline and run `wandb sync` later; `folder` is where W&B
-    keeps its files, the working directory by default.
+    Without a network, set WANDB_MODE=offline and run `wandb sync` later.
+
+    Args:
+        project: The W&B project.
+        name: The name of the W&B run.
+        config: What is stored with it.
+        folder: Where W&B keeps its files, the working directory by default.
     """
 
     def __init__(
@@ -35,13 +39,13 @@ class WandB(ScalarLogger):
         check_installed()
         import wandb
 
-        place = None if folder is None else str(folder)
+        directory = None if folder is None else str(folder)
         try:
-            self._run: Any = wandb.init(project=project, name=name, config=config, dir=place)
+            self._run: Any = wandb.init(project=project, name=name, config=config, dir=directory)
         except (wandb.Error, OSError) as why:
             raise UserError(
-                f"--wandb {project}: Weights & Biases cannot log this run ({why}); run `wandb "
-                "login`, or set WANDB_MODE=offline and `wandb sync` it later"
+                f"Weights & Biases cannot log this run to {project} ({why}); run `wandb login`, or "
+                "set WANDB_MODE=offline and `wandb sync` it later"
             ) from None
         for curve, step in (("loss/*", "step"), ("accuracy/*", "tasks learned")):
             self._run.define_metric(curve, step_metric=step)
@@ -50,8 +54,8 @@ class WandB(ScalarLogger):
         self._run.finish(exit_code=1 if error and error[0] is not None else 0)
 
     def log(self, name: str, value: float, step: int) -> None:
-        over = "step" if name.startswith("loss/") else "tasks learned"
-        self._run.log({name: value, over: step})
+        axis = "step" if name.startswith("loss/") else "tasks learned"
+        self._run.log({name: value, axis: step})
 
     def on_evaluate(self, results: Results) -> None:
         super().on_evaluate(results)

@@ -1,1 +1,1 @@
-"""What is there only for speed: compilation, CUDA graphs, attention kernels, quick loading."""
+"""Code that exists only for speed: compilation, CUDA graphs, attention kernels, quick loading."""

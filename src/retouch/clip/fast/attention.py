@@ -1,9 +1,9 @@
-"""Attention among few tokens, with a way back that is quick and gives the same bits every time.
+"""Attention over few tokens with a custom backward kernel that is fast and deterministic.
 
-What torch offers for a GPU is one or the other: cuDNN's gradients depend on which part of the chip
-is done first. Here one program computes all gradients of a head, so that nothing is added up by
-several; up to 256 tokens fit (a ViT-B/16 has 197). The way forth is cuDNN's, where each number is
-found by one program as well.
+On a GPU, torch offers one or the other: the order in which cuDNN's backward kernel adds up its
+gradients depends on which part of the chip finishes first. Here one program computes all gradients
+of a head, so that no sum is split between programs; up to 256 tokens fit (a ViT-B/16 has 197). The
+forward kernel is cuDNN's, in which each number is computed by one program as well.
 """
 
 from collections.abc import Iterator
@@ -17,19 +17,21 @@ from torch.nn.functional import scaled_dot_product_attention
 from retouch.clip.fast.compile import power_of_two
 
 MAX_TOKENS = 256
-"""Tokens of a head that one program can hold."""
-_HALF = torch.bfloat16, torch.float16
+"""The most tokens of a head that one program can hold."""
+_HEAD_WIDTHS = 32, 64
+_HALF_PRECISION = torch.bfloat16, torch.float16
+_BLOCK_ROWS, _WARPS, _STAGES = 32, 8, 2  # the fastest of twelve tried on an H200, for 197 tokens
 
 
 @contextmanager
 def fused_attention(tower: Any) -> Iterator[None]:
-    """While this lasts, a tower of transformers looks around with `attention`, where that pays."""
+    """Inside this context, a tower of transformers uses `attention`, on GPUs where it is faster."""
     from transformers import AttentionInterface
 
     config = tower.config
     before = config._attn_implementation
-    if before == "sdpa" and _pays(next(tower.parameters()).device):
-        AttentionInterface.register("retouch", _look)
+    if before == "sdpa" and _is_faster(next(tower.parameters()).device):
+        AttentionInterface.register("retouch", _attention_interface)
         config._attn_implementation = "retouch"
     try:
         yield
@@ -37,85 +39,91 @@ def fused_attention(tower: Any) -> Iterator[None]:
         config._attn_implementation = before
 
 
-def _pays(device: torch.device) -> bool:
-    """On the chips that it was measured on: Hopper."""
+def _is_faster(device: torch.device) -> bool:
+    """Whether the device is of the generation on which it was measured: Hopper."""
     if device.type != "cuda" or not torch.backends.cudnn.is_available():
         return False
     return torch.cuda.get_device_capability(device)[0] == 9
 
 
-def _look(
-    module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **more: Any
+def _attention_interface(
+    module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **options: Any
 ) -> tuple[Tensor, None]:
-    """As transformers calls it."""
-    if mask is None and not more.get("dropout"):
-        return attention(query, key, value, more["scaling"]).transpose(1, 2).contiguous(), None
+    """`attention` with the signature that transformers calls."""
+    if mask is None and not options.get("dropout"):
+        output = attention(query, key, value, options["scaling"])
+        return output.transpose(1, 2).contiguous(), None
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-    found: tuple[Tensor, None] = sdpa_attention_forward(module, query, key, value, mask, **more)
-    return found
+    result: tuple[Tensor, None] = sdpa_attention_forward(module, query, key, value, mask, **options)
+    return result
 
 
 def attention(query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
-    """Of [B, heads, tokens, width] each; every token looks at all."""
-    alike = query.shape == key.shape == value.shape
-    few = query.shape[2] <= MAX_TOKENS and query.shape[3] in (32, 64)
-    if alike and few and query.device.type == "cuda" and query.dtype in _HALF:
-        found: Tensor = _forth(query, key, value, scale)[0]
-        return found
+    """Unmasked attention of tensors [batch, heads, tokens, width]."""
+    same_shape = query.shape == key.shape == value.shape
+    fits = query.shape[2] <= MAX_TOKENS and query.shape[3] in _HEAD_WIDTHS
+    if same_shape and fits and query.device.type == "cuda" and query.dtype in _HALF_PRECISION:
+        output: Tensor = _forward(query, key, value, scale)[0]
+        return output
     return scaled_dot_product_attention(query, key, value, scale=scale)
 
 
 @torch.library.custom_op("retouch::attention", mutates_args=())
-def _forth(query: Tensor, key: Tensor, value: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-    """What is found, and the logarithm of what each row was divided by."""
-    forth = torch.ops.aten._scaled_dot_product_cudnn_attention
-    there = forth(query, key, value, None, compute_log_sumexp=True, scale=scale)
-    return there[0], there[1].squeeze(3)
+def _forward(query: Tensor, key: Tensor, value: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+    """The output, and the log-sum-exp of each row's scores."""
+    cudnn_attention = torch.ops.aten._scaled_dot_product_cudnn_attention
+    results = cudnn_attention(query, key, value, None, compute_log_sumexp=True, scale=scale)
+    return results[0], results[1].squeeze(3)
 
 
-@torch.library.custom_op("retouch::attention_back", mutates_args=())
-def _back(
-    slope: Tensor, query: Tensor, key: Tensor, value: Tensor, logs: Tensor, scale: float
+@torch.library.custom_op("retouch::attention_backward", mutates_args=())
+def _backward(
+    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, log_sum_exp: Tensor, scale: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """What was found on the way forth is not needed: a program sees all of a row."""
+    """The gradients of query, key and value. The forward output is not needed for them."""
     from retouch.clip.fast.attention_kernel import attention_backward_kernel
 
-    slope = slope if slope.stride(3) == 1 else slope.contiguous()
-    slopes = torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
+    grad = grad if grad.stride(3) == 1 else grad.contiguous()
+    grads = torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
     batch, heads, tokens, width = query.shape
-    given = (query, key, value, slope, logs, *slopes)
-    places = [step for tensor in given if tensor.ndim == 4 for step in tensor.stride()[:3]]
-    block = {"rows": _ROWS, "all_rows": max(16, power_of_two(tokens)), "width": width}
-    how = {"num_warps": _WARPS, "num_stages": _STAGES}
+    tensors = (query, key, value, grad, log_sum_exp, *grads)
+    strides = [stride for tensor in tensors if tensor.ndim == 4 for stride in tensor.stride()[:3]]
+    all_rows = max(16, power_of_two(tokens))
     attention_backward_kernel[(batch * heads,)](
-        *given, *places, heads, tokens, scale, **block, **how
+        *tensors,
+        *strides,
+        heads,
+        tokens,
+        scale,
+        rows=_BLOCK_ROWS,
+        all_rows=all_rows,
+        width=width,
+        num_warps=_WARPS,
+        num_stages=_STAGES,
     )
-    return slopes
+    return grads
 
 
-_ROWS, _WARPS, _STAGES = 32, 8, 2  # the quickest of twelve tried on an H200, for 197 tokens
-
-
-@_forth.register_fake
+@_forward.register_fake
 def _(query: Tensor, key: Tensor, value: Tensor, scale: float) -> tuple[Tensor, Tensor]:
     return torch.empty_like(query), query.new_empty(query.shape[:3], dtype=torch.float32)
 
 
-@_back.register_fake
+@_backward.register_fake
 def _(
-    slope: Tensor, query: Tensor, key: Tensor, value: Tensor, *more: Any
+    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, *others: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
     return torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
 
 
-def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     query, key, value, ctx.scale = inputs
     ctx.save_for_backward(query, key, value, output[1])
 
 
-def _slopes(ctx: Any, slope: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-    return *_back(slope, *ctx.saved_tensors, ctx.scale), None
+def _autograd_backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+    return *_backward(grad, *ctx.saved_tensors, ctx.scale), None
 
 
-_forth.register_autograd(_slopes, setup_context=_remember)
+_forward.register_autograd(_autograd_backward, setup_context=_setup_context)

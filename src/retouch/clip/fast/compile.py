@@ -1,8 +1,9 @@
-"""Towers that are compiled, block by block, for a handful of shapes.
+"""Compile the transformer blocks of the towers for a handful of shapes.
 
-All blocks of a tower are alike, so one is compiled and the others reuse it. A compiled program is
-for one shape: batches are filled up to the next that was compiled already (the same features, the
-same gradients), so that a last smaller batch or a longer prompt does not start the compiler again.
+All blocks of a tower have the same code, so one is compiled and the others reuse the result.
+Compiled code is specialized to one shape: batches are padded to the next size of a short list (the
+same features, the same gradients), so that a smaller last batch or a longer prompt does not start
+the compiler again.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,55 +17,56 @@ from torch import Tensor, nn
 
 Backend = str | Callable[..., Any]
 MIN_BATCH = 32
-"""Images or prompts; fewer are filled up to so many."""
-MANY = 2048
-"""Prompts that are encoded at a time while a model is judged, on a GPU."""
-TOKENS = 16
-"""Prompts are filled up to a multiple of this."""
-_COMPILER = {
-    # What it keeps of a block: shapes × which weights move, for all runs of a process.
+"""Smaller batches of images or prompts are padded to this size."""
+EVAL_TEXT_BATCH = 2048
+"""Prompts encoded at a time during evaluation on a GPU."""
+LENGTH_MULTIPLE = 16
+"""Prompts are padded to a multiple of this many tokens."""
+_DYNAMO_CONFIG = {
+    # Variants of a block that are kept: shapes × sets of trainable weights, over a process's life.
     "recompile_limit": 4096,
     "accumulated_recompile_limit": 4096,
-    # Torch 2.11 does not see that a weight begins to move, and takes what it compiled before: the
-    # weight then gets no gradient (pytorch issue 139476). So it looks at every weight.
+    # Torch 2.11 does not notice that a weight has become trainable and reuses the variant compiled
+    # for the frozen one, so the weight gets no gradient (pytorch issue 139476). This makes it check
+    # every weight.
     "skip_tensor_guards_with_matching_dict_tags": False,
 }
 
 
 @dataclass
-class Stopwatch:
+class CompileTimer:
     """How long the compiler ran."""
 
     seconds: float = 0.0
-    _since: float = 0.0
+    _started: float = 0.0
 
     def start(self, _: Any) -> None:
-        self._since = monotonic()
+        self._started = monotonic()
 
     def stop(self, _: Any) -> None:
-        self.seconds += monotonic() - self._since
+        self.seconds += monotonic() - self._started
 
 
 @contextmanager
-def timed() -> Iterator[Stopwatch]:
-    """While this lasts, the time that goes into compiling is counted."""
-    from torch._dynamo.callback import callback_handler as told
+def time_compilation() -> Iterator[CompileTimer]:
+    """Measure the time spent compiling inside this context."""
+    from torch._dynamo.callback import callback_handler
 
-    watch = Stopwatch()
-    told.register_start_callback(watch.start)
-    told.register_end_callback(watch.stop)
+    timer = CompileTimer()
+    callback_handler.register_start_callback(timer.start)
+    callback_handler.register_end_callback(timer.stop)
     try:
-        yield watch
+        yield timer
     finally:
-        told.remove_start_callback(watch.start)
-        told.remove_end_callback(watch.stop)
+        callback_handler.remove_start_callback(timer.start)
+        callback_handler.remove_end_callback(timer.stop)
 
 
 @contextmanager
 def compiled(blocks: list[nn.Module], backend: Backend) -> Iterator[None]:
-    """While this lasts, these blocks are compiled when they are first called with a new shape."""
+    """Inside this context, blocks are compiled when they are first called with a new shape."""
     config: Any = torch._dynamo.config
-    with config.patch(_COMPILER):
+    with config.patch(_DYNAMO_CONFIG):
         for block in blocks:
             block.compile(backend=backend, dynamic=False)
         try:
@@ -75,26 +77,33 @@ def compiled(blocks: list[nn.Module], backend: Backend) -> Iterator[None]:
 
 
 def padded_batch_size(count: int) -> int:
-    """A number of rows that is compiled for."""
+    """The batch size that `count` rows are padded to."""
     return max(MIN_BATCH, power_of_two(count))
 
 
 def power_of_two(count: int) -> int:
-    """The next one that is not smaller."""
+    """The smallest power of two that is not below `count`."""
     return 1 << (count - 1).bit_length()
 
 
 def padded_eval_batch_size(count: int) -> int:
-    """Of prompts: many are filled up to very many, which cost less than another shape."""
-    return padded_batch_size(count) if count <= 8 * MIN_BATCH else -(-count // MANY) * MANY
+    """As `padded_batch_size`, for prompts without gradients.
+
+    A larger batch is padded to a multiple of `EVAL_TEXT_BATCH`, which costs less than compiling
+    another shape.
+    """
+    if count <= 8 * MIN_BATCH:
+        return padded_batch_size(count)
+    return -(-count // EVAL_TEXT_BATCH) * EVAL_TEXT_BATCH
 
 
 def padded_length(length: int, context: int) -> int:
-    return min(context, -(-length // TOKENS) * TOKENS)
+    """The number of tokens that a prompt is padded to, at most the model's context."""
+    return min(context, -(-length // LENGTH_MULTIPLE) * LENGTH_MULTIPLE)
 
 
 def pad_rows(rows: Tensor, count: int) -> Tensor:
-    """The same rows, and the last one again until there are `count`."""
+    """Repeat the last row until there are `count`."""
     missing = count - len(rows)
     if missing <= 0:
         return rows

@@ -1,7 +1,9 @@
-"""CLIP in plain torch: `transformers.CLIPModel` by the names of its parameters.
+"""CLIP in plain torch, with the parameter names of `transformers.CLIPModel`.
 
-The same operations in the same order give the same features, to the bit (tests/test_light.py). It
-encodes, and nothing more: what is trained, saved or exported is transformers' own (`clip.hf`).
+It exists only so that `retouch classify` starts quickly, without importing transformers (see
+`clip.fast.light`). The same operations in the same order give the same features, to the bit
+(tests/clip/fast/test_light.py). It only encodes: what is trained, saved or exported is the
+transformers model itself (`clip.hf`).
 """
 
 from collections.abc import Mapping
@@ -13,26 +15,26 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu, scaled_dot_product_attention
 
 
-class _Empty(nn.Module):
-    """Layers that are not filled at random: their weights come from a file."""
+class _Uninitialized(nn.Module):
+    """A layer without random initialization: its weights come from a file."""
 
     def reset_parameters(self) -> None:
         pass
 
 
-class _Linear(_Empty, nn.Linear):
+class _Linear(_Uninitialized, nn.Linear):
     pass
 
 
-class _Embedding(_Empty, nn.Embedding):
+class _Embedding(_Uninitialized, nn.Embedding):
     pass
 
 
-class _Conv2d(_Empty, nn.Conv2d):
+class _Conv2d(_Uninitialized, nn.Conv2d):
     pass
 
 
-class _LayerNorm(_Empty, nn.LayerNorm):
+class _LayerNorm(_Uninitialized, nn.LayerNorm):
     pass
 
 
@@ -44,16 +46,15 @@ class _Attention(nn.Module):
         self.q_proj, self.out_proj = _Linear(width, width), _Linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        split = (layer(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for layer in self._qkv())
-        query, key, value = split
+        layers = (self.q_proj, self.k_proj, self.v_proj)
+        query, key, value = (
+            layer(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for layer in layers
+        )
         scale = query.shape[-1] ** -0.5
         causal = self.causal and x.shape[1] > 1
         out = scaled_dot_product_attention(query, key, value, is_causal=causal, scale=scale)
         projected: Tensor = self.out_proj(out.transpose(1, 2).contiguous().flatten(2))
         return projected
-
-    def _qkv(self) -> tuple[nn.Module, nn.Module, nn.Module]:
-        return self.q_proj, self.k_proj, self.v_proj
 
 
 class _MLP(nn.Module):
@@ -99,12 +100,13 @@ class _TextEmbeddings(nn.Module):
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__()
         self.token_embedding = _Embedding(config["vocab_size"], config["hidden_size"])
-        places = config["max_position_embeddings"]
-        self.position_embedding = _Embedding(places, config["hidden_size"])
+        self.position_embedding = _Embedding(
+            config["max_position_embeddings"], config["hidden_size"]
+        )
 
     def forward(self, ids: Tensor) -> Tensor:
-        places = torch.arange(ids.shape[1], device=ids.device)[None]
-        out: Tensor = self.token_embedding(ids) + self.position_embedding(places)
+        positions = torch.arange(ids.shape[1], device=ids.device)[None]
+        out: Tensor = self.token_embedding(ids) + self.position_embedding(positions)
         return out
 
 
@@ -114,13 +116,13 @@ class _TextTower(nn.Module):
         self.embeddings, self.encoder = _TextEmbeddings(config), _Encoder(config, causal=True)
         width = config["hidden_size"]
         self.final_layer_norm = _LayerNorm(width, eps=config["layer_norm_eps"])
-        self.end: int = config["eos_token_id"]
+        self.eos_id: int = config["eos_token_id"]
 
     def forward(self, ids: Tensor) -> Tensor:
         x: Tensor = self.final_layer_norm(self.encoder(self.embeddings(ids)))
-        # Of old configs, which say 2, transformers reads the largest token instead.
-        last = ids if self.end == 2 else ids == self.end
-        return x[torch.arange(len(x), device=x.device), last.int().argmax(dim=-1)]
+        # Old configs say 2; transformers then takes the largest token for the end token.
+        end = ids if self.eos_id == 2 else ids == self.eos_id
+        return x[torch.arange(len(x), device=x.device), end.int().argmax(dim=-1)]
 
 
 class _ImageEmbeddings(nn.Module):
@@ -132,14 +134,15 @@ class _ImageEmbeddings(nn.Module):
             config["num_channels"], width, kernel_size=patch, stride=patch, bias=False
         )
         self.size: int = config["image_size"]
-        self.places = (self.size // patch) ** 2 + 1
-        self.position_embedding = _Embedding(self.places, width)
+        self.num_positions = (self.size // patch) ** 2 + 1
+        self.position_embedding = _Embedding(self.num_positions, width)
 
     def forward(self, pixels: Tensor) -> Tensor:
         patches = self.patch_embedding(pixels).flatten(2).transpose(1, 2)
-        first = self.class_embedding.expand(len(pixels), 1, -1)
-        places = torch.arange(self.places, device=pixels.device)[None]
-        out: Tensor = torch.cat([first, patches], dim=1) + self.position_embedding(places)
+        class_token = self.class_embedding.expand(len(pixels), 1, -1)
+        positions = torch.arange(self.num_positions, device=pixels.device)[None]
+        tokens = torch.cat([class_token, patches], dim=1)
+        out: Tensor = tokens + self.position_embedding(positions)
         return out
 
 
@@ -159,7 +162,7 @@ class _ImageTower(nn.Module):
 
 
 class PlainCLIP(nn.Module):
-    """`transformers.CLIPModel`, by the names of its parameters; it encodes, nothing more."""
+    """`transformers.CLIPModel` for encoding only, with the same parameter names."""
 
     def __init__(self, text: Mapping[str, Any], image: Mapping[str, Any], width: int) -> None:
         super().__init__()
@@ -167,5 +170,6 @@ class PlainCLIP(nn.Module):
         self.visual_projection = _Linear(image["hidden_size"], width, bias=False)
         self.text_projection = _Linear(text["hidden_size"], width, bias=False)
         self.logit_scale = nn.Parameter(torch.empty(()))
-        context = SimpleNamespace(max_position_embeddings=text["max_position_embeddings"])
-        self.config = SimpleNamespace(model_type="clip", text_config=context)
+        # The part of the transformers config that `HuggingFaceClip` reads.
+        text_config = SimpleNamespace(max_position_embeddings=text["max_position_embeddings"])
+        self.config = SimpleNamespace(model_type="clip", text_config=text_config)

@@ -1,0 +1,125 @@
+"""Load a CLIP of the transformers library, and refuse whatever is incomplete or inconsistent."""
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from retouch.clip.hf import HuggingFaceClip, quiet
+from retouch.clip.hf_preprocess import read_preprocess
+from retouch.clip.safe_loading import (
+    block_remote_code,
+    check_config,
+    check_weights,
+    explain_errors,
+)
+from retouch.clip.torchvision_compat import patch_torchvision
+from retouch.errors import UserError
+
+log = logging.getLogger("retouch")
+
+MODEL_CLASSES = {"clip": "CLIPModel", "vision-text-dual-encoder": "VisionTextDualEncoderModel"}
+
+
+def load_hf(source: str, *, random_weights: bool = False) -> HuggingFaceClip:
+    """Load from a folder, or by name from the hub (or its cache). No tensor may be missing."""
+    patch_torchvision()
+    import transformers
+
+    def explain(reason: str) -> str:
+        return (
+            f"{source} could not be loaded: {reason}. A folder needs config.json, "
+            "model.safetensors (no .bin: those can run code) and the files of its tokenizer, all "
+            "of them complete"
+        )
+
+    options = {} if Path(source).is_dir() else _hub_options(source)
+    with quiet(transformers), explain_errors(source, explain), block_remote_code(source):
+        raw_config, _ = transformers.PretrainedConfig.get_config_dict(source, **options)
+        check_config(source, raw_config, MODEL_CLASSES)
+        safe_options = {**options, "trust_remote_code": False}
+        config = transformers.AutoConfig.from_pretrained(source, **safe_options)
+        _check_activation(source, raw_config.get("_name_or_path") or source, config)
+        model_class = getattr(transformers, MODEL_CLASSES[config.model_type])
+        if random_weights:
+            log.warning("%s: random weights, as requested; the model knows nothing yet", source)
+            model = model_class(config)
+        else:
+            check_weights(source, raw_config, options)
+            model = _load_complete(model_class, source, safe_options)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(source, **safe_options)
+        _check_tokenizer(source, tokenizer)
+        preprocess = read_preprocess(source, config.vision_config, options)
+        return HuggingFaceClip(model, tokenizer, preprocess, source)
+
+
+def _hub_options(name: str) -> dict[str, Any]:
+    """Ask the hub once whether it has the model; without a connection, use the cache."""
+    import huggingface_hub as hub
+    from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
+
+    try:
+        cached = isinstance(hub.try_to_load_from_cache(name, "config.json"), str)
+        hub.HfApi().model_info(name, timeout=10)
+    except (RepositoryNotFoundError, HFValidationError):
+        raise UserError(
+            f"there is no model {name!r}: neither a folder here nor a name on the hub. Check the "
+            "spelling; 'builtin' always works; private models need `hf auth login`"
+        ) from None
+    except Exception as error:  # a missing connection raises many kinds of errors
+        if not cached:
+            raise UserError(
+                f"the hub cannot be reached to load {name!r} ({type(error).__name__}), and it is "
+                "not in the cache. Go online, or give the path of a downloaded folder"
+            ) from None
+        log.warning("the hub cannot be reached; using the cached copy of %s", name)
+        return {"local_files_only": True}
+    return {}
+
+
+def _load_complete(model_class: Any, source: str, options: dict[str, Any]) -> Any:
+    """Load the model, and refuse it if any tensor is missing, unexpected or of another shape."""
+    model, info = model_class.from_pretrained(
+        source, dtype=torch.float32, use_safetensors=True, output_loading_info=True, **options
+    )
+    problems = {
+        problem: sorted(str(key) for key in info[f"{problem}_keys"])
+        for problem in ("missing", "unexpected", "mismatched")
+    }
+    # Old checkpoints store the positions 0, 1, 2, …, which newer versions compute.
+    problems["unexpected"] = [k for k in problems["unexpected"] if not k.endswith("position_ids")]
+    if any(problems.values()):
+        listed = [f"{problem}: {_shorten(keys)}" for problem, keys in problems.items() if keys]
+        raise UserError(
+            f"the weights of {source} do not fit its {model_class.__name__}: {'; '.join(listed)}. "
+            "Nothing was filled in at random; use a complete checkpoint of exactly this model"
+        )
+    return model
+
+
+def _check_tokenizer(source: str, tokenizer: Any) -> None:
+    """Without its files, transformers builds a tokenizer to which all prompts are the same."""
+    if set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):
+        raise UserError(
+            f"{source} has no vocabulary: the files of its tokenizer are missing. Add "
+            "tokenizer.json, or vocab.json and merges.txt, of exactly this model"
+        )
+
+
+def _check_activation(source: str, origin: str, config: Any) -> None:
+    """OpenAI's weights run with another activation too, and silently lose accuracy."""
+    towers = (config.vision_config, config.text_config)
+    activations = [t.hidden_act for t in towers if t.model_type.startswith("clip")]
+    wrong = [activation for activation in activations if activation != "quick_gelu"]
+    if "openai/clip" in origin and wrong:
+        raise UserError(
+            f"{source} has OpenAI's weights, which need QuickGELU, but its config.json says "
+            f"hidden_act={wrong[0]!r}; set hidden_act to 'quick_gelu' in both towers"
+        )
+
+
+def _shorten(keys: Sequence[str], limit: int = 4) -> str:
+    rest = f" and {len(keys) - limit} more" if len(keys) > limit else ""
+    return ", ".join(keys[:limit]) + rest

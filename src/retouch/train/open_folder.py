@@ -1,0 +1,148 @@
+"""Open the folder that a run writes to: a new one, or that of the same run to resume."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from retouch import checksummed
+from retouch.distributed import collectives
+from retouch.errors import UserError
+from retouch.evaluate import results as results_file
+from retouch.evaluate.results import Results
+from retouch.files import atomic_folder
+from retouch.sparse import fingerprint
+from retouch.train.callbacks import Callback
+from retouch.train.extend_stream import EarlierRun
+from retouch.train.new_results import new_results
+from retouch.train.record import RunRecord
+from retouch.train.run_config import run_config, why_not_resumable
+from retouch.train.run_folder import CONFIG, is_run, read_config
+from retouch.train.run_inputs import RunInputs
+from retouch.train.run_on_disk import RunOnDisk
+from retouch.train.set_aside import (
+    discard_aside,
+    is_replaceable,
+    is_set_aside,
+    learned_nothing,
+    restore,
+    set_aside,
+)
+
+_PARTIAL_FILES = (
+    ".results.json.part",
+    ".metrics.jsonl.part",
+    ".classes.json.part",
+    ".checkpoint.safetensors.part",
+    ".state-*.safetensors.part",
+    "deltas/.task-*.safetensors.part",
+)
+"""What a run leaves behind that was killed while it wrote."""
+
+
+def open_record(
+    inputs: RunInputs,
+    callback: Callback,
+    folder: Path,
+    *,
+    overwrite: bool = False,
+    checkpoint_seconds: float = 60.0,
+) -> tuple[RunRecord, bool]:
+    """The record of a run in a folder, and whether the run is new. Call it on every rank.
+
+    Only rank 0 has the folder and knows whether the run is new.
+    """
+    clip, method, stream = inputs.clip, inputs.method, inputs.stream
+    weights, new, is_new = fingerprint(clip.model), new_results(inputs), False
+
+    def open_or_create() -> str:
+        nonlocal is_new
+        config = run_config(inputs, weights)
+        results = _open_folder(folder, config, new, inputs.earlier, overwrite)
+        is_new = results is new
+        results.check_replay(folder, len(stream.train))
+        return results.to_json()
+
+    results = Results.model_validate_json(collectives.broadcast_str(open_or_create))
+    if not collectives.is_rank0():
+        return RunRecord(clip, results, callback, method), False
+    metadata = {
+        "model": clip.name,
+        "method": method.model_dump(mode="json"),
+        "prompt": stream.train.prompt,
+    }
+    record = RunOnDisk(
+        clip,
+        results,
+        callback,
+        method,
+        folder=folder,
+        weights=weights,
+        metadata=metadata,
+        checkpoint_seconds=checkpoint_seconds,
+    )
+    return record, is_new
+
+
+def _open_folder(
+    folder: Path,
+    config: dict[str, Any],
+    new: Results,
+    earlier: EarlierRun | None,
+    overwrite: bool,
+) -> Results:
+    """Create a run in a new or empty folder, or resume the one that is there.
+
+    A run with another config is replaced if it has learned nothing, or with `overwrite`.
+    """
+    for partial in [path for pattern in _PARTIAL_FILES for path in folder.glob(pattern)]:
+        partial.unlink()
+    if (folder / CONFIG).exists():
+        reason = "" if overwrite else why_not_resumable(read_config(folder), config)
+        if not reason and not overwrite:
+            return Results.read(folder) if (folder / results_file.FILE).exists() else new
+        if not overwrite and not is_replaceable(folder):
+            raise UserError(
+                f"{folder} holds a run {reason}; use what that run was started with, choose "
+                "another folder, or overwrite that run",
+                argument="overwrite=True",
+            )
+        set_aside(folder)
+    if folder.is_dir() and any(folder.iterdir()):
+        raise UserError(f"{folder} is not empty and holds no run; choose another folder")
+    try:
+        _create_folder(folder, config, new, earlier)
+    except BaseException:
+        restore(folder)
+        raise
+    return new
+
+
+def _create_folder(
+    folder: Path, config: dict[str, Any], new: Results, earlier: EarlierRun | None
+) -> None:
+    with atomic_folder(folder) as part:
+        (part / "deltas").mkdir()
+        if earlier is not None:
+            earlier.copy_to(part)
+            new.write(part)
+        checksummed.write_yaml(part / CONFIG, config)
+
+
+@contextmanager
+def remove_if_refused(folder: Path, is_new: bool, record: RunRecord) -> Iterator[None]:
+    """Remove a new run that is refused before it trains; what it replaced comes back.
+
+    A run that fails later, before it has learned a task, stays (its losses tell why), unless it
+    replaced another run. Once it has learned something, what it replaced is deleted.
+    """
+    try:
+        yield
+    except UserError:
+        removable = not record.training or is_set_aside(folder)
+        if is_new and removable and learned_nothing(folder):
+            restore(folder)
+        raise
+    finally:
+        if is_run(folder) and not learned_nothing(folder):
+            discard_aside(folder)

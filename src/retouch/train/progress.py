@@ -1,0 +1,171 @@
+"""Progress of a run for people: a bar on a terminal, plain lines elsewhere."""
+
+import sys
+import time
+from collections.abc import Iterable
+from typing import Self, TextIO
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from retouch.data.image_store import Indices
+from retouch.evaluate.results import Results
+from retouch.train.callbacks import Callback
+
+EVERY = 30.0
+"""Seconds between two progress lines within a task, where there is no terminal."""
+
+
+class PlainProgress(Callback):
+    """Plain lines for logs and pipes: one per task, and some during a long task.
+
+    Work that follows the last task is reported on stderr.
+
+    Args:
+        title: Begins every line.
+        stream: Where to write; stdout by default.
+        every: Seconds between two lines within a task; None for no such lines.
+    """
+
+    def __init__(
+        self, title: str, stream: TextIO | None = None, *, every: float | None = EVERY
+    ) -> None:
+        self._title = title
+        self._out = stream or sys.stdout
+        self._every = every
+        self._loss = float("nan")
+        self._task, self._steps, self._last_line = 0, 0, time.monotonic()
+
+    def on_task_begin(self, task: int, steps: int) -> None:
+        self._task, self._steps, self._last_line = task, steps, time.monotonic()
+
+    def on_resume(self, task: int, tasks: int, step: int, steps: int) -> None:
+        self._write(resuming(task, tasks, step, steps))
+
+    def on_step(self, step: int, epoch: int, loss: float) -> None:
+        self._loss = loss
+        due = self._every is not None and time.monotonic() - self._last_line >= self._every
+        if due and step + 1 < self._steps:
+            where = f"task {self._task + 1:>2}, epoch {epoch + 1}, step {step + 1} of {self._steps}"
+            self._write(f"{where}   loss {loss:.3f}")
+
+    def on_evaluate(self, results: Results) -> None:
+        self._write(progress_line(results, self._loss))
+
+    def progress(self, parts: Iterable[Indices], what: str, total: int) -> Iterable[Indices]:
+        if self._every is not None:
+            sys.stderr.write(f"{what}\n")
+            sys.stderr.flush()
+        return parts
+
+    def _write(self, text: str) -> None:
+        self._last_line = time.monotonic()
+        self._out.write(f"{self._title:<8} {text}\n")
+        self._out.flush()
+
+
+class ProgressBar(Callback):
+    """A progress bar with task, epoch, loss and time left.
+
+    Args:
+        title: Begins the bar and every line.
+        tasks: How many tasks the run has.
+        epochs: How many epochs a task has.
+        console: Where to draw it; stdout by default.
+    """
+
+    def __init__(self, title: str, tasks: int, epochs: int, console: Console | None = None) -> None:
+        self._title, self._tasks, self._epochs = title, tasks, epochs
+        self._progress = Progress(
+            TextColumn("[bold]{task.fields[title]:<8}"),
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.fields[loss]}"),
+            TimeRemainingColumn(),
+            console=console,
+        )
+        self._id: TaskID = self._progress.add_task("evaluating", total=None, title=title, loss="")
+        self._task, self._steps = 0, 1
+        self._last_update = 0.0
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._progress.stop()
+
+    def on_task_begin(self, task: int, steps: int) -> None:
+        # The time left is that of the whole run, as if later tasks were as long as this one.
+        self._task, self._steps = task, max(1, steps)
+        self._progress.update(self._id, total=self._tasks * self._steps)
+
+    def on_resume(self, task: int, tasks: int, step: int, steps: int) -> None:
+        self._print(resuming(task, tasks, step, steps))
+
+    def on_step(self, step: int, epoch: int, loss: float) -> None:
+        last = step + 1 == self._steps
+        if not last and time.monotonic() - self._last_update < 0.1:
+            return
+        self._last_update = time.monotonic()
+        activity = "evaluating" if last else f"epoch {epoch + 1}/{self._epochs}"
+        self._progress.update(
+            self._id,
+            completed=self._task * self._steps + step + 1,
+            description=f"task {self._task + 1}/{self._tasks}, {activity}",
+            loss=f"loss {loss:.3f}",
+        )
+
+    def on_evaluate(self, results: Results) -> None:
+        self._progress.update(self._id, completed=results.done * self._steps)
+        self._print(progress_line(results))
+
+    def progress(self, parts: Iterable[Indices], what: str, total: int) -> Iterable[Indices]:
+        """A second bar, which disappears when the work is done."""
+        columns = TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn()
+        with Progress(*columns, console=self._progress.console, transient=True) as progress:
+            bar = progress.add_task(escape(what), total=total)
+            for part in parts:
+                yield part
+                progress.advance(bar, len(part))
+
+    def _print(self, text: str) -> None:
+        self._progress.console.print(f"[bold]{self._title:<8}[/] {escape(text)}", highlight=False)
+
+
+def resuming(task: int, tasks: int, step: int, steps: int) -> str:
+    """A line that says where an interrupted run is resumed."""
+    where = f"resuming at task {task + 1} of {tasks}"
+    return f"{where}, step {min(step + 1, steps)} of {steps}" if steps else where
+
+
+def progress_line(results: Results, loss: float | None = None) -> str:
+    """A line with the latest accuracies of a run."""
+    row, done = results.rows[-1], results.done
+    control = "" if row.control is None else f"   control {row.control:5.1f} %"
+    new = "    –  " if results.accuracy is None else f"{results.accuracy:5.1f} %"
+    if not done:
+        return f"before      new classes {new}{control}"
+    line = f"task {done:>2}/{len(results.tasks)}  new classes {new}{control}"
+    return line if loss is None or loss != loss else f"{line}   loss {loss:.3f}"
+
+
+def progress_callback(
+    title: str, tasks: int, epochs: int, *, quiet: bool = False, to_stderr: bool = False
+) -> Callback:
+    """A progress bar on a terminal; plain lines elsewhere, and where `quiet` is set.
+
+    Args:
+        title: Begins the bar or every line.
+        tasks: How many tasks the run has.
+        epochs: How many epochs a task has.
+        quiet: One line per task, no bar.
+        to_stderr: Write to stderr, not to stdout.
+    """
+    console = Console(stderr=to_stderr)
+    if quiet or not console.is_terminal:
+        return PlainProgress(
+            title, sys.stderr if to_stderr else None, every=None if quiet else EVERY
+        )
+    return ProgressBar(title, tasks, epochs, console)

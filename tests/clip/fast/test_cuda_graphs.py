@@ -1,0 +1,223 @@
+"""When a pass is captured and when it is replayed, tested on a CPU.
+
+A fake stands in for the CUDA graph: like one, it runs the pass again with fixed tensors for inputs
+and outputs. `benchmarks/speed.py` checks that real CUDA graphs give the same bits.
+"""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from retouch.clip.fast import graph_capture
+from retouch.clip.fast.cuda_graphs import GraphRecorder, has_hooks
+from retouch.clip.fast.graph_capture import CapturedGraph, ForwardPass, leaf_tensors
+
+
+class FakeGraph(CapturedGraph):
+    """Inputs and outputs in fixed tensors, like a CUDA graph's."""
+
+    captured = replayed = 0
+
+    def __init__(self, forward_pass: ForwardPass, pool: object) -> None:
+        FakeGraph.captured += 1
+        self.name, self._run, self._pending = forward_pass.name, forward_pass.run, None
+        self._inputs = [tensor.clone() for tensor in forward_pass.inputs]
+        self._graph_output = forward_pass.run(*self._inputs)
+        self.leaves = leaf_tensors(self._graph_output)
+        self._output = self._graph_output.detach().clone()
+        self.forward = SimpleNamespace(pool=lambda: None, replay=self._run_again)
+
+    def _run_again(self) -> None:
+        FakeGraph.replayed += 1
+        with torch.enable_grad():
+            self._graph_output = self._run(*self._inputs)
+        self._output.copy_(self._graph_output.detach())
+
+    def replay_backward(self, output_grad: Tensor) -> list[Tensor]:
+        return list(torch.autograd.grad(self._graph_output, self.leaves, output_grad))
+
+
+@pytest.fixture(autouse=True)
+def _fake_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    FakeGraph.captured = FakeGraph.replayed = 0
+    monkeypatch.setattr(graph_capture, "CapturedGraph", FakeGraph)
+    monkeypatch.setattr(graph_capture, "_run_concurrently", lambda _, jobs: [j() for j in jobs])
+    for name in ("synchronize", "current_stream"):
+        monkeypatch.setattr(torch.cuda, name, lambda: None)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 1))
+
+
+class TwoTowers(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.image, self.text = nn.Linear(4, 3), nn.Linear(5, 3)
+
+
+def passes(model: TwoTowers, seed: int = 0) -> list[ForwardPass]:
+    rng = torch.Generator().manual_seed(seed)
+    images, texts = torch.randn(2, 4, generator=rng), torch.randn(6, 5, generator=rng)
+    return [
+        ForwardPass("images", lambda x: model.image(x).tanh(), [images]),
+        ForwardPass("texts", lambda x: model.text(x).tanh(), [texts]),
+    ]
+
+
+def step(model: TwoTowers, recorder: GraphRecorder | None, seed: int) -> list[Tensor]:
+    """One training step on both towers; returns outputs and gradients to compare."""
+    both = passes(model, seed)
+    a, b = recorder(both) if recorder else [forward_pass() for forward_pass in both]
+    model.zero_grad()
+    (a @ b.T).square().sum().backward()
+    grads = [p.grad.clone() for p in model.parameters() if p.grad is not None]
+    with torch.no_grad():
+        for p in model.parameters():
+            if p.grad is not None:
+                p -= 0.1 * p.grad
+    return [a.detach(), b.detach(), *grads]
+
+
+def test_replayed_passes_equal_eager_ones():
+    plain, model = TwoTowers(), TwoTowers()
+    recorder = GraphRecorder(model)
+    for seed in range(6):
+        for a, b in zip(step(plain, None, seed), step(model, recorder, seed), strict=True):
+            assert torch.equal(a, b), seed
+    assert FakeGraph.captured == 2, "each tower once, on its third pass"
+
+
+def test_a_second_pass_before_the_first_ran_backward_is_eager():
+    """The activations of the first must not be overwritten."""
+    model = TwoTowers()
+    recorder = GraphRecorder(model)
+    for seed in range(3):
+        step(model, recorder, seed)
+    first, second = (recorder(passes(model, seed))[0] for seed in (7, 8))
+    grads = [torch.autograd.grad(out.sum(), model.image.weight)[0] for out in (first, second)]
+    for seed, grad in zip((7, 8), grads, strict=True):
+        expected = passes(model, seed)[0]().sum()
+        assert torch.allclose(grad, torch.autograd.grad(expected, model.image.weight)[0])
+    abandoned = recorder(passes(model, 9))[0]
+    del abandoned  # its backward pass can no longer run
+    for a, b in zip(recorder(passes(model, 9)), passes(model, 9), strict=True):
+        assert torch.equal(a, b())
+    assert FakeGraph.captured == 2
+
+
+def test_two_shapes_of_a_tower_share_memory_and_are_never_in_use_together():
+    model = TwoTowers()
+    recorder = GraphRecorder(model)
+    large = ForwardPass("images", passes(model)[0].run, [torch.ones(9, 4)])
+    for seed in range(3):
+        step(model, recorder, seed)
+        recorder([large])[0].sum().backward()
+    before = FakeGraph.replayed
+    pending = recorder(passes(model))[0]
+    assert FakeGraph.replayed == before + 2
+    with torch.no_grad():
+        assert torch.equal(recorder([large])[0], large())
+    recorder([large])[0].sum().backward()
+    assert FakeGraph.replayed == before + 2, "the other shape ran eagerly"
+    pending.sum().backward()
+    recorder([large])
+    assert FakeGraph.replayed == before + 3
+
+
+def test_passes_without_gradients_are_captured_separately():
+    """They do not depend on which weights are trainable, and leave the other graphs alone."""
+    model = TwoTowers()
+    recorder = GraphRecorder(model)
+    for seed in range(3):
+        step(model, recorder, seed)
+    assert FakeGraph.captured == 2
+    for seed, trainable in enumerate([True, False, True, False]):  # as in evaluations
+        model.image.weight.requires_grad_(trainable)
+        with torch.no_grad():
+            for a, b in zip(recorder(passes(model, seed)), passes(model, seed), strict=True):
+                assert torch.equal(a, b())
+    assert FakeGraph.captured == 4, "each tower once, on its third pass"
+    model.image.weight.requires_grad_(True)
+    before = FakeGraph.replayed
+    step(model, recorder, 3)
+    assert (FakeGraph.captured, FakeGraph.replayed) == (4, before + 2)
+
+
+def test_nothing_uses_the_memory_of_a_pass_that_has_not_run_backward():
+    plain, model = TwoTowers(), TwoTowers()
+    recorder = GraphRecorder(model)
+    for seed in range(3):
+        step(plain, None, seed)
+        step(model, recorder, seed)
+        with torch.no_grad():
+            recorder(passes(model, seed))
+    expected, output = passes(plain, 7)[0](), recorder(passes(model, 7))[0]
+    before = FakeGraph.replayed
+    with torch.no_grad():
+        assert torch.equal(recorder(passes(model, 8))[0], passes(model, 8)[0]())
+    assert FakeGraph.replayed == before
+    for out in (expected, output):
+        out.sum().backward()
+    assert torch.equal(model.image.weight.grad, plain.image.weight.grad)
+
+
+@pytest.mark.parametrize("change", ["freeze", "forward", "storage"])
+def test_a_changed_model_is_captured_again(change: str):
+    model = TwoTowers()
+    recorder = GraphRecorder(model)
+    for seed in range(3):
+        step(model, recorder, seed)
+    if change == "freeze":
+        model.image.bias.requires_grad_(False)
+    elif change == "forward":
+        model.image.forward = lambda x: 2 * nn.functional.linear(x, model.image.weight)
+    else:
+        model.image.weight.data = model.image.weight.data.clone()
+    plain = passes(model, 5)[0]().detach()
+    for _ in range(3):
+        assert torch.equal(recorder(passes(model, 5))[0], plain)
+    assert FakeGraph.captured == 4
+
+
+def test_a_frozen_model_has_no_backward_pass():
+    model = TwoTowers().requires_grad_(False)
+    recorder = GraphRecorder(model)
+    for seed in range(5):
+        a, _ = recorder(passes(model, seed))
+        assert torch.equal(a, passes(model, seed)[0]())
+        assert not a.requires_grad
+    assert (FakeGraph.captured, FakeGraph.replayed) == (2, 6)
+
+
+def test_a_failed_capture_is_cleaned_up_and_tried_again_later(monkeypatch: pytest.MonkeyPatch):
+    class FailingGraph(FakeGraph):
+        def __init__(self, forward_pass: ForwardPass, pool: object) -> None:
+            super().__init__(forward_pass, pool)
+            if blocked:
+                raise RuntimeError("somebody holds a gradient")
+
+    stream = SimpleNamespace(device=torch.device("cuda", 3))
+    aborted: list[object] = []
+    monkeypatch.setattr(graph_capture, "CapturedGraph", FailingGraph)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
+    monkeypatch.setattr(graph_capture, "_abort_capture", lambda *args: aborted.append(args))
+    plain, model, blocked = TwoTowers(), TwoTowers(), True
+    recorder = GraphRecorder(model)
+    for seed in range(12):
+        blocked = seed < 5
+        for a, b in zip(step(plain, None, seed), step(model, recorder, seed), strict=True):
+            assert torch.equal(a, b), seed
+        captured = 0 if seed < 2 else 2 if seed < 8 else 4
+        assert FakeGraph.captured == captured, "tried on the 3rd pass and on the 9th"
+    assert aborted == [(3, (0, 1))] * 2
+    assert FakeGraph.replayed
+
+
+def test_hooks_are_found():
+    model = TwoTowers()
+    assert not has_hooks(model)
+    handle = model.image.register_forward_hook(lambda *args: None)
+    assert has_hooks(model)
+    handle.remove()
+    assert not has_hooks(model)

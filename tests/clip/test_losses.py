@@ -1,0 +1,99 @@
+"""The contrastive loss in its three readings, whole and in micro-batches."""
+
+import numpy as np
+import pytest
+import torch
+from tiny import images, tiny_clip
+from torch.nn.functional import cross_entropy, normalize
+
+from retouch.clip.losses import Batch, Features, contrastive, label_aware, losses, pair_loss
+from retouch.data import Stream
+from retouch.methods import Settings, TaskContext
+
+
+def features(count: int = 10, prompts: int = 4, new: int = 6, seed: int = 0) -> Features:
+    rng = torch.Generator().manual_seed(seed)
+    i = normalize(torch.randn(count, 8, generator=rng), dim=-1)
+    t = normalize(torch.randn(prompts, 8, generator=rng), dim=-1)
+    prompt = torch.randint(prompts, (count,), generator=rng)
+    return Features(i, t, torch.tensor(10.0), Batch(torch.empty(count), {}, prompt, new))
+
+
+def by_hand(images: torch.Tensor, texts: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    """CLIP's loss with one text per image, as in its paper."""
+    logits = scale * images @ texts.T
+    target = torch.arange(len(images))
+    return (cross_entropy(logits, target) + cross_entropy(logits.T, target)) / 2
+
+
+def test_encoding_each_prompt_once_changes_nothing():
+    f = features()
+    repeated = f.texts[f.batch.prompt]
+    value = contrastive(f.images, f.texts, f.batch.prompt, f.scale)
+    torch.testing.assert_close(value, by_hand(f.images, repeated, f.scale))
+
+
+def test_two_losses_summed_or_one_joined_matrix():
+    f = features()
+    new, prompt = f.batch.new, f.batch.prompt
+    texts = f.texts[prompt]
+    summed = by_hand(f.images[:new], texts[:new], f.scale) + by_hand(
+        f.images[new:], texts[new:], f.scale
+    )
+    torch.testing.assert_close(pair_loss(f, "contrastive", "summed"), summed)
+    joined = by_hand(f.images, texts, f.scale)
+    torch.testing.assert_close(pair_loss(f, "contrastive", "joined"), joined)
+    assert not torch.allclose(summed, joined)
+
+
+def test_without_replay_both_readings_are_the_same():
+    f = features(new=10)
+    assert pair_loss(f, "contrastive", "summed") == pair_loss(f, "contrastive", "joined")
+
+
+def test_label_aware_leaves_out_other_images_of_the_class():
+    f = features(count=5, prompts=3)
+    prompt = torch.tensor([0, 0, 1, 2, 1])
+    logits = f.scale * f.images @ f.texts.T
+    rows, columns = [], []
+    for i in range(5):
+        kept = [j for j in range(5) if j == i or prompt[j] != prompt[i]]
+        rows.append(-logits[i, prompt[kept]].log_softmax(0)[kept.index(i)])
+        columns.append(-logits[kept, prompt[i]].log_softmax(0)[kept.index(i)])
+    expected = (torch.stack(rows).mean() + torch.stack(columns).mean()) / 2
+    torch.testing.assert_close(label_aware(f.images, f.texts, prompt, f.scale), expected)
+
+
+def test_label_aware_equals_the_plain_loss_where_all_classes_differ():
+    f = features(count=4)
+    prompt = torch.tensor([2, 0, 3, 1])
+    plain = contrastive(f.images, f.texts, prompt, f.scale)
+    torch.testing.assert_close(label_aware(f.images, f.texts, prompt, f.scale), plain)
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 7, 100])
+def test_micro_batches_have_the_same_loss_and_gradients(chunk: int):
+    clip = tiny_clip()
+    clip.model.double()
+    stream = Stream.split(images("train", 6, 4), images("test", 6, 2), tasks=1)
+    settings = Settings(batch=20, micro_batch=chunk)
+
+    weight = clip.model.get_parameter("visual_projection.weight")
+
+    def loss(f: Features) -> torch.Tensor:  # depends on features, and on a weight directly
+        return pair_loss(f, "contrastive", "summed") + weight.square().sum()
+
+    context = TaskContext(clip, stream, stream.tasks[0], settings, loss)
+    new = context.new_images(0)
+    batch = context.load(np.concatenate([new, stream.tasks[0].train[:5]]), len(new))
+    value = sum(losses(clip, batch, loss))
+    value.backward()
+    expected = {name: p.grad.clone() for name, p in clip.model.named_parameters()}
+    clip.model.zero_grad()
+    total = 0.0
+    for term in context.losses(batch):
+        term.backward()
+        total += term.item()
+    assert total == pytest.approx(value.item(), abs=1e-9)
+    for name, parameter in clip.model.named_parameters():
+        torch.testing.assert_close(parameter.grad, expected[name], rtol=1e-4, atol=1e-7)

@@ -1,0 +1,65 @@
+"""The evaluator: accuracies against counts by hand, from one pass over the images."""
+
+import threading
+from typing import Any
+
+import pytest
+from tiny import images, tiny_clip
+from torch import Tensor
+
+from retouch.clip import Clip
+from retouch.clip.zero_shot import PromptEnsemble, classifier
+from retouch.data import Images, Stream
+from retouch.evaluate import image_features as features_module
+from retouch.evaluate.evaluator import Evaluator
+from retouch.evaluate.image_features import image_features
+
+
+def test_accuracy_over_seen_classes_and_over_all(stream: Stream):
+    """On learned tasks over the classes seen so far, on others over the whole stream."""
+    clip, control = tiny_clip(), images("control", 4, 3)
+    row = Evaluator(stream, control)(clip, 2)
+    texts = classifier(clip, stream.test.classes, stream.test.templates)
+    seen = [c for task in stream.tasks[:2] for c in task.classes]
+    for task in stream.tasks:
+        choices = seen if task.number < 2 else stream.classes
+        correct = 0
+        for position in task.test:
+            feature = image_features(clip, stream.test, position[None])[0]
+            best = max(choices, key=lambda c: float(feature @ texts[c]))
+            correct += best == stream.test.labels[position]
+        assert row.tasks[task.number] == pytest.approx(100 * correct / len(task.test))
+    assert row.control is not None
+
+
+def test_some_tasks_and_the_control_set_alone(stream: Stream):
+    clip, control = tiny_clip(), images("control", 4, 3)
+    evaluator = Evaluator(stream, control)
+    row = evaluator(clip, 2)
+    assert evaluator.tasks(clip, 2, [2, 0]) == [row.tasks[2], row.tasks[0]]
+    assert evaluator.control(clip) == row.control
+    first, second = (value or 0 for value in row.tasks[:2])
+    assert evaluator.accuracy(clip, 2) == pytest.approx((first + second) / 2)  # equally large
+
+
+def test_images_of_all_sets_are_read_while_prompts_are_encoded(
+    stream: Stream, monkeypatch: pytest.MonkeyPatch
+):
+    """So a GPU does not wait for them; on a CPU two batches are prefetched."""
+    control, clip = images("control", 4, 3), tiny_clip()
+    expected = Evaluator(stream, control)(clip, 2)
+    started, in_time = {"test": threading.Event(), "control": threading.Event()}, []
+    read_to_device, features = features_module.read_to_device, PromptEnsemble.features
+
+    def read(some: Images, *more: Any) -> Tensor:
+        started[some.name].set()
+        return read_to_device(some, *more)
+
+    def encode(self: PromptEnsemble, clip: Clip) -> Tensor:
+        in_time.append(all(event.wait(5) for event in started.values()))
+        return features(self, clip)
+
+    monkeypatch.setattr(features_module, "read_to_device", read)
+    monkeypatch.setattr(PromptEnsemble, "features", encode)
+    assert Evaluator(stream, control)(clip, 2) == expected
+    assert in_time == [True, True]

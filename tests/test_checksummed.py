@@ -1,0 +1,49 @@
+"""Documents with a checksum: plain text, in any layout, refused where their content changed."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from retouch import checksummed
+from retouch.errors import UserError
+
+
+def test_a_document_is_plain_and_its_layout_does_not_count(tmp_path: Path):
+    content = {
+        "name": "Fuchs, 狐 \udcff",
+        "lr": 1e-05,
+        "on": "yes",
+        "rows": [[1, 2.0], []],
+        "1": None,
+    }
+    for write, read in (
+        (checksummed.write_json, checksummed.read_json),
+        (checksummed.write_yaml, checksummed.read_yaml),
+    ):
+        write(file := tmp_path / "a", content)
+        assert "狐" in file.read_text()
+        assert read(file, "try again") == content
+        if read is checksummed.read_yaml:
+            file.write_text(
+                yaml.safe_dump(yaml.safe_load(file.read_text()), sort_keys=False, indent=7)
+            )
+        else:
+            file.write_text(json.dumps(json.loads(file.read_text())))
+        assert read(file, "try again") == content  # in another layout
+        for bad in (
+            "",
+            "[]",
+            "{}",
+            '{"a": 1}',
+            "a: &x [1]\nb: *x",
+            "[" * 3_000,
+            "\x00",
+            "2024-01-01",
+        ):
+            file.write_text(bad)
+            with pytest.raises(
+                UserError, match=r"a is damaged or was changed by hand .*; try again"
+            ):
+                read(file, "try again")

@@ -1,0 +1,42 @@
+"""Opening a run: its model after any task, and what is refused."""
+
+from pathlib import Path
+
+import pytest
+from tiny import tiny_folder
+
+from retouch import checksummed
+from retouch.errors import UserError
+from retouch.sparse import fingerprint
+from retouch.train import open_run
+
+
+def test_the_model_after_any_task(model: Path, march_folder: Path):
+    run = open_run(march_folder, model=str(model))
+    with pytest.raises(UserError, match="has learned 1 task, not 2"):
+        run.load_task(2)
+    before = fingerprint(run.clip.model)
+    run.load_task(1)
+    assert fingerprint(run.clip.model) != before
+    assert fingerprint(run.load_task(0).model) == before
+
+
+def test_another_model_is_refused(march_folder: Path, tmp_path: Path):
+    other = tiny_folder(tmp_path / "other", seed=1)
+    with pytest.raises(UserError, match=r"began with weights .*\(model=…\)"):
+        open_run(march_folder, model=str(other))
+
+
+def test_a_damaged_config_is_refused(march_folder: Path):
+    config = march_folder / "config.yaml"
+    text = config.read_text()
+    config.write_text(text.replace("lr: 0.001", "lr: 0.002"))
+    with pytest.raises(UserError, match=r"config\.yaml is damaged or was changed by hand"):
+        open_run(march_folder)
+    incomplete = {"weights": "0" * 64, "places": {}, "method": [], "settings": {}}
+    checksummed.write_yaml(config, incomplete)
+    with pytest.raises(UserError, match="by another version of retouch: 'method' is missing"):
+        open_run(march_folder)
+    config.write_text("{")
+    with pytest.raises(UserError, match="is damaged"):
+        open_run(march_folder)

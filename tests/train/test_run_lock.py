@@ -1,0 +1,96 @@
+"""Only one process at a time writes a run."""
+
+import multiprocessing
+import os
+import platform
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commands import run
+from continued_runs import march
+from together import together_or_lost
+
+from retouch.errors import UserError
+from retouch.evaluate import Results
+from retouch.train import Callback
+
+
+class Meanwhile(Callback):
+    """Does something at the first step."""
+
+    def __init__(self, action: Callable[[], None]) -> None:
+        self.action: Callable[[], None] | None = action
+
+    def on_step(self, step: int, epoch: int, loss: float) -> None:
+        if self.action:
+            self.action, action = None, self.action
+            action()
+
+
+def refusal(call: Callable[[], Any]) -> str:
+    try:
+        call()
+    except UserError as why:
+        return str(why)
+    return "nothing was refused"
+
+
+def in_a_thread(call: Callable[[], Any]) -> Any:
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(call).result()
+
+
+@pytest.mark.slow
+def test_a_second_run_in_the_same_folder_is_refused(model: Path, tmp_path: Path):
+    out, link = tmp_path / "runs" / "march", tmp_path / "link"
+    words = ("learn", tmp_path / "nothing", "--model", "nothing", "--out", out)
+    messages: list[str] = []
+
+    def again() -> None:
+        link.symlink_to(out)
+        messages.append(in_a_thread(lambda: refusal(lambda: march(model, out))))
+        messages.append(in_a_thread(lambda: run(*words, code=1).stderr))
+        for ranks, folder in ((1, out), (1, link), (2, out)):
+            answers = together_or_lost(ranks, lambda: march(model, folder), join=ranks > 1)  # noqa: B023
+            messages.extend(map(str, answers))
+        assert Results.read(out).begun  # reading does not wait
+
+    assert march(model, out, callback=Meanwhile(again))[0].finished
+    assert len(messages) == 6
+    holder = f"in use by another `retouch learn` (process {os.getpid()} on {platform.node()}, since"
+    for message in messages:
+        assert holder in message
+        assert "choose another folder" in message
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["march"]
+    assert march(model, out)[0].finished
+
+
+def hold(folder: Path, held: Any) -> None:
+    from retouch.file_lock import exclusive_lock
+
+    with exclusive_lock(folder):
+        held.set()
+        time.sleep(60)
+
+
+@pytest.mark.slow
+def test_a_lock_of_a_killed_process_does_not_block(model: Path, tmp_path: Path):
+    processes = multiprocessing.get_context("fork")
+    held = processes.Event()
+    process = processes.Process(target=hold, args=(tmp_path / "run", held))
+    process.start()
+    assert held.wait(30)
+    with pytest.raises(UserError, match=f"process {process.pid} on"):
+        march(model, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    process.kill()
+    process.join()
+    assert list(tmp_path.iterdir())  # what it left behind
+    with pytest.raises(ZeroDivisionError):  # which fails, and releases the lock
+        march(model, tmp_path / "run", callback=Meanwhile(lambda: 1 / 0))  # type: ignore[arg-type, return-value]
+    assert march(model, tmp_path / "run")[0].finished
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
