@@ -18,11 +18,21 @@ from retouch.clip.zero_shot import classifier
 from retouch.data import Images, Stream
 from retouch.errors import UserError
 from retouch.evaluate.image_features import image_features
-from retouch.methods import RECIPES, BalancedReplay, Method, Settings, TaskContext, TaskUpdate
+from retouch.methods import (
+    RECIPES,
+    BalancedReplay,
+    Method,
+    Settings,
+    TaskContext,
+    TaskUpdate,
+    recipe,
+)
 from retouch.methods.bounded_drop import BoundedDrop, with_max_drop
 from retouch.methods.full_finetune import FullFinetune
+from retouch.methods.merging import Interpolate
 from retouch.methods.selective import SelectiveUpdate
 from retouch.train import Callback
+from retouch.train.run_folder import method_of
 
 QUICK = Settings(epochs=2, batch=8, lr=5e-3, weight_decay=0.1)
 
@@ -185,3 +195,11 @@ def test_a_bound_needs_a_control_set_and_says_so_before_training():
     with pytest.raises(UserError, match=r"limits how far .* a control set may fall.*as `control`"):
         teach(method(BoundedDrop()), control=None, callback=recorder)
     assert recorder.losses == []
+
+
+def test_the_bound_applies_after_the_methods_own_merging():
+    bounded = with_max_drop(recipe("wise-ft"), 0.5)
+    assert isinstance(bounded.after_task, BoundedDrop)
+    assert isinstance(bounded.after_task.after, Interpolate)
+    assert method_of({"method": bounded.model_dump(mode="json")}) == bounded
+    assert with_max_drop(bounded, 2).after_task.after == bounded.after_task.after
