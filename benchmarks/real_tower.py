@@ -20,7 +20,7 @@ import torch
 from rich.console import Console
 
 from retouch.bench import Bench, engine, load_suite
-from retouch.bench.cell import Options
+from retouch.bench.cells import Options
 from retouch.bench.datasets import BenchData
 from retouch.bench.live_table import PlainView
 from retouch.clip import Clip

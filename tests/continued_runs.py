@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from test_methods import quick, reference
+from recipes_for_tests import quick, reference
 from tiny import images
 
 import retouch

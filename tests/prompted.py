@@ -11,8 +11,7 @@ from torch import Tensor
 
 from retouch.clip import Clip
 from retouch.clip.visual_prompts import VisualPrompts, prompts_of
-from retouch.methods import Method, Settings
-from retouch.methods.method import BalancedReplay
+from retouch.methods import BalancedReplay, Method, Settings
 from retouch.methods.prompts import DualPrompts, KeyLoss, PromptPool
 
 QUICK = Settings(epochs=3, batch=8, lr=5e-3)

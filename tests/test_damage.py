@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from recipes_for_tests import quick
 from runs import QUICK, Stop, method
 from safetensors.torch import load
 from safetensors.torch import save as to_bytes
-from test_methods import quick
 from tiny import images, tiny_clip
 
 import retouch

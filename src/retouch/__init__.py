@@ -42,6 +42,7 @@ _ROOMS = {
     "read_data": "data",
     "read_pairs": "data",
     "recipe": "methods",
+    "register": "methods",
     "open_run": "train",
     "select": "sparse",
     "teach": "train",
@@ -55,7 +56,7 @@ if TYPE_CHECKING:
     from retouch.clip.load import load
     from retouch.data import Images, Splits, Stream, cached, in_memory, read_data, read_pairs
     from retouch.evaluate import Results
-    from retouch.methods import RECIPES, Settings, recipe
+    from retouch.methods import RECIPES, Settings, recipe, register
     from retouch.report import write_report
     from retouch.sparse import (
         Delta,

@@ -13,9 +13,9 @@ BOMB = "[&a [1], &b [*a, *a, *a, *a], &c [*b, *b, *b, *b], *c]"
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
-        (b"", "no suite"),
-        (b"7", "no suite"),
-        (b"[a, b]", "no suite"),
+        (b"", "not a suite"),
+        (b"7", "not a suite"),
+        (b"[a, b]", "not a suite"),
         (b"title: x", "rows: Field required"),
         (b"title: x\nrows: 7", "rows=7: input should be"),
         (b"title: x\nrows: [{name: a, method: 3}]", "rows.0.method=3"),

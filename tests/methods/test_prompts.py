@@ -17,8 +17,8 @@ from prompted import (
     random_images,
     set_prompts,
 )
+from recipes_for_tests import LossRecorder
 from runs import Stop
-from test_methods import Listener
 from tiny import images, tiny_clip
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
@@ -104,7 +104,7 @@ def test_the_key_loss_needs_prompts(stream: Stream):
 
 
 def test_a_run_trains_prompts_keys_and_projections(method: Method, stream: Stream, tmp_path: Path):
-    clip, listener, control = tiny_clip(), Listener(), images("control", 4, 3)
+    clip, listener, control = tiny_clip(), LossRecorder(), images("control", 4, 3)
     plain = retouch.teach(
         tiny_clip(), stream, Method(name="frozen"), control=control, settings=QUICK
     )

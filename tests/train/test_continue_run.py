@@ -10,8 +10,8 @@ import pytest
 from commands import run as command
 from continued_runs import GIVEN, QUICK, halves, march
 from layouts import make_folder
+from recipes_for_tests import quick
 from runs import Stop, content
-from test_methods import quick
 
 import retouch
 from retouch.errors import UserError

@@ -25,8 +25,8 @@ from retouch.methods import (
     TaskUpdate,
     recipe,
 )
+from retouch.methods.bounded_drop import with_max_drop
 from retouch.methods.full_finetune import FullFinetune
-from retouch.methods.merging import with_max_drop
 from retouch.sparse import Delta, fingerprint
 from retouch.train.cost import estimate
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 from continued_runs import QUICK, april, halves, march, of
+from recipes_for_tests import quick
 from runs import Stop, content
-from test_methods import quick
 from tiny import images
 
 import retouch

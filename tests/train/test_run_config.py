@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 from continued_runs import april, halves, march
+from recipes_for_tests import quick, reference
 from runs import QUICK as OTHER_QUICK
 from runs import Stop, content, method
 from runs import teach as teach_three_tasks
-from test_methods import quick, reference
 from tiny import images, tiny_clip
 
 import retouch

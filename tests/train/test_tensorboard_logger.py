@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 from continued_runs import GIVEN, halves
+from recipes_for_tests import quick
 from runs import Losses, teach
-from test_methods import quick
 
 import retouch
 from retouch.errors import UserError

@@ -1,4 +1,4 @@
-"""What the cells of a suite are run on: models, streams, control sets, each read once."""
+"""What the cells of a suite are run on: models, streams and control sets, each opened once."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from retouch.bench.cell import Cell
+from retouch.builtin.demo_settings import demo_settings
 from retouch.builtin.images import control_images, sign_images, world_pairs
 from retouch.clip import Clip, load
 from retouch.clip.preprocess import Preprocess
@@ -17,7 +18,18 @@ from retouch.data.registry import BENCHMARKS
 
 @dataclass
 class BenchData:
-    """Opens data sets by name; `builtin` are the pictures that come with the package."""
+    """Opens data sets by name; `builtin` are the pictures that come with the package.
+
+    Args:
+        make_model: Loads the model, a new one for every cell.
+        data_root: Where benchmarks are stored.
+        cache: Where decoded images are stored.
+        reference: Images with captions, for methods that need them.
+        use_cache: Decode images once, not every time they are used.
+        skip_bad: Skip images that cannot be read.
+        small: Few pictures of each class, for a quick look at `builtin`.
+        progress: Shows the progress of decoding.
+    """
 
     make_model: Callable[[], Clip]
     data_root: Path | None = None
@@ -26,25 +38,26 @@ class BenchData:
     use_cache: bool = True
     skip_bad: bool = False
     small: bool = False
-    """Few pictures of each class, for a quick look."""
     progress: Progress = no_progress
     _splits: dict[str, tuple[Images, Images]] = field(default_factory=dict)
     _controls: dict[str, Images] = field(default_factory=dict)
 
     def __getstate__(self) -> dict[str, Any]:
         """What another process needs: it opens models and data itself."""
-        own = {"_splits": {}, "_controls": {}, "progress": no_progress}
-        opened = ("pixels", "pairs")
-        return {key: value for key, value in (vars(self) | own).items() if key not in opened}
+        fresh = {"_splits": {}, "_controls": {}, "progress": no_progress}
+        cached = ("preprocess", "pairs")
+        return {key: value for key, value in (vars(self) | fresh).items() if key not in cached}
 
     @cached_property
-    def pixels(self) -> Preprocess:
+    def preprocess(self) -> Preprocess:
         return self.make_model().preprocess
 
     def stream(self, cell: Cell) -> Stream:
-        """The data set in tasks; the seed also decides the order of the classes."""
+        """The data set split into tasks; the seed also sets the order of the classes."""
         if cell.dataset not in self._splits:
-            self._splits[cell.dataset] = self._open(cell.dataset).map(self._ready).train_and_test()
+            self._splits[cell.dataset] = (
+                self._open(cell.dataset).map(self._prepared).train_and_test()
+            )
         train, test = self._splits[cell.dataset]
         return Stream.split(train, test, tasks=cell.tasks, order=cell.seed)
 
@@ -53,28 +66,27 @@ class BenchData:
             return None
         if name not in self._controls:
             if name == "builtin":
-                self._controls[name] = _few(control_images(1)) if self.small else control_images(4)
+                self._controls[name] = self._builtin_control()
             else:
-                self._controls[name] = self._ready(
-                    read_data(name, self.data_root).evaluation_images()
-                )
+                images = read_data(name, self.data_root).evaluation_images()
+                self._controls[name] = self._prepared(images)
         return self._controls[name]
 
     @cached_property
     def pairs(self) -> Pairs | None:
-        """Images with captions of what the model knew."""
+        """Images with captions, like those of the pre-training."""
         if self.reference == "builtin":
             return world_pairs(64 if self.small else 512)
         return None if self.reference is None else read_pairs(self.reference)
 
     def prepare(self, cells: Sequence[Cell]) -> None:
-        """Find what is missing before anything is run, and decode images once, for all cells.
+        """Find what is missing before anything is run, and decode images once for all cells.
 
-        What comes with the package is read where it is needed.
+        Built-in pictures are made where they are used.
         """
         if not cells:
             return
-        _ = self.pixels  # no such model?
+        _ = self.preprocess  # fails if there is no such model
         for cell in {(cell.dataset, cell.tasks): cell for cell in cells}.values():
             if cell.dataset != "builtin":
                 self.stream(cell)
@@ -83,36 +95,40 @@ class BenchData:
         if self.reference != "builtin" and any(cell.recipe.needs_reference for cell in cells):
             _ = self.pairs
 
-    def is_whole(self, dataset: str) -> bool:
-        """Whether all images are used; how many there should be is known of benchmarks alone."""
+    def has_all_images(self, dataset: str) -> bool:
+        """Whether the whole data set is used; its size is known only for benchmarks."""
         if dataset == "builtin":
             return not self.small
         if dataset not in BENCHMARKS:
             return True
         train, test = self._splits[dataset]
-        wanted = BENCHMARKS[dataset].facts.images
-        return (len(train), len(test)) == (wanted.get("train"), wanted.get("test"))
+        counts = BENCHMARKS[dataset].facts.images
+        return (len(train), len(test)) == (counts.get("train"), counts.get("test"))
 
     def _open(self, dataset: str) -> Splits:
         if dataset == "builtin":
-            each = (6, 2) if self.small else (40, 16)
-            return Splits(sign_images("train", each[0]), sign_images("test", each[1]))
+            pictures = demo_settings().pictures
+            train, test = (6, 2) if self.small else (pictures.train, pictures.test)
+            return Splits(sign_images("train", train), sign_images("test", test))
         return read_data(dataset, self.data_root)
 
-    def _ready(self, images: Images) -> Images:
+    def _builtin_control(self) -> Images:
+        if not self.small:
+            return control_images(demo_settings().pictures.control)
+        images, classes = control_images(1), 20
+        subset = images.subset(images.of_classes(range(classes)))
+        return replace(subset, classes=images.classes[:classes], templates=images.templates[:1])
+
+    def _prepared(self, images: Images) -> Images:
         if not self.use_cache:
-            return drop_unreadable(images, self.pixels, self.progress) if self.skip_bad else images
+            return (
+                drop_unreadable(images, self.preprocess, self.progress) if self.skip_bad else images
+            )
         return cached(
-            images, self.pixels, self.cache, skip_bad=self.skip_bad, progress=self.progress
+            images, self.preprocess, self.cache, skip_bad=self.skip_bad, progress=self.progress
         )
 
 
-def _few(images: Images, classes: int = 20) -> Images:
-    """The first classes alone, with a single template."""
-    kept = images.subset(images.of_classes(range(classes)))
-    return replace(kept, classes=images.classes[:classes], templates=images.templates[:1])
-
-
 def model_maker(name: str, device: str) -> Callable[[], Clip]:
-    """Loads a model anew for every cell, so that none learns from another."""
+    """Loads a new model for every cell, so that no cell starts from another's."""
     return partial(load, name, device=device)

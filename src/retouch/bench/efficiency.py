@@ -1,4 +1,4 @@
-"""What a method costs: parameters in all and in training, extra data, extra copies of weights."""
+"""The paper's table of efficiency: parameters in total and trained, and extra data."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ from retouch.train.api import preview_update
 
 @dataclass(frozen=True)
 class MethodCost:
-    """A row of the paper's table of efficiency, and the copies that it leaves out."""
+    """A row of the table, with the copies of weights that the paper leaves out."""
 
     name: str
     at_inference: int
@@ -26,52 +26,53 @@ class MethodCost:
 
 
 def costs(bench: Bench) -> list[MethodCost]:
-    """Every row's cost; nothing is trained for it."""
+    """The cost of every row; nothing is trained."""
     cells = {cell.row: cell for cell in bench.cells}
-    return [_cost(bench.on, line, cells[line.name]) for line in bench.suite.rows]
+    return [_cost(bench.data, row, cells[row.name]) for row in bench.suite.rows]
 
 
-def _cost(on: BenchData, line: SuiteRow, cell: Cell) -> MethodCost:
-    clip, method = on.make_model(), cell.recipe
-    plain = clip.size
-    pairs = on.pairs if method.needs_reference else None
-    with preview_update(clip, on.stream(cell), method, cell.training, pairs) as update:
-        training, trainable = clip.size, update.num_trainable
+def _cost(data: BenchData, row: SuiteRow, cell: Cell) -> MethodCost:
+    clip, method = data.make_model(), cell.recipe
+    model_size = clip.size
+    pairs = data.pairs if method.needs_reference else None
+    with preview_update(clip, data.stream(cell), method, cell.training, pairs) as update:
+        training_size, trainable = clip.size, update.num_trainable
     return MethodCost(
-        line.name,
+        row.name,
         clip.size,
-        training + method.copies * plain,
+        training_size + method.copies * model_size,
         trainable,
         method.needs_reference,
         method.copies,
-        line.cost,
+        row.cost,
     )
 
 
-def to_rich(found: list[MethodCost], title: str) -> RichTable:
+_HEADS = ("", "at inference", "while training", "trainable", "extra data", "paper")
+
+
+def to_rich(costs: list[MethodCost], title: str) -> RichTable:
     table = RichTable(box=box.SIMPLE_HEAD, title=title, pad_edge=False)
-    heads = ("at inference", "while training", "trainable", "extra data", "paper")
-    table.add_column("")
-    for head in heads:
-        table.add_column(head, justify="right")
-    for cost in found:
-        share = f"{100 * cost.trainable / cost.at_inference:.2f} %"
-        paper = ", ".join(cost.paper) if cost.paper else "–"
-        extra = "images with captions" if cost.reference else "–"
-        numbers = f"{cost.at_inference:,}", f"{cost.while_training:,}"
-        table.add_row(cost.name, *numbers, f"{cost.trainable:,} ({share})", extra, paper)
+    for head in _HEADS:
+        table.add_column(head, justify="right" if head else "left")
+    for cost in costs:
+        table.add_row(*_texts(cost))
     return table
 
 
-def to_markdown(found: list[MethodCost], title: str, source: str) -> str:
-    head = "| | at inference | while training | trainable | extra data | paper |"
-    lines = [f"# {title}", "", source, "", head, "|---|--:|--:|--:|---|---|"]
-    for cost in found:
-        share = f"{100 * cost.trainable / cost.at_inference:.2f} %"
-        paper = ", ".join(cost.paper) if cost.paper else "–"
-        extra = "images with captions" if cost.reference else "–"
-        lines.append(
-            f"| {cost.name} | {cost.at_inference:,} | {cost.while_training:,} | "
-            f"{cost.trainable:,} ({share}) | {extra} | {paper} |"
-        )
-    return "\n".join([*lines, ""])
+def to_markdown(costs: list[MethodCost], title: str, source: str) -> str:
+    head = f"| {' | '.join(_HEADS)} |".replace("|  |", "| |")
+    rows = [f"| {' | '.join(_texts(cost))} |" for cost in costs]
+    return "\n".join([f"# {title}", "", source, "", head, "|---|--:|--:|--:|---|---|", *rows, ""])
+
+
+def _texts(cost: MethodCost) -> tuple[str, ...]:
+    """The cells of a row."""
+    return (
+        cost.name,
+        f"{cost.at_inference:,}",
+        f"{cost.while_training:,}",
+        f"{cost.trainable:,} ({100 * cost.trainable / cost.at_inference:.2f} %)",
+        "images with captions" if cost.reference else "–",
+        ", ".join(cost.paper) if cost.paper else "–",
+    )

@@ -1,4 +1,4 @@
-"""A grid while it goes on: one live table on a terminal, plain lines elsewhere."""
+"""The progress of a bench: a live table on a terminal, plain lines elsewhere."""
 
 import time
 from dataclasses import dataclass
@@ -11,8 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from retouch.bench.cell import Cell
-from retouch.bench.engines import Done, Event, Failed, News, Note
-from retouch.bench.runner import line, numbers
+from retouch.bench.events import Done, Event, Note, Progress
 from retouch.train.progress import EVERY
 
 State = Literal["waiting", "running", "done", "failed"]
@@ -20,49 +19,40 @@ STYLES = {"waiting": "dim", "running": "bold", "done": "green", "failed": "bold 
 
 
 class ProgressView:
-    """Is told what happens to the cells. This one shows nothing."""
+    """Receives the events of a bench. This one shows nothing."""
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """The grid is over, one way or another."""
+        """The bench has ended, with or without an error."""
 
-    def __call__(self, said: Event) -> None:
-        """Hear something."""
+    def __call__(self, event: Event) -> None:
+        """Receive an event."""
 
 
 class PlainView(ProgressView):
-    """A line whenever a task is learned, a cell ends or is tried again; for logs and pipes.
+    """A line whenever a task is learned, or a cell ends or is tried again; for logs and pipes.
 
-    During a long task there is one now and then.
+    During a long task, progress is printed from time to time.
     """
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._told: dict[str, float] = {}
+        self._printed: dict[str, float] = {}
 
-    def __call__(self, said: Event) -> None:
-        if isinstance(said, News) and not self._due(said):
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, Progress) and not self._due(event):
             return
-        self._console.print(_text(said), highlight=False, soft_wrap=True, markup=False)
+        self._console.print(str(event), highlight=False, soft_wrap=True, markup=False)
 
-    def _due(self, said: News) -> bool:
+    def _due(self, progress: Progress) -> bool:
         now = time.monotonic()
-        due = said.judged or now - self._told.setdefault(said.cell, now) >= EVERY
+        last = self._printed.setdefault(progress.cell, now)
+        due = progress.milestone or now - last >= EVERY
         if due:
-            self._told[said.cell] = now
+            self._printed[progress.cell] = now
         return due
-
-
-def _text(said: Event) -> str:
-    if isinstance(said, News):
-        return f"{said.cell}: {said.doing}"
-    if isinstance(said, Note):
-        return f"{said.cell}: {said.text}" if said.cell else said.text
-    if isinstance(said, Failed):
-        return f"{said.cell.title}: failed: {said.why}"
-    return line(said.cell, said.results) + (" (finished before)" if said.earlier else "")
 
 
 @dataclass
@@ -75,7 +65,7 @@ class _Row:
 
 
 class LiveTable(ProgressView):
-    """Every cell: waiting, running since when and where, done with its numbers, or failed."""
+    """All cells: waiting, running (since when and where), done with their numbers, or failed."""
 
     def __init__(self, cells: list[Cell], console: Console) -> None:
         self._rows = {cell.title: _Row() for cell in cells}
@@ -88,55 +78,55 @@ class LiveTable(ProgressView):
     def __exit__(self, *error: object) -> None:
         self._live.stop()
 
-    def __call__(self, said: Event) -> None:
-        self._live.start()  # not before: decoding has a bar of its own
-        if isinstance(said, Note):
-            self._hear_note(said)
-        elif isinstance(said, News):
-            row = self._rows[said.cell]
+    def __call__(self, event: Event) -> None:
+        self._live.start()  # not earlier: decoding has a progress bar of its own
+        if isinstance(event, Note):
+            self._add_note(event)
+        elif isinstance(event, Progress):
+            row = self._rows[event.cell]
             if row.state != "running":
                 row.since = time.monotonic()
-            row.state, row.text, row.where = "running", said.doing, said.where
+            row.state, row.text, row.where = "running", event.status, event.where
         else:
-            row = self._rows[said.cell.title]
-            row.state = "done" if isinstance(said, Done) else "failed"
-            row.text = numbers(said.results) if isinstance(said, Done) else said.why
+            row = self._rows[event.cell.title]
+            row.state = "done" if isinstance(event, Done) else "failed"
+            row.text = event.numbers if isinstance(event, Done) else event.reason
 
-    def _hear_note(self, said: Note) -> None:
-        if said.cell is None:
-            self._note = said.text
+    def _add_note(self, note: Note) -> None:
+        if note.cell is None:
+            self._note = note.text
             return
-        row = self._rows[said.cell]
-        row.state, row.text, row.tries = "waiting", said.text, row.tries + 1
+        row = self._rows[note.cell]
+        row.state, row.text, row.tries = "waiting", note.text, row.tries + 1
 
     def table(self) -> RenderableType:
-        shown = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
         for head in ("cell", "", "", "where"):
-            shown.add_column(head, no_wrap=head != "")
-        for title in self._fitting():
+            table.add_column(head, no_wrap=head != "")
+        for title in self._visible():
             row = self._rows[title]
             running = row.state == "running"
             state = f"{row.state} {_clock(time.monotonic() - row.since)}" if running else row.state
-            again = f" (try {row.tries})" if row.tries > 1 and row.state != "done" else ""
+            retry = f" (try {row.tries})" if row.tries > 1 and row.state != "done" else ""
             where = row.where if running else ""
             style = STYLES[row.state]
-            shown.add_row(Text(title), Text(state + again, style), Text(row.text), Text(where))
-        return Group(shown, Text(self._counts()), Text(self._note))
+            table.add_row(Text(title), Text(state + retry, style), Text(row.text), Text(where))
+        return Group(table, Text(self._counts()), Text(self._note))
 
     def _counts(self) -> str:
         states = [row.state for row in self._rows.values()]
         return ", ".join(f"{states.count(state)} {state}" for state in STYLES if state in states)
 
-    def _fitting(self) -> list[str]:
-        """As many as the terminal has room for: what runs and what failed before all else."""
-        room = max(3, self._console.height - 7)
+    def _visible(self) -> list[str]:
+        """As many cells as fit on the terminal: running and failed ones first."""
+        height = max(3, self._console.height - 7)
         titles = list(self._rows)
-        first = [t for t in titles if self._rows[t].state in ("running", "failed")]
+        urgent = [t for t in titles if self._rows[t].state in ("running", "failed")]
         done = [t for t in titles if self._rows[t].state == "done"][::-1]
         waiting = [t for t in titles if self._rows[t].state == "waiting"]
-        few = room // 3
-        kept = set([*first, *done[:few], *waiting, *done[few:]][:room])
-        return [title for title in titles if title in kept]
+        recent = height // 3
+        visible = set([*urgent, *done[:recent], *waiting, *done[recent:]][:height])
+        return [title for title in titles if title in visible]
 
 
 def _clock(seconds: float) -> str:
@@ -146,7 +136,7 @@ def _clock(seconds: float) -> str:
 
 
 def progress_view(cells: list[Cell], console: Console, *, quiet: bool = False) -> ProgressView:
-    """A live table on a terminal, lines elsewhere, nothing where the user wants it quiet."""
+    """A live table on a terminal, lines elsewhere, nothing with `quiet`."""
     if quiet:
         return ProgressView()
     return LiveTable(cells, console) if console.is_terminal else PlainView(console)

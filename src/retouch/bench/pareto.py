@@ -1,4 +1,4 @@
-"""What is learned at what loss: each method over a range of learning rates, and the frontier."""
+"""Learned against forgotten: each method over a range of learning rates, and the frontier."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from statistics import mean
 
 from matplotlib.figure import Figure
 
-from retouch.bench.engines import Done
+from retouch.bench.events import Done
 from retouch.report.axes import framed_axes, mark
 from retouch.report.theme import MUTED, WIDTH, line_styles, styled
 
@@ -22,51 +22,50 @@ class Point:
 
 
 def loss_metric(done: Sequence[Done]) -> str:
-    """What is drawn as lost: control accuracy, or where not all runs have it, new classes."""
+    """The metric of loss: control accuracy, or new classes if some run has no control set."""
     measured = all("control_drop" in d.results.metrics() for d in done)
     return "control_drop" if measured else "forgetting"
 
 
 def points(done: Sequence[Done]) -> list[Point]:
     """Means over data sets and seeds."""
-    found, metric = [], loss_metric(done)
+    result, metric = [], loss_metric(done)
     for row in dict.fromkeys(d.cell.row for d in done):
-        own = [d for d in done if d.cell.row == row]
-        measured = [d.results.metrics() for d in own]
+        measured = [d.results.metrics() for d in done if d.cell.row == row]
         name, _, rate = row.partition("@")
         lost = mean(m[metric] for m in measured)
-        found.append(Point(name, float(rate or 0), lost, mean(m["accuracy"] for m in measured)))
-    return found
+        result.append(Point(name, float(rate or 0), lost, mean(m["accuracy"] for m in measured)))
+    return result
 
 
-def frontier(found: Sequence[Point]) -> list[Point]:
-    """Those that no other beats in both: the more is lost, the more is learned."""
+def frontier(points: Sequence[Point]) -> list[Point]:
+    """The points that no other beats in both, by increasing loss."""
     best: list[Point] = []
-    for point in sorted(found, key=lambda p: (p.lost, -p.learned)):
+    for point in sorted(points, key=lambda p: (p.lost, -p.learned)):
         if not best or point.learned > best[-1].learned:
             best.append(point)
     return best
 
 
-def area(found: Sequence[Point], start: float, limit: float) -> float:
-    """Mean accuracy at a loss between 0 and `limit` points: the best reached so far, in steps.
+def area(points: Sequence[Point], start: float, limit: float) -> float:
+    """Mean accuracy over losses from 0 to `limit` points: the area under the frontier's steps.
 
-    `start` is what is known when nothing may be lost: the model as it was.
+    `start` is the accuracy when nothing may be lost: that of the model before training.
     """
-    total, at, height = 0.0, 0.0, start
-    for point in frontier(found):
+    total, previous, height = 0.0, 0.0, start
+    for point in frontier(points):
         if point.lost >= limit:
             break
-        here = max(point.lost, 0.0)
-        total += (here - at) * height
-        at, height = here, max(height, point.learned)
-    return (total + (limit - at) * height) / limit
+        lost = max(point.lost, 0.0)
+        total += (lost - previous) * height
+        previous, height = lost, max(height, point.learned)
+    return (total + (limit - previous) * height) / limit
 
 
 def draw(done: Sequence[Done]) -> Figure:
-    """Learned against forgotten: a line a method, from its lowest rate to its highest."""
-    every = points(done)
-    names = list(dict.fromkeys(p.name for p in every))
+    """Learned against forgotten: one line per method, from its lowest rate to its highest."""
+    all_points = points(done)
+    names = list(dict.fromkeys(p.name for p in all_points))
     measured = loss_metric(done) == "control_drop"
     of_what = "of what it could do before" if measured else "of the new classes (no control set)"
     first = [next(d.results for d in done if d.cell.row.split("@")[0] == n) for n in names]
@@ -75,13 +74,13 @@ def draw(done: Sequence[Done]) -> Figure:
         axes = framed_axes(figure, "↑ recognised of the new classes, %")
         axes.set_position((0.09, 0.14, 0.88, 0.76))
         axes.set_xlabel(f"← points it forgot {of_what}", loc="left", labelpad=7)
-        for name, look in zip(names, line_styles(first), strict=True):
-            own = [p for p in every if p.name == name]
-            where = [p.lost for p in own], [p.learned for p in own]
-            axes.plot(*where, **mark(look, 7), linestyle=look.line, linewidth=1.2, label=name)
+        for name, style in zip(names, line_styles(first), strict=True):
+            curve = [p for p in all_points if p.name == name]
+            xy = [p.lost for p in curve], [p.learned for p in curve]
+            axes.plot(*xy, **mark(style, 7), linestyle=style.line, linewidth=1.2, label=name)
             axes.annotate(
-                f"{own[-1].lr:g}",
-                (own[-1].lost, own[-1].learned),
+                f"{curve[-1].lr:g}",
+                (curve[-1].lost, curve[-1].learned),
                 (4, 4),
                 textcoords="offset points",
                 fontsize=8,
@@ -89,7 +88,7 @@ def draw(done: Sequence[Done]) -> Figure:
             )
         low, high = axes.get_ylim()
         axes.set_ylim(max(low, 0), min(high, 100))
-        best = frontier(every)
+        best = frontier(all_points)
         axes.step(
             [p.lost for p in best],
             [p.learned for p in best],
@@ -105,15 +104,15 @@ def draw(done: Sequence[Done]) -> Figure:
 
 
 def areas(done: Sequence[Done], limit: float = 5.0) -> dict[str, float]:
-    """The area of every method, and of all together; none without control accuracies.
+    """The area of every method, and of all together; empty without control accuracies.
 
-    Its scale begins where nothing is lost, with the model as it was. Of the new classes the model
-    as it was forgets some too, as it must choose among more and more of them.
+    The scale starts where nothing is lost, at the model before training. On the new classes even
+    that model loses accuracy over the tasks, as it chooses among more and more of them.
     """
     if loss_metric(done) != "control_drop":
         return {}
-    every = points(done)
+    all_points = points(done)
     start = mean(d.results.frozen_accuracy for d in done)
-    names = dict.fromkeys(p.name for p in every)
-    found = {n: area([p for p in every if p.name == n], start, limit) for n in names}
-    return {**found, "all together": area(every, start, limit)}
+    names = dict.fromkeys(p.name for p in all_points)
+    by_method = {n: area([p for p in all_points if p.name == n], start, limit) for n in names}
+    return {**by_method, "all together": area(all_points, start, limit)}

@@ -1,7 +1,7 @@
 """Several cells at a time on this machine, each in a process of its own.
 
-One that dies costs only its cell, which goes on from its own checkpoint. What a process prints goes
-to `log.txt` in the cell's folder.
+A process that dies costs only its cell, which resumes from its checkpoint. Its output goes to
+`log.txt` in the cell's folder.
 """
 
 import contextlib
@@ -13,19 +13,18 @@ from dataclasses import dataclass
 from multiprocessing import connection, get_context, parent_process
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 
 from retouch.bench.cell import Cell
-from retouch.bench.engines import Engine, Failed, Finished, Listener, News, WorkerLost
+from retouch.bench.cell_runner import CellRunner
+from retouch.bench.engines import Engine
+from retouch.bench.events import Listener, Outcome, Progress, WorkerLost
 from retouch.bench.worker import attempt, logged
 
-if TYPE_CHECKING:
-    from retouch.bench.runner import Bench
-
 LOG = "log.txt"
-PATIENCE = 60.0  # seconds that a cell has to save where it is
+SAVE_SECONDS = 60.0
+"""Seconds that an interrupted cell has to save its checkpoint."""
 
 
 @dataclass
@@ -36,128 +35,128 @@ class _Worker:
 
 
 class ProcessEngine(Engine):
-    """So many processes; they share the processor's threads, and the GPUs one by one."""
+    """`jobs` processes that share the processor's threads; each uses one of the GPUs."""
 
     def __init__(self, jobs: int, device: str = "auto") -> None:
         self.size = jobs
         self._gpus = gpus_for(device)
         self._threads = max(1, torch.get_num_threads() // jobs)
-        self._busy: dict[connection.Connection, _Worker] = {}
+        self._workers: dict[connection.Connection, _Worker] = {}
 
     @property
     def busy(self) -> int:
-        return len(self._busy)
+        return len(self._workers)
 
-    def start(self, bench: "Bench", cell: Cell) -> None:
-        taken = {worker.slot for worker in self._busy.values()}
-        slot = next(number for number in range(int(self.size)) if number not in taken)
+    def start(self, runner: CellRunner, cell: Cell) -> None:
+        used = {worker.slot for worker in self._workers.values()}
+        slot = next(number for number in range(int(self.size)) if number not in used)
         gpu = self._gpus[slot % len(self._gpus)] if self._gpus else None
-        folder = cell.folder(bench.out)
+        folder = cell.folder(runner.out)
         folder.mkdir(parents=True, exist_ok=True)
         spawn = get_context("spawn")
-        hears, says = spawn.Pipe(duplex=False)
+        receiver, sender = spawn.Pipe(duplex=False)
         process = spawn.Process(
-            target=_work, args=(bench, cell, says, gpu, self._threads, folder / LOG)
+            target=_work, args=(runner, cell, sender, gpu, self._threads, folder / LOG)
         )
         process.start()
-        says.close()  # else its end would not be seen here
-        self._busy[hears] = _Worker(process, cell, slot)
+        sender.close()  # so that the receiver sees the end of the process
+        self._workers[receiver] = _Worker(process, cell, slot)
 
-    def wait(self, tell: Listener) -> list[Finished | Failed | WorkerLost]:
-        ended: list[Finished | Failed | WorkerLost] = []
-        for hears in connection.wait(list(self._busy)):
-            assert isinstance(hears, connection.Connection)
-            said = self._hear(hears)
-            if isinstance(said, News):
-                tell(said)
+    def wait(self, listener: Listener) -> list[Outcome]:
+        outcomes: list[Outcome] = []
+        for receiver in connection.wait(list(self._workers)):
+            assert isinstance(receiver, connection.Connection)
+            message = self._receive(receiver)
+            if isinstance(message, Progress):
+                listener(message)
             else:
-                ended.append(said)
-        return ended
+                outcomes.append(message)
+        return outcomes
 
-    def _hear(self, hears: connection.Connection) -> News | Finished | Failed | WorkerLost:
-        said: News | Finished | Failed | WorkerLost | None
+    def _receive(self, receiver: connection.Connection) -> Progress | Outcome:
+        message: Progress | Outcome | None
         try:
-            said = hears.recv()
-        except (EOFError, OSError):  # it died, perhaps in the middle of a word
-            said = None
-        if isinstance(said, News):
-            return said
-        worker = self._busy.pop(hears)
-        hears.close()
-        worker.process.join(PATIENCE)
-        worker.process.kill()  # where something in it would not end
-        return said or WorkerLost(worker.cell, _death(worker.process.exitcode))
+            message = receiver.recv()
+        except (EOFError, OSError):  # the process died, perhaps while sending
+            message = None
+        if isinstance(message, Progress):
+            return message
+        worker = self._workers.pop(receiver)
+        receiver.close()
+        worker.process.join(SAVE_SECONDS)
+        worker.process.kill()  # if a thread keeps it alive
+        return message or WorkerLost(worker.cell, _cause_of_death(worker.process.exitcode))
 
-    def close(self, tell: Listener) -> None:
-        """As Ctrl-C does with a single run: the first saves, the second stops at once."""
-        left = [worker.process for worker in self._busy.values()]
-        super().close(tell)
+    def close(self, listener: Listener) -> None:
+        """Like Ctrl-C during a single run: the first saves, the second stops at once."""
+        processes = [worker.process for worker in self._workers.values()]
+        super().close(listener)
         try:
-            for process in left:
+            for process in processes:
                 assert process.pid
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(process.pid, signal.SIGINT)
-            for process in left:
-                process.join(PATIENCE)
+            for process in processes:
+                process.join(SAVE_SECONDS)
         finally:
-            for process in left:
+            for process in processes:
                 process.kill()
-            self._busy.clear()
+            self._workers.clear()
 
 
 def gpus_for(device: str) -> list[str]:
-    """Which GPUs to share among the processes, as CUDA_VISIBLE_DEVICES names them."""
+    """The GPUs to divide among the processes, as CUDA_VISIBLE_DEVICES names them."""
     if device not in ("auto", "cuda"):
-        return []  # the one that was named, or none
-    named = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return named.split(",") if named else [str(i) for i in range(torch.cuda.device_count())]
+        return []  # a particular device, or the CPU
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return visible.split(",") if visible else [str(i) for i in range(torch.cuda.device_count())]
 
 
 def _work(
-    bench: "Bench",
+    runner: CellRunner,
     cell: Cell,
-    says: connection.Connection,
+    sender: connection.Connection,
     gpu: str | None,
     threads: int,
     log: Path,
 ) -> None:
-    """A worker's whole life."""
-    os.setpgrp()  # Ctrl-C is for the one who started it, who passes it on
-    _print_to(log)
-    threading.Thread(target=_die_with_parent, daemon=True).start()
+    """The main function of a worker process."""
+    os.setpgrp()  # Ctrl-C goes to the parent, which passes it on
+    _redirect_output(log)
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
     if gpu is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = gpu
     torch.set_num_threads(threads)
-    bench.on.progress = logged
+    runner.data.progress = logged
     where = f"process {os.getpid()}" + (f", GPU {gpu}" if gpu is not None else "")
     code = 0
     try:
-        says.send(attempt(bench, cell, says.send, where))
+        sender.send(attempt(runner, cell, sender.send, where))
     except KeyboardInterrupt:
-        code = 130  # it was told to stop, and has saved where it is
+        code = 130  # interrupted; the checkpoint is saved
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(code)  # at once: nothing is left to put away, and the next cell waits for the memory
+    os._exit(code)  # without teardown: the next cell waits for the memory
 
 
-def _print_to(log: Path) -> None:
+def _redirect_output(log: Path) -> None:
     with log.open("a") as file:
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
             os.dup2(file.fileno(), stream.fileno())
 
 
-def _die_with_parent() -> None:
-    """One whose grid was killed must not write where the next grid goes on."""
+def _exit_with_parent() -> None:
+    """A worker whose bench was killed must not write where the next bench resumes."""
     parent = parent_process()
     assert parent is not None
     parent.join()
     os._exit(1)
 
 
-def _death(code: int | None) -> str:
+def _cause_of_death(code: int | None) -> str:
     if code is None or code >= 0:
         return f"its process ended with exit code {code}"
     name = signal.Signals(-code).name
-    reason = "; was there too little memory?" if -code == signal.SIGKILL else ""
-    return f"its process was killed ({name}{reason})"
+    hint = "; out of memory?" if -code == signal.SIGKILL else ""
+    return f"its process was killed ({name}{hint})"

@@ -1,8 +1,8 @@
-"""Cells on a Ray cluster: Ray finds the machine, one GPU or a share of its processor for each.
+"""Cells on a Ray cluster: Ray picks the machine, with a GPU or a share of the processor per cell.
 
-Workers need the same retouch installed. Where a worker sees the result folder it writes there, and
-a cell whose worker died goes on from its checkpoint; elsewhere it runs in a folder of its own and
-sends the small files of the finished cell back.
+Workers need the same version of retouch. A worker that sees the output folder writes there, and a
+cell whose worker died resumes from its checkpoint. Other workers run the cell in a local folder and
+send the small files of the finished cell back.
 """
 
 import logging
@@ -14,24 +14,25 @@ from collections.abc import Callable
 from dataclasses import replace
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from retouch.bench.cell import Cell
-from retouch.bench.engines import Engine, Failed, Finished, Listener, WorkerLost
-from retouch.bench.remote import SEEN, RemoteJob, RemoteResult
+from retouch.bench.cell_runner import CellRunner
+from retouch.bench.engines import Engine
+from retouch.bench.events import Failed, Listener, Outcome, WorkerLost
+from retouch.bench.remote import MARKER, RemoteJob, RemoteResult
 from retouch.errors import UserError
 from retouch.files import write_atomically
 from retouch.version import VERSION
 
-if TYPE_CHECKING:
-    from retouch.bench.runner import Bench
-
 log = logging.getLogger("retouch")
 
-POLL = 0.5  # seconds between two looks at the news
-PATIENCE = 30.0  # seconds that cells have to save where they are
+POLL_SECONDS = 0.5
+"""Seconds between two looks at the mailbox."""
+SAVE_SECONDS = 30.0
+"""Seconds that interrupted cells have to save their checkpoints."""
 
 VERSIONS = {"retouch": VERSION, "torch": torch.__version__}
 
@@ -39,139 +40,142 @@ VERSIONS = {"retouch": VERSION, "torch": torch.__version__}
 class RayEngine(Engine):
     """As many cells at a time as the cluster has room for."""
 
-    here = False
+    shares_disks = False
 
     def __init__(
         self,
         address: str = "ray",
         jobs: int | None = None,
         device: str = "auto",
-        gpus: float | None = None,
-        cpus: float | None = None,
+        gpus_per_cell: float | None = None,
+        cpus_per_cell: float | None = None,
     ) -> None:
         if device not in ("auto", "cuda", "cpu"):
-            raise UserError(f"--device {device}: Ray chooses the GPU; say auto, cuda or cpu")
+            raise UserError(f"device={device!r}: Ray chooses the GPU; use auto, cuda or cpu")
         self.size = jobs or inf
-        self._ray, self._began = _connect(address)
-        self._needs = self._resources(device, gpus, cpus)
-        self._remote = self._ray.remote(max_retries=0, **self._needs)(_by_value())
-        self._mail = self._ray.remote(num_cpus=0)(_mailbox()).remote()
+        self._ray, self._owns_connection = _connect(address)
+        self._resources = self._resources_per_cell(device, gpus_per_cell, cpus_per_cell)
+        self._remote = self._ray.remote(max_retries=0, **self._resources)(_worker_function())
+        self._mailbox = self._ray.remote(num_cpus=0)(_mailbox_class()).remote()
         self._token = uuid.uuid4().hex
-        self._busy: dict[Any, tuple[Bench, Cell]] = {}
-        self._seen: Path | None = None
+        self._jobs: dict[Any, tuple[CellRunner, Cell]] = {}
+        self._marker: Path | None = None
 
     @property
     def busy(self) -> int:
-        return len(self._busy)
+        return len(self._jobs)
 
-    def ask(self, question: Callable[[], Any]) -> Any:
-        """What a worker answers: what suits its machine is not what suits this one."""
-        ref = self._remote.remote(pickle.dumps(question), VERSIONS)
-        while not self._ray.wait([ref], timeout=PATIENCE)[0]:
-            log.warning("waiting for a Ray worker with room for a cell (%s)", self._room())
-        return self._open(self._ray.get(ref))
+    def call(self, function: Callable[[], Any]) -> Any:
+        """The result of a function on a worker, whose machine may differ from this one."""
+        ref = self._remote.remote(pickle.dumps(function), VERSIONS)
+        while not self._ray.wait([ref], timeout=SAVE_SECONDS)[0]:
+            log.warning("waiting for a Ray worker with room for a cell (%s)", self._free())
+        return _unpack(self._ray.get(ref))
 
-    def start(self, bench: "Bench", cell: Cell) -> None:
-        out = bench.out.absolute()
-        if self._seen is None:
-            self._seen = out / SEEN
-            write_atomically(self._seen, self._token)
-        errand = RemoteJob(replace(bench, out=out), cell, self._token, int(self._needs["num_cpus"]))
-        ref = self._remote.remote(pickle.dumps(errand), VERSIONS, self._mail)
-        self._busy[ref] = bench, cell
+    def start(self, runner: CellRunner, cell: Cell) -> None:
+        out = runner.out.absolute()
+        if self._marker is None:
+            self._marker = out / MARKER
+            write_atomically(self._marker, self._token)
+        threads = int(self._resources["num_cpus"])
+        job = RemoteJob(replace(runner, out=out), cell, self._token, threads)
+        ref = self._remote.remote(pickle.dumps(job), VERSIONS, self._mailbox)
+        self._jobs[ref] = runner, cell
 
-    def wait(self, tell: Listener) -> list[Finished | Failed | WorkerLost]:
-        ready, _ = self._ray.wait(list(self._busy), num_returns=1, timeout=POLL)
+    def wait(self, listener: Listener) -> list[Outcome]:
+        ready, _ = self._ray.wait(list(self._jobs), num_returns=1, timeout=POLL_SECONDS)
         try:
-            for news in self._ray.get(self._mail.take.remote(), timeout=10 * POLL):
-                tell(pickle.loads(news))
+            for event in self._ray.get(self._mailbox.take.remote(), timeout=10 * POLL_SECONDS):
+                listener(pickle.loads(event))
         except self._ray.exceptions.RayError:
-            pass  # news are not needed; the ends of cells come another way
-        return [self._end(ref) for ref in ready]
+            pass  # progress is optional; outcomes come another way
+        return [self._outcome(ref) for ref in ready]
 
-    def _end(self, ref: Any) -> Finished | Failed | WorkerLost:
-        bench, cell = self._busy.pop(ref)
+    def _outcome(self, ref: Any) -> Outcome:
+        runner, cell = self._jobs.pop(ref)
         errors = self._ray.exceptions
         try:
-            sent: RemoteResult = self._open(self._ray.get(ref))
+            result: RemoteResult = _unpack(self._ray.get(ref))
         except UserError as why:
             return Failed(cell, str(why))
         except errors.RayTaskError as why:
             return Failed(cell, f"{type(why.cause).__name__}: {why.cause}", str(why))
         except errors.RayError as why:
             return WorkerLost(cell, f"its worker died ({str(why).strip().splitlines()[0]})")
-        sent.put(cell.folder(bench.out))
-        return sent.end
+        result.write_files(cell.folder(runner.out))
+        return result.outcome
 
-    def _open(self, answer: tuple[str, Any]) -> Any:
-        problem, content = answer
-        if problem:
-            raise UserError(problem)
-        return pickle.loads(content)
-
-    def close(self, tell: Listener) -> None:
-        left = list(self._busy)
-        super().close(tell)
+    def close(self, listener: Listener) -> None:
+        refs = list(self._jobs)
+        super().close(listener)
         try:
-            for ref in left:
+            for ref in refs:
                 self._ray.cancel(ref)
-            if left:
-                self._ray.wait(left, num_returns=len(left), timeout=PATIENCE)
+            if refs:
+                self._ray.wait(refs, num_returns=len(refs), timeout=SAVE_SECONDS)
         finally:
-            self._busy.clear()
-            if self._seen is not None:
-                self._seen.unlink(missing_ok=True)
-            self._ray.kill(self._mail)
-            if self._began:
+            self._jobs.clear()
+            if self._marker is not None:
+                self._marker.unlink(missing_ok=True)
+            self._ray.kill(self._mailbox)
+            if self._owns_connection:
                 self._ray.shutdown()
 
-    def _room(self) -> str:
-        free, there = self._ray.available_resources(), self._ray.cluster_resources()
-        told = [
-            f"it takes {wanted:g} {name}, {free.get(name, 0):g} of {there.get(name, 0):g} are free"
-            for name, wanted in (("GPU", self._needs["num_gpus"]), ("CPU", self._needs["num_cpus"]))
-            if wanted
-        ]
-        return "; ".join(told)
+    def _free(self) -> str:
+        free, total = self._ray.available_resources(), self._ray.cluster_resources()
+        needs = {"GPU": self._resources["num_gpus"], "CPU": self._resources["num_cpus"]}
+        return "; ".join(
+            f"it needs {count:g} {name}, {free.get(name, 0):g} of {total.get(name, 0):g} are free"
+            for name, count in needs.items()
+            if count
+        )
 
-    def _resources(self, device: str, gpus: float | None, cpus: float | None) -> dict[str, float]:
-        """What a cell takes; a GPU where there are some, unless another number is asked for."""
-        there = self._ray.cluster_resources().get("GPU", 0)
-        if device == "cuda" and not there and gpus is None:
+    def _resources_per_cell(
+        self, device: str, gpus: float | None, cpus: float | None
+    ) -> dict[str, float]:
+        """What a cell takes: a GPU if the cluster has any, unless another number is given."""
+        available = self._ray.cluster_resources().get("GPU", 0)
+        if device == "cuda" and not available and gpus is None:
             raise UserError(
-                "--device cuda: the Ray cluster has no GPU now; say --device cpu, or "
-                "--gpus-per-cell 1 to wait for one"
+                "device='cuda': the Ray cluster has no GPU now; use device='cpu', or set "
+                "gpus_per_cell to 1 to wait for one"
             )
-        wanted = gpus if gpus is not None else float(there > 0)
-        return {"num_gpus": 0 if device == "cpu" else wanted, "num_cpus": cpus or 1}
+        count = gpus if gpus is not None else float(available > 0)
+        return {"num_gpus": 0 if device == "cpu" else count, "num_cpus": cpus or 1}
 
 
 def _connect(address: str) -> tuple[Any, bool]:
-    """Ray, and whether this process started or joined it (and has to leave)."""
+    """Ray, and whether this call connected to it (and `close` must disconnect)."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         import ray
     except ImportError:
-        raise UserError("--on ray needs Ray: pip install 'retouch[ray]'") from None
+        raise UserError("running cells on Ray needs it: pip install 'retouch[ray]'") from None
     if ray.is_initialized():
         return ray, False
     try:
-        where = None if address == "ray" else address
         with warnings.catch_warnings(action="ignore"):
-            ray.init(address=where, log_to_driver=False, logging_level=logging.ERROR)
+            ray.init(
+                address=None if address == "ray" else address,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+            )
     except (ConnectionError, RuntimeError, ValueError) as why:
-        said = " ".join(str(why).split())[-300:] or type(why).__name__
+        reason = " ".join(str(why).split())[-300:] or type(why).__name__
         raise UserError(
-            f"--on {address}: no Ray cluster lets us in there ({said}). Does it run, is that its "
-            "client port, and if it wants a token, are RAY_AUTH_MODE and RAY_AUTH_TOKEN set?"
+            f"cannot connect to a Ray cluster at {address} ({reason}). Is it running, is that its "
+            "client port, and if it needs a token, are RAY_AUTH_MODE and RAY_AUTH_TOKEN set?"
         ) from None
     return ray, True
 
 
-def _by_value() -> Callable[..., tuple[str, Any]]:
-    """The function that workers are sent: it must say it well where retouch is another or none."""
+def _worker_function() -> Callable[..., tuple[str, Any]]:
+    """The function that Ray sends to workers by value.
 
-    def work(errand: bytes, wanted: dict[str, str], *mail: Any) -> tuple[str, Any]:
+    It explains what is wrong where retouch is missing or has another version.
+    """
+
+    def work(job: bytes, versions: dict[str, str], *mailbox: Any) -> tuple[str, Any]:
         import pickle
         import platform
 
@@ -184,31 +188,39 @@ def _by_value() -> Callable[..., tuple[str, Any]]:
                 f"a Ray worker on {platform.node()} lacks retouch ({why}); install it there",
                 None,
             )
-        there = {"retouch": VERSION, "torch": torch.__version__}
-        for name, version in wanted.items():
-            if there[name] != version:
+        installed = {"retouch": VERSION, "torch": torch.__version__}
+        for name, version in versions.items():
+            if installed[name] != version:
                 return (
-                    f"a Ray worker on {platform.node()} has {name} {there[name]}, this machine has "
-                    f"{version}; results would not be comparable: install the same on both",
+                    f"a Ray worker on {platform.node()} has {name} {installed[name]}, this machine "
+                    f"has {version}; results would not be comparable: install the same on both",
                     None,
                 )
-        return "", pickle.dumps(pickle.loads(errand)(*mail))
+        return "", pickle.dumps(pickle.loads(job)(*mailbox))
 
     return work
 
 
-def _mailbox() -> type:
-    """Where workers leave their news."""
+def _unpack(answer: tuple[str, Any]) -> Any:
+    """What the worker function returned; raises its problem, if there is one."""
+    problem, content = answer
+    if problem:
+        raise UserError(problem)
+    return pickle.loads(content)
+
+
+def _mailbox_class() -> type:
+    """The actor in which workers leave their progress."""
 
     class Mailbox:
         def __init__(self) -> None:
-            self._news: list[bytes] = []
+            self._events: list[bytes] = []
 
-        def put(self, news: bytes) -> None:
-            self._news.append(news)
+        def put(self, event: bytes) -> None:
+            self._events.append(event)
 
         def take(self) -> list[bytes]:
-            news, self._news = self._news, []
-            return news
+            events, self._events = self._events, []
+            return events
 
     return Mailbox

@@ -1,4 +1,4 @@
-"""A suite is a table as data: rows, columns, settings, and what the paper found."""
+"""A suite is a table as data: rows, columns, settings, and the paper's numbers."""
 
 from importlib.resources import files
 from pathlib import Path
@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, Self
 import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, model_validator
 
+from retouch.builtin.demo_settings import demo_settings
 from retouch.checksummed import parse_yaml
 from retouch.data.text_files import read_text
 from retouch.errors import UserError, first_problem
@@ -32,13 +33,13 @@ Kind = Literal["table", "efficiency", "pareto"]
 
 def _check_settings(settings: dict[str, Any]) -> dict[str, Any]:
     if "seed" in settings:
-        raise ValueError(f"seed={settings['seed']} is not for a suite; use --seeds")
+        raise ValueError(f"seed={settings['seed']} is not for a suite; choose the number of seeds")
     Settings(**settings)
     return settings
 
 
-SomeSettings = Annotated[dict[str, Any], AfterValidator(_check_settings)]
-"""Some of the fields of `Settings`; the others keep their defaults."""
+PartialSettings = Annotated[dict[str, Any], AfterValidator(_check_settings)]
+"""Some fields of `Settings`; the others have their defaults."""
 
 
 class SuiteRow(BaseModel):
@@ -49,17 +50,17 @@ class SuiteRow(BaseModel):
     name: str
     method: str
     change: dict[str, Any] = {}
-    """Of the recipe, as in `update.rate: 0.05`."""
-    settings: SomeSettings = {}
+    """Changes of the recipe, as in `update.rate: 0.05`."""
+    settings: PartialSettings = {}
     tasks: int | None = None
     paper: dict[str, tuple[float | None, float | None, float | None]] = {}
     """By data set, and `average`: Acc., F. and C.; or Acc. In., Avg. F. and C. Drop."""
     cost: tuple[str, str, str] | None = None
-    """The paper's figures in the table of efficiency."""
+    """The paper's numbers in the table of efficiency."""
 
 
 class BenchDefaults(BaseModel):
-    """What the rows are run on, where the suite or a row does not say otherwise."""
+    """What the rows are run on, unless the suite or a row states something else."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -68,17 +69,18 @@ class BenchDefaults(BaseModel):
     control: str | None = None
     reference: str | None = None
     tasks: int
-    settings: SomeSettings = {}
+    settings: PartialSettings = {}
+    """What differs from the paper's settings, which are the defaults of `Settings`."""
     replay: float | None = None
-    """Images to keep; None leaves it to the data set's own number, or to the recipe."""
+    """Images in the replay buffer; by default the data set's number, or the recipe's."""
     lr: dict[str, float] = {}
-    """Learning rates of single methods."""
+    """Learning rates of particular methods."""
     pareto: tuple[float, ...] = ()
-    """The learning rates of a pareto suite that names none."""
+    """The learning rates of a pareto suite that states none."""
 
 
 class Suite(BaseModel):
-    """A table as data: rows, columns and settings, and what the paper found."""
+    """A table: what to run, and what the paper reports."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -90,14 +92,14 @@ class Suite(BaseModel):
     """What is made of the cells: a `table`, a table of costs (`efficiency`), or curves (`pareto`).
     """
     name: str = ""
-    """The name of the suite; of a file, its stem."""
+    """The name of the suite; for a file, its stem."""
     datasets: tuple[str, ...] = ()
     """Data sets, one column each. Default: those of the model."""
     control: str | None = None
     """The control set. Default: that of the model."""
     tasks: int | None = None
     """How many tasks a data set is split into. Default: that of the model."""
-    settings: SomeSettings = {}
+    settings: PartialSettings = {}
     """Fields of `Settings` to change."""
     lr: tuple[float, ...] = ()
     """For a pareto suite, the learning rates to try."""
@@ -105,7 +107,7 @@ class Suite(BaseModel):
     """The rows: methods, and how each differs from its recipe."""
 
     @model_validator(mode="after")
-    def _rates_are_for_pareto(self) -> Self:
+    def _check_rates(self) -> Self:
         if self.lr and self.kind != "pareto":
             raise ValueError(
                 f"lr={list(self.lr)} is for a suite of the kind pareto; here, write settings: "
@@ -122,16 +124,16 @@ class Suite(BaseModel):
         if not methods:
             return self
         known = {name for row in self.rows for name in (row.method, row.name)}
-        for asked in methods:
-            if asked not in known:
+        for method in methods:
+            if method not in known:
                 names = ", ".join(dict.fromkeys(row.method for row in self.rows))
-                raise UserError(f"the suite {self.name} has no method {asked!r}; it has {names}")
-        kept = tuple(r for r in self.rows if r.method in methods or r.name in methods)
-        return self.model_copy(update={"rows": kept})
+                raise UserError(f"the suite {self.name} has no method {method!r}; it has {names}")
+        rows = tuple(r for r in self.rows if r.method in methods or r.name in methods)
+        return self.model_copy(update={"rows": rows})
 
 
 def load_suite(name: str) -> Suite:
-    """A suite by its name, or from a file of your own.
+    """A suite by its name, or from a YAML file.
 
     Args:
         name: One of `SUITES`, or the path of a YAML file.
@@ -142,11 +144,11 @@ def load_suite(name: str) -> Suite:
         text = read_text(Path(name))
     else:
         raise UserError(
-            f"there is no suite {name!r}: neither one of {', '.join(SUITES)} nor a YAML file"
+            f"there is no suite {name!r}: it is neither one of {', '.join(SUITES)} nor a YAML file"
         )
     content = parse_yaml(text, name)
     if not isinstance(content, dict):
-        raise UserError(f"{name} is no suite: write a title and rows, as docs/bench.md shows")
+        raise UserError(f"{name} is not a suite: it needs a title and rows, as in docs/bench.md")
     try:
         return Suite(**{"name": Path(name).stem, **content})
     except ValidationError as why:
@@ -154,6 +156,10 @@ def load_suite(name: str) -> Suite:
 
 
 def load_defaults(name: Literal["paper", "builtin"]) -> BenchDefaults:
-    """The paper's setting, or the built-in one."""
-    text = (files("retouch.bench") / f"{name}.yaml").read_text("utf-8")
-    return BenchDefaults(**yaml.safe_load(text))
+    """The paper's setting, or that of the built-in model and pictures, which is the demo's."""
+    content = yaml.safe_load((files("retouch.bench") / f"{name}.yaml").read_text("utf-8"))
+    if name == "builtin":
+        demo = demo_settings()
+        content["settings"] = demo.training
+        content |= {"tasks": demo.tasks, "replay": demo.replay, "lr": demo.lr}
+    return BenchDefaults(**content)

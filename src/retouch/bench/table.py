@@ -1,22 +1,15 @@
-"""A suite's results in the paper's form: rows and columns of numbers, ours beside the paper's.
+"""A suite's results as a table like the paper's, with the paper's numbers next to ours.
 
-Acc. is the accuracy after the last task over all classes, F. the paper's forgetting (see
-`evaluate.metrics.forgetting_paper`; the standard one stands in the JSON), C. the control accuracy.
+Acc. is the accuracy over all classes after the last task, F. the paper's forgetting (see
+`evaluate.metrics.forgetting_paper`; the JSON has the standard one), C. the control accuracy.
 """
 
-import csv
-import io
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import mean, stdev
 from typing import Any
 
-from rich import box
-from rich.table import Table as RichTable
-from rich.text import Text
-
-from retouch.bench.engines import Done
+from retouch.bench.events import Done
 from retouch.bench.suite import Suite
 from retouch.evaluate import metrics
 
@@ -29,7 +22,7 @@ _METRICS = {"Acc.": "accuracy", "F.": "forgetting_paper", "C.": "control"}
 
 @dataclass
 class Entry:
-    """One number: the mean over seeds, how much they differ, and what the paper found."""
+    """One number: mean and standard deviation over seeds, and the paper's number."""
 
     mean: float | None
     deviation: float | None = None
@@ -41,15 +34,15 @@ class Entry:
         if self.mean is None:
             return "–"
         spread = f" ± {self.deviation:.1f}" if self.deviation is not None else ""
-        own = f"{self.mean:.1f}{spread}"
+        text = f"{self.mean:.1f}{spread}"
         if self.paper is None:
-            return own
-        return f"{own} ({self.paper:.1f}{'' if self.same_setting else '*'})"
+            return text
+        return f"{text} ({self.paper:.1f}{'' if self.same_setting else '*'})"
 
 
 @dataclass
 class Table:
-    """Rows of entries, by (data set, column)."""
+    """Rows of entries by (data set, column)."""
 
     suite: Suite
     datasets: list[str]
@@ -59,16 +52,16 @@ class Table:
 
     @property
     def columns(self) -> list[tuple[str, str]]:
-        each = [(dataset, column) for dataset in self.datasets for column in COLUMNS]
-        return each + [("average", column) for column in AVERAGE]
+        columns = [(dataset, column) for dataset in self.datasets for column in COLUMNS]
+        return columns + [("average", column) for column in AVERAGE]
 
 
 def tabulate(suite: Suite, done: Sequence[Done]) -> Table:
     """Means over seeds, and averages over data sets as in the paper."""
     table = Table(suite, list(dict.fromkeys(d.cell.dataset for d in done)))
     for name in dict.fromkeys(d.cell.row for d in done):
-        own = [d for d in done if d.cell.row == name]
-        table.rows[name] = _row(suite, name, own, table.datasets)
+        cells = [d for d in done if d.cell.row == name]
+        table.rows[name] = _row(suite, name, cells, table.datasets)
     for column in table.columns:
         _mark_best(table, column)
     table.notes = _notes(done)
@@ -79,46 +72,48 @@ def tabulate(suite: Suite, done: Sequence[Done]) -> Table:
 def _row(
     suite: Suite, name: str, done: Sequence[Done], datasets: Sequence[str]
 ) -> dict[tuple[str, str], Entry]:
-    line = next((line for line in suite.rows if line.name == name), None)
-    paper = line.paper if line else {}
-    found = {}
+    suite_row = next((row for row in suite.rows if row.name == name), None)
+    paper = suite_row.paper if suite_row else {}
+    entries = {}
     for dataset in datasets:
-        own = [d for d in done if d.cell.dataset == dataset]
-        same = all(d.whole and not d.cell.differs for d in own)
-        for place, column in enumerate(COLUMNS):
-            values = [_value(d, column) for d in own]
-            theirs = paper[dataset][place] if dataset in paper else None
-            found[dataset, column] = _entry(values, theirs, same)
-    whole = "average" in paper and set(datasets) == set(paper) - {"average"}
+        cells = [d for d in done if d.cell.dataset == dataset]
+        for index, column in enumerate(COLUMNS):
+            values = [_value(d, column) for d in cells]
+            paper_value = paper[dataset][index] if dataset in paper else None
+            entries[dataset, column] = _entry(values, paper_value, _same_setting(cells))
+    all_datasets = "average" in paper and set(datasets) == set(paper) - {"average"}
     seeds = sorted({d.cell.seed for d in done})
-    for place, column in enumerate(AVERAGE):
+    for index, column in enumerate(AVERAGE):
         values = [_average([d for d in done if d.cell.seed == s], column) for s in seeds]
-        theirs = paper["average"][place] if whole else None
-        same = all(d.whole and not d.cell.differs for d in done)
-        found["average", column] = _entry(values, theirs, same)
-    return found
+        paper_value = paper["average"][index] if all_datasets else None
+        entries["average", column] = _entry(values, paper_value, _same_setting(done))
+    return entries
+
+
+def _same_setting(done: Sequence[Done]) -> bool:
+    """Whether these cells were run in the paper's setting."""
+    return all(d.all_images and not d.cell.differs for d in done)
 
 
 def _value(done: Done, column: str) -> float | None:
-    if done.cell.method == "frozen" and column == "F.":
+    if done.cell.recipe.trains_nothing and column == "F.":
         return None
     return done.results.metrics().get(_METRICS[column])
 
 
 def _average(done: Sequence[Done], column: str) -> float | None:
-    found = [d.results.metrics() for d in done]
+    measured = [d.results.metrics() for d in done]
     if column == "Acc. In.":
-        accuracies = [f["accuracy"] for f in found]
-        return metrics.accuracy_increase(accuracies, [f["frozen_accuracy"] for f in found])
+        accuracies = [m["accuracy"] for m in measured]
+        return metrics.accuracy_increase(accuracies, [m["frozen_accuracy"] for m in measured])
     if column == "Avg. F.":
-        frozen = any(d.cell.method == "frozen" for d in done)
-        return (
-            None if frozen else metrics.average_forgetting([f["forgetting_paper"] for f in found])
-        )
-    if not all("control" in f for f in found):
+        if any(d.cell.recipe.trains_nothing for d in done):
+            return None
+        return metrics.average_forgetting([m["forgetting_paper"] for m in measured])
+    if not all("control" in m for m in measured):
         return None
-    before = [f["control_before"] for f in found]
-    return metrics.average_control_drop([f["control"] for f in found], before)
+    before = [m["control_before"] for m in measured]
+    return metrics.average_control_drop([m["control"] for m in measured], before)
 
 
 def _entry(values: Sequence[float | None], paper: float | None, same: bool) -> Entry:
@@ -140,18 +135,18 @@ def _mark_best(table: Table, column: tuple[str, str]) -> None:
 
 def _notes(done: Sequence[Done]) -> list[str]:
     reasons = dict.fromkeys(reason for d in done for reason in d.cell.differs)
-    if not all(d.whole for d in done):
+    if not all(d.all_images for d in done):
         reasons["not all images of the data set"] = None
-    notes = ["F. is the paper's forgetting; the standard one stands in table.json."]
+    notes = ["F. is the paper's forgetting; table.json has the standard one."]
     if noted := dict.fromkeys(d.cell.row for d in done if d.results.notes):
-        notes.append(f"What happened in some runs ({', '.join(noted)}) stands there too.")
+        notes.append(f"It also has the warnings of some runs ({', '.join(noted)}).")
     if reasons:
         notes.insert(0, f"Not the paper's setting: {'; '.join(reasons)}.")
     return notes
 
 
 def _run(done: Done) -> dict[str, Any]:
-    """Everything of a cell that the table is made from."""
+    """A cell with everything that the table is made from."""
     cell, results = done.cell, done.results
     return {
         "row": cell.row,
@@ -171,90 +166,3 @@ def _run(done: Done) -> dict[str, Any]:
         "environment": results.environment,
         "notes": results.notes,
     }
-
-
-# The forms in which it is written.
-
-
-def to_rich(table: Table, at_once: int = 2) -> Iterator[RichTable]:
-    """For the terminal, a few data sets at a time: all side by side would not fit."""
-    groups = [*table.datasets, "average"]
-    for start in range(0, len(groups), at_once):
-        shown = groups[start : start + at_once]
-        last = start + at_once >= len(groups)
-        yield _rich(table, [c for c in table.columns if c[0] in shown], start == 0, last)
-
-
-def _rich(table: Table, columns: list[tuple[str, str]], first: bool, last: bool) -> RichTable:
-    title = f"{table.suite.title}. {table.suite.source}"
-    shown = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, title_justify="left")
-    shown.title, shown.caption = title if first else None, _legend(table) if last else None
-    shown.caption_justify = "left"
-    shown.add_column("", min_width=max(map(len, table.rows)))
-    for dataset, column in columns:
-        shown.add_column(f"{dataset}\n{column}", justify="right", no_wrap=True)
-    for name, row in table.rows.items():
-        cells = [Text(row[c].text(), style="bold" if row[c].best else "") for c in columns]
-        shown.add_row(Text(name), *cells)
-    return shown
-
-
-def to_markdown(table: Table) -> str:
-    heads = ["", *(f"{dataset} {column}" for dataset, column in table.columns)]
-    lines = [f"# {table.suite.title}", "", table.suite.source, "", _line(heads)]
-    lines.append(_line(["---", *("--:" for _ in table.columns)]))
-    for name, row in table.rows.items():
-        cells = [f"**{row[c].text()}**" if row[c].best else row[c].text() for c in table.columns]
-        lines.append(_line([name, *cells]))
-    return "\n".join([*lines, "", _legend(table), ""])
-
-
-def to_csv(table: Table) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["row", "data set", "column", "mean", "deviation", "paper", "same setting"])
-    for name, row in table.rows.items():
-        for dataset, column in table.columns:
-            e = row[dataset, column]
-            writer.writerow([name, dataset, column, e.mean, e.deviation, e.paper, e.same_setting])
-    return text.getvalue()
-
-
-def to_latex(table: Table) -> str:
-    """In the paper's layout; needs booktabs."""
-    groups = [*table.datasets, "average"]
-    lines = [rf"\begin{{tabular}}{{l{'|ccc' * len(groups)}}}", r"\toprule"]
-    lines.append(" & ".join(["", *(rf"\multicolumn{{3}}{{c}}{{{g}}}" for g in groups)]) + r" \\")
-    heads = " & ".join(column for _, column in table.columns)
-    lines += [rf"\midrule & {heads} \\", r"\midrule"]
-    for name, row in table.rows.items():
-        cells = []
-        for column in table.columns:
-            text = row[column].text().replace("±", r"$\pm$").replace("–", "--")
-            cells.append(rf"\textbf{{{text}}}" if row[column].best else text)
-        label = name.replace("%", r"\%").replace("_", r"\_")
-        lines.append(" & ".join([label, *cells]) + r" \\")
-    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
-
-
-def to_json(table: Table) -> str:
-    rows = {
-        name: {
-            f"{d} {c}": {"mean": e.mean, "deviation": e.deviation, "paper": e.paper}
-            for (d, c), e in row.items()
-        }
-        for name, row in table.rows.items()
-    }
-    told = {"suite": table.suite.name, "title": table.suite.title, "source": table.suite.source}
-    return json.dumps({**told, "notes": table.notes, "rows": rows, "runs": table.runs}, indent=1)
-
-
-def _line(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cells) + " |"
-
-
-def _legend(table: Table) -> str:
-    notes = list(table.notes)
-    if any(e.paper is not None for row in table.rows.values() for e in row.values()):
-        notes.append("In brackets the paper's number; * where the setting is not the paper's.")
-    return " ".join(notes)

@@ -1,17 +1,18 @@
-"""What is done with a cell, in whichever process it is run."""
+"""What a worker does with a cell, in whichever process it runs."""
 
 import os
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 import torch
 
 from retouch.bench.cell import Cell
-from retouch.bench.engines import Failed, Finished, News, WorkerLost
+from retouch.bench.cell_runner import CellRunner
+from retouch.bench.events import Failed, Finished, Listener, Outcome, Progress, WorkerLost
 from retouch.clip.load import resolve_device
+from retouch.data.image_store import Indices
 from retouch.distributed import collectives
 from retouch.errors import UserError
 from retouch.evaluate import Results
@@ -20,72 +21,66 @@ from retouch.train.defaults import SMALL_MODEL
 from retouch.train.hardware import Hardware, hardware
 from retouch.train.progress import progress_line, resuming
 
-if TYPE_CHECKING:
-    from retouch.bench.runner import Bench
-    from retouch.data.image_store import Indices
-
-EVERY = 1.0  # seconds between two news of a cell
+REPORT_SECONDS = 1.0
+"""Seconds between two progress reports of a cell."""
 
 
-def attempt(
-    bench: "Bench", cell: Cell, tell: Callable[[News], None], where: str = ""
-) -> Finished | Failed | WorkerLost:
-    """Run a cell, and say how it ended; a mistake in one must not cost the others.
+def attempt(runner: CellRunner, cell: Cell, listener: Listener, where: str = "") -> Outcome:
+    """Run a cell and return how it ended; an error in one cell must not cost the others.
 
-    Except where several processes learn it together: they would not fail at the same place.
+    With several ranks an error is raised instead: they would not fail at the same point.
     """
     if collectives.world_size() > 1:
-        bench.run_cell(cell, Reporter(cell, tell, where))
+        runner.run(cell, Reporter(cell, listener, where))
         return Finished(cell)
     try:
-        bench.run_cell(cell, Reporter(cell, tell, where))
+        runner.run(cell, Reporter(cell, listener, where))
     except UserError as why:
         return Failed(cell, str(why))
     except (MemoryError, torch.OutOfMemoryError) as why:
-        return WorkerLost(
-            cell, f"no memory left ({str(why).splitlines()[0] if str(why) else 'memory'})"
-        )
+        message = str(why).splitlines()[0] if str(why) else "memory"
+        return WorkerLost(cell, f"out of memory ({message})")
     except Exception as why:
         return Failed(cell, f"{type(why).__name__}: {why}", traceback.format_exc())
     return Finished(cell)
 
 
 class Reporter(Callback):
-    """Tells what a cell is doing, wherever that is shown."""
+    """Reports the progress of a cell's training to a listener."""
 
-    def __init__(self, cell: Cell, tell: Callable[[News], None], where: str = "") -> None:
-        self._cell, self._tell, self._where = cell, tell, where
-        self._task, self._told = 0, 0.0
-        self._say("opening data and model")
+    def __init__(self, cell: Cell, listener: Listener, where: str = "") -> None:
+        self._cell, self._listener, self._where = cell, listener, where
+        self._task, self._reported = 0, 0.0
+        self._report("loading data and model")
 
     def on_task_begin(self, task: int, steps: int) -> None:
         self._task = task
-        self._say(f"task {task + 1}/{self._cell.tasks}")
+        self._report(f"task {task + 1}/{self._cell.tasks}")
 
     def on_resume(self, task: int, tasks: int, step: int, steps: int) -> None:
-        self._say(resuming(task, tasks, step, steps), judged=True)
+        self._report(resuming(task, tasks, step, steps), milestone=True)
 
     def on_step(self, step: int, epoch: int, loss: float) -> None:
-        if time.monotonic() - self._told >= EVERY:
-            at = f"task {self._task + 1}/{self._cell.tasks}"
-            self._say(f"{at}, epoch {epoch + 1}/{self._cell.training.epochs}, loss {loss:.3f}")
+        if time.monotonic() - self._reported >= REPORT_SECONDS:
+            task = f"task {self._task + 1}/{self._cell.tasks}"
+            self._report(f"{task}, epoch {epoch + 1}/{self._cell.training.epochs}, loss {loss:.3f}")
 
     def on_evaluate(self, results: Results) -> None:
-        self._say(" ".join(progress_line(results).split()), judged=results.done > 0)
+        self._report(" ".join(progress_line(results).split()), milestone=results.done > 0)
 
-    def _say(self, doing: str, judged: bool = False) -> None:
-        self._told = time.monotonic()
-        self._tell(News(self._cell.title, doing, self._where, os.getpid(), judged))
+    def _report(self, status: str, milestone: bool = False) -> None:
+        self._reported = time.monotonic()
+        self._listener(Progress(self._cell.title, status, self._where, os.getpid(), milestone))
 
 
 def check_hardware(model: str, device: str, precision: str, compiled: bool | None) -> Hardware:
-    """What suits the machine on which this is asked."""
+    """What suits the machine on which this is called."""
     size = 0 if model == "builtin" else SMALL_MODEL
     return hardware(resolve_device(device), size, precision, compiled)
 
 
-def logged(parts: "Iterable[Indices]", what: str, total: int) -> "Iterable[Indices]":
-    """Pass on parts of some images; what is done with them stands in the log, once."""
+def logged(parts: Iterable[Indices], what: str, total: int) -> Iterable[Indices]:
+    """A progress bar for logs: writes once what is done with the images."""
     sys.stderr.write(f"{what}\n")
     sys.stderr.flush()
     return parts

@@ -52,7 +52,7 @@ def bench(config: BenchConfig) -> None:
 
 def _check(config: BenchConfig) -> "Suite":
     """The suite, if the options fit it."""
-    from retouch.bench.engines import check_engine
+    from retouch.bench.engine_choice import check_engine
     from retouch.bench.suite import load_suite
 
     machine = config.machine
@@ -68,7 +68,7 @@ def _check(config: BenchConfig) -> "Suite":
 
 
 def _engine(config: BenchConfig, device: str, trains: bool) -> "Engine":
-    from retouch.bench.engines import Serial, engine
+    from retouch.bench import Serial, engine
 
     machine = config.machine
     if not trains:
@@ -77,7 +77,7 @@ def _engine(config: BenchConfig, device: str, trains: bool) -> "Engine":
 
 
 def _make_bench(config: BenchConfig, suite: "Suite", device: str, engine: "Engine") -> "Bench":
-    from retouch.bench.cell import Options
+    from retouch.bench.cells import Options
     from retouch.bench.datasets import BenchData, model_maker
     from retouch.bench.runner import Bench
     from retouch.bench.suite import load_defaults
@@ -109,7 +109,7 @@ def _make_bench(config: BenchConfig, suite: "Suite", device: str, engine: "Engin
         compile=machine.compiled,
         replay=QUICK_REPLAY if quick else None,
         lr=split_rates(training.lr),
-        machine=engine.ask(check).settings,
+        machine=engine.call(check).settings,
     )
     return Bench(suite, datasets, model, config.folder, options, keep_deltas=output.keep_deltas)
 
@@ -129,12 +129,13 @@ def _run(bench: "Bench", engine: "Engine", view: "ProgressView") -> None:
 
 
 def _show(bench: "Bench", done: "Sequence[Done]") -> None:
-    from retouch.bench import table
+    from retouch.bench.table import tabulate
+    from retouch.bench.table_formats import to_rich
     from retouch.bench.write import write_pareto, write_table
 
-    tabulated = table.tabulate(bench.suite, done)
-    write_table(bench.out, tabulated)
-    for part in table.to_rich(tabulated):
+    table = tabulate(bench.suite, done)
+    write_table(bench.out, table)
+    for part in to_rich(table):
         out.print(part)
     if bench.suite.kind == "pareto":
         areas = write_pareto(bench.out, done)
@@ -181,8 +182,8 @@ def _show_plan(bench: "Bench") -> None:
     cost = estimate(bench)
     out.print(
         f"{count(cost.cells, 'cell')}, one after the other roughly {duration(cost.seconds)} and "
-        f"{file_size(cost.bytes)} of disk, estimated from one forward and backward pass on this "
-        "machine",
+        f"{file_size(cost.bytes)} of disk, estimated from training steps that were timed "
+        "on this machine",
         highlight=False,
         soft_wrap=True,
     )

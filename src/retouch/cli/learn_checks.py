@@ -154,7 +154,7 @@ def _check_templates(templates: Sequence[str], earlier: FinishedRun | None) -> N
 def _choose_method(training: "TrainingOptions", earlier: FinishedRun | None) -> "Method":
     """The method that was asked for, or that of the run to continue."""
     from retouch.methods import BalancedReplay, Replay, recipe
-    from retouch.methods.merging import with_max_drop
+    from retouch.methods.bounded_drop import with_max_drop
     from retouch.train.run_folder import method_of
 
     name, replay = training.method, training.replay

@@ -110,7 +110,6 @@ def estimate_cost(plan: Plan) -> "Cost":
             plan.defaults.settings,
             done=plan.done,
             control=plan.control,
-            reference=plan.reference,
             stores=plan.stores_images,
         )
     finally:

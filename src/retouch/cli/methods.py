@@ -7,10 +7,10 @@ def methods() -> None:
     """List the methods and their settings."""
     from rich.table import Table
 
-    from retouch.methods import RECIPES
+    from retouch.methods import available_methods
 
     table = Table("method", "what it does", "settings (change with --set)", box=None)
-    for name, method in RECIPES.items():
+    for name, method in available_methods().items():
         parts = method.model_dump(include={"update", "replay", "regularizer", "after_task"})
         settings = [f"{p}.{name}={value}" for p in parts for name, value in parts[p].items()]
         table.add_row(name, method.summary, " ".join(settings))

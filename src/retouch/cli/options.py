@@ -54,6 +54,6 @@ def analysis_folder(name: str) -> Any:
 
 def complete_method(start: str) -> list[str]:
     """Shell completion: the methods whose names begin like this."""
-    from retouch.methods import RECIPES
+    from retouch.methods import available_methods
 
-    return [name for name in RECIPES if name.startswith(start)]
+    return [name for name in available_methods() if name.startswith(start)]

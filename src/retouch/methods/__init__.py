@@ -1,17 +1,13 @@
-"""What to train, what to replay, what to keep, how to settle."""
+"""Methods: which parameters are updated, what is replayed, how earlier knowledge is preserved."""
 
-from retouch.methods.method import (
-    AfterTask,
-    BalancedReplay,
-    Method,
-    Regularizer,
-    Replay,
-    TaskUpdate,
-    Update,
-)
-from retouch.methods.recipes import RECIPES, recipe
+from retouch.methods.balanced_replay import BalancedReplay
+from retouch.methods.method import Method
+from retouch.methods.parts import AfterTask, Regularizer, Replay, Update
+from retouch.methods.recipes import RECIPES
+from retouch.methods.registry import available_methods, recipe, register
 from retouch.methods.settings import Settings
 from retouch.methods.task_context import TaskContext
+from retouch.methods.task_update import TaskUpdate
 
 __all__ = [
     "RECIPES",
@@ -24,5 +20,7 @@ __all__ = [
     "TaskContext",
     "TaskUpdate",
     "Update",
+    "available_methods",
     "recipe",
+    "register",
 ]

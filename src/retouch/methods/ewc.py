@@ -1,8 +1,8 @@
-"""Elastic weight consolidation: a spring for each weight, as stiff as the weight mattered before.
+"""Elastic weight consolidation (EWC, Kirkpatrick et al. 2017), anchored at the pre-trained model.
 
-Kirkpatrick et al. 2017, as Xiang et al. 2023 hold a pre-trained model with it: the springs are made
-once, on the pre-trained model, and pull towards it in every task. The paper does so with images and
-captions of CC12M; here they are the run's reference.
+As Xiang et al. 2023 use it on a pre-trained model: the Fisher information is estimated once, on the
+pre-trained model, and penalizes moving away from it in every task. The SPU paper estimates it on
+images and captions of CC12M; here they are the run's reference pairs.
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ from retouch.data.prefetch import prefetch, read_to_device
 from retouch.distributed import collectives
 from retouch.errors import UserError
 from retouch.methods.lora import QUERY_AND_VALUE
-from retouch.methods.method import Regularizer
+from retouch.methods.parts import Regularizer
 from retouch.methods.settings import Settings
 from retouch.methods.task_context import TaskContext, even_batches
 from retouch.random_streams import RandomStream
@@ -29,23 +29,24 @@ from retouch.sparse import locate, trainable_only
 
 
 class EWC(Regularizer):
-    """What holds the old knowledge? A cost of λ/2 · Σ F · (θ − θ of the pre-trained model)²."""
+    """What preserves earlier knowledge? A penalty of λ/2 · Σ F · (θ − θ pre-trained)²."""
 
-    copies: ClassVar[int] = 2  # F and the pre-trained weights, as far as `where` goes
+    copies: ClassVar[int] = 2  # F and the pre-trained weights, for the layers in `where`
     needs_reference: ClassVar[bool] = True
 
     weight: Annotated[float, Field(ge=0)] = 1.5
-    """λ. The paper names none. Its code has 10 for a measure of another kind, which holds an
-    average weight of a ViT-B/16 about as firmly as this."""
+    """λ. The paper states none. Its code uses 10 with another importance measure, which penalizes
+    an average weight of a ViT-B/16 about as strongly as this."""
     where: str | tuple[str, ...] = QUERY_AND_VALUE
-    """Which weights are held; what moves besides is free."""
+    """Which weights are penalized; others that are trained are not."""
     pairs: Annotated[int, Field(ge=2)] = 20_000
-    """Reference pairs to estimate F by; all, if there are fewer."""
+    """Reference pairs to estimate F on; all, if there are fewer."""
     normalize: bool = True
-    """Measure F in units of its mean, so that λ/2 is the stiffness of an average weight whatever
-    the model and its loss. Without, `weight=1` is what Xiang et al. had for language models."""
+    """Divide F by its mean, so that λ/2 is the penalty of an average weight whatever the model and
+    its loss. Without it, `weight=1` is what Xiang et al. used for language models."""
 
-    _springs: dict[str, tuple[Tensor, Tensor]] = PrivateAttr(default_factory=dict)
+    # By name: the Fisher diagonal and the pre-trained weight.
+    _anchors: dict[str, tuple[Tensor, Tensor]] = PrivateAttr(default_factory=dict)
     _context: TaskContext | None = PrivateAttr(None)
 
     def start(self, clip: Clip, settings: Settings, reference: Pairs | None) -> None:
@@ -53,65 +54,66 @@ class EWC(Regularizer):
         if len(reference) < 2:
             raise UserError(
                 f"the reference {reference.name} holds {len(reference)} image with a caption; EWC "
-                "needs two or more, as an image is told apart from others"
+                "needs at least two, because the contrastive loss compares pairs"
             )
-        held = locate(clip.model, self.where)
+        parameters = locate(clip.model, self.where)
         rng = np.random.default_rng([settings.seed, RandomStream.EWC_REFERENCE])
-        chosen = rng.permutation(len(reference))[: self.pairs]
-        stiffness = fisher(clip, held, reference, chosen, settings)
-        unit = _mean(stiffness) if self.normalize else 1.0
-        for name, weight in held.items():
-            self._springs[name] = stiffness[name] / unit, weight.detach().clone()
+        sample = rng.permutation(len(reference))[: self.pairs]
+        diagonal = fisher(clip, parameters, reference, sample, settings)
+        unit = _mean(diagonal) if self.normalize else 1.0
+        for name, weight in parameters.items():
+            self._anchors[name] = diagonal[name] / unit, weight.detach().clone()
 
     def begin(self, context: TaskContext) -> None:
         self._context = context
-        moving = context.weights()
-        if moving and not moving.keys() & self._springs.keys():
+        trained = context.weights()
+        if trained and not trained.keys() & self._anchors.keys():
             raise UserError(
-                f"regularizer.where={self.where!r} holds {next(iter(self._springs))} and so on, "
-                f"none of which moves; name what moves, such as {next(iter(moving))}"
+                f"regularizer.where={self.where!r} matches {next(iter(self._anchors))} and others, "
+                f"none of which is trained; name layers that are, such as {next(iter(trained))}"
             )
 
     def loss(self, features: Features) -> Tensor | None:
         assert self._context is not None
-        moving = self._context.weights()
+        trained = self._context.weights()
         terms = [
-            (stiff * (moving[name] - before).square()).sum()
-            for name, (stiff, before) in self._springs.items()
-            if name in moving
+            (importance * (trained[name] - anchor).square()).sum()
+            for name, (importance, anchor) in self._anchors.items()
+            if name in trained
         ]
         return self.weight / 2 * torch.stack(terms).sum() if terms else None
 
 
 def fisher(
     clip: Clip,
-    held: dict[str, nn.Parameter],
+    parameters: dict[str, nn.Parameter],
     reference: Pairs,
-    chosen: Indices,
+    sample: Indices,
     settings: Settings,
 ) -> dict[str, Tensor]:
-    """The diagonal of the Fisher matrix of the contrastive loss, for one pair.
+    """The diagonal of the Fisher information of the contrastive loss, per pair.
 
-    It is the mean square of a pair's gradient. A pair has a contrastive loss only among others, so
-    gradients are taken of whole batches, in the size of the training's. The mean gradient g of b
-    pairs squares to 1/b of what a single one does where gradients cancel out over the data, as they
-    do for a model that is trained to its end; so Σ (b·g)² over all batches, divided by the number
-    of pairs, has the Fisher diagonal as its expectation.
+    It is the mean squared gradient of a pair. A pair has a contrastive loss only among others, so
+    gradients are computed on whole batches of the training batch size. Where gradients cancel over
+    the data, as they do for a converged model, the mean gradient g of b pairs squares to 1/b of
+    what a single one does. So Σ (b·g)² over all batches, divided by the number of pairs, has the
+    Fisher diagonal as its expectation.
     """
-    found = {name: torch.zeros_like(weight) for name, weight in held.items()}
-    with trainable_only(clip.model, held):
-        for batch in _batches(clip, reference, chosen, settings.batch):
+    totals = {name: torch.zeros_like(weight) for name, weight in parameters.items()}
+    with trainable_only(clip.model, parameters):
+        for batch in _batches(clip, reference, sample, settings.batch):
             backward_terms(losses(clip, batch, _loss, settings.micro_batch))
-            collectives.all_reduce((w.grad for w in held.values() if w.grad is not None), "scores")
-            for name, weight in held.items():
+            gradients = (p.grad for p in parameters.values() if p.grad is not None)
+            collectives.all_reduce(gradients, "scores")
+            for name, weight in parameters.items():
                 if weight.grad is not None:
-                    found[name] += (len(batch.prompt) * weight.grad).square()
+                    totals[name] += (len(batch.prompt) * weight.grad).square()
                     weight.grad = None
-    return {name: total / len(chosen) for name, total in found.items()}
+    return {name: total / len(sample) for name, total in totals.items()}
 
 
 def _mean(tensors: dict[str, Tensor]) -> float:
-    """Of all entries; 1 where all are zero."""
+    """The mean of all entries; 1 if all are zero."""
     total = sum(float(t.double().sum()) for t in tensors.values())
     return total / sum(t.numel() for t in tensors.values()) or 1.0
 
@@ -120,13 +122,13 @@ def _loss(features: Features) -> Tensor:
     return pair_loss(features, "contrastive", "joined")
 
 
-def _batches(clip: Clip, reference: Pairs, chosen: Indices, size: int) -> Iterator[Batch]:
-    """Pairs in batches, none of which has a single pair."""
+def _batches(clip: Clip, reference: Pairs, sample: Indices, size: int) -> Iterator[Batch]:
+    """Pairs in batches of at least two."""
 
     def load(group: Indices) -> Tensor:
-        own = group[collectives.rank_slice(len(group))]
-        return read_to_device(reference, own, clip.preprocess, clip.device)
+        rank_slice = group[collectives.rank_slice(len(group))]
+        return read_to_device(reference, rank_slice, clip.preprocess, clip.device)
 
-    for group, pixels in prefetch(load, even_batches(chosen, size)):
-        own = torch.arange(len(group), device=clip.device)
-        yield Batch(pixels, clip.tokenize(reference.texts(group)), own, len(group))
+    for group, pixels in prefetch(load, even_batches(sample, size)):
+        prompt = torch.arange(len(group), device=clip.device)
+        yield Batch(pixels, clip.tokenize(reference.texts(group)), prompt, len(group))

@@ -1,4 +1,4 @@
-"""Memory Aware Synapses (Aljundi et al., 2018): what the outputs hang on is held in place."""
+"""Memory Aware Synapses (MAS, Aljundi et al. 2018): penalizes changes to important weights."""
 
 from collections.abc import Mapping
 from typing import Annotated, ClassVar
@@ -12,7 +12,7 @@ from retouch.clip.model import Tokens
 from retouch.data.image_store import Indices
 from retouch.distributed import collectives
 from retouch.errors import UserError
-from retouch.methods.method import Regularizer
+from retouch.methods.parts import Regularizer
 from retouch.methods.settings import Positive
 from retouch.methods.task_context import TaskContext
 from retouch.random_streams import RandomStream
@@ -20,74 +20,74 @@ from retouch.sparse import trainable_only
 
 
 class MAS(Regularizer):
-    """What holds the old knowledge? A spring on each weight, as stiff as the weight is important.
+    """What preserves earlier knowledge? A quadratic penalty on changes to important weights.
 
-    Important is what the output hangs on: the mean over images of |∂‖F(x)‖²/∂θ|, an image at a
-    time, measured when a task is learned. The next tasks add λ Σ Ω (θ − θ*)², where θ* is where the
-    task began. So nothing is held during the first one.
+    A weight's importance Ω is how strongly the output depends on it: the mean over images of
+    |∂‖F(x)‖²/∂θ|, one image at a time, measured at the end of a task. Later tasks add
+    λ Σ Ω (θ − θ*)², where θ* is the weight at the start of the task. The first task has no penalty.
 
     Adapted to CLIP: F(x) are an image's logits against the distinct prompts of its batch, because
-    the length of a feature is always one. As in the paper's appendix, a task's importance is
-    divided by its largest value in the model. Over the tasks it is a running average, as in
-    Avalanche, but one that begins with the first task's importance and not with zeros.
+    features are normalized and their norm is constant. As in the paper's appendix, a task's
+    importance is divided by its largest value in the model. Over tasks it is a running average, as
+    in Avalanche, but initialized with the first task's importance instead of zeros.
     """
 
-    copies: ClassVar[int] = 2  # where the weights were, and how important they are
+    copies: ClassVar[int] = 2  # the weights at the start of the task, and their importance
 
     weight: Annotated[float, Field(ge=0)] = 1e4
-    """λ. The appendix tried 0.01, 0.05 and 0.1, which hold nothing where the largest importance in
-    the model is 1 and nearly all others are thousandths of it (docs/bench.md)."""
+    """λ. The appendix tried 0.01, 0.05 and 0.1, which have no effect where the largest importance
+    in the model is 1 and nearly all others are thousandths of it (docs/bench.md)."""
     alpha: Annotated[float, Field(ge=0, lt=1)] = 0.5
-    """How much of the importance so far stays when a task is added to it."""
+    """Weight of the importance so far in the running average."""
     images: Positive | None = 512
-    """So many of a task's images, drawn at random, are looked at; all of them if None."""
+    """How many of a task's images, drawn at random, to measure importance on; None for all."""
     _importance: dict[str, Tensor] = PrivateAttr(default_factory=dict)
-    _begun_at: dict[str, Tensor] = PrivateAttr(default_factory=dict)
+    _anchors: dict[str, Tensor] = PrivateAttr(default_factory=dict)
     _context: TaskContext | None = PrivateAttr(None)
 
     def begin(self, context: TaskContext) -> None:
         self._context = context
-        moving = {n: w.detach() for n, w in context.weights().items() if n in self._importance}
-        self._begun_at = {name: weight.clone() for name, weight in moving.items()}
-        self._importance |= {n: self._importance[n].to(w.device) for n, w in moving.items()}
+        weights = {n: w.detach() for n, w in context.weights().items() if n in self._importance}
+        self._anchors = {name: weight.clone() for name, weight in weights.items()}
+        self._importance |= {n: self._importance[n].to(w.device) for n, w in weights.items()}
 
     def loss(self, features: Features) -> Tensor | None:
-        if not self._begun_at or self._context is None:
+        if not self._anchors or self._context is None:
             return None
-        now = self._context.weights()
+        weights = self._context.weights()
         terms = [
-            (self._importance[name] * (now[name] - old).square()).sum()
-            for name, old in self._begun_at.items()
+            (self._importance[name] * (weights[name] - anchor).square()).sum()
+            for name, anchor in self._anchors.items()
         ]
         return self.weight * torch.stack(terms).sum()
 
     def end(self, context: TaskContext) -> None:
-        self._begun_at = {}
-        for name, found in _normalized(self._measure(context)).items():
-            so_far = self._importance.get(name, found).to(found.device)
-            self._importance[name] = self.alpha * so_far + (1 - self.alpha) * found
+        self._anchors = {}
+        for name, new in _normalize(self._measure(context)).items():
+            average = self._importance.get(name, new).to(new.device)
+            self._importance[name] = self.alpha * average + (1 - self.alpha) * new
 
     def state(self) -> dict[str, Tensor]:
         return dict(self._importance)
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Within a task the tensors at hand, on the model's device, hold the same already."""
-        if not self._begun_at:
+        """Within a task, the current tensors are equal already, and on the model's device."""
+        if not self._anchors:
             self._importance = dict(state)
 
     def _measure(self, context: TaskContext) -> dict[str, Tensor]:
-        model, moving = context.clip.model, context.weights()
-        own = {name: p for name, p in model.named_parameters() if name in moving}
-        if own.keys() != moving.keys():
+        model, trained = context.clip.model, context.weights()
+        parameters = {name: p for name, p in model.named_parameters() if name in trained}
+        if parameters.keys() != trained.keys():
             raise UserError(
-                f"mas measures the weights that move by their own names, and "
-                f"{min(moving.keys() - own.keys())} has another one in the model while this method "
-                "trains; keep with mas what trains the model's own weights"
+                f"mas measures trained weights by their names in the model, and "
+                f"{min(trained.keys() - parameters.keys())} has another name there during "
+                "training; combine mas with an update that trains the model's own weights"
             )
-        with trainable_only(model, own):
-            return importance(context, own, self._drawn(context))
+        with trainable_only(model, parameters):
+            return importance(context, parameters, self._sample(context))
 
-    def _drawn(self, context: TaskContext) -> Indices:
+    def _sample(self, context: TaskContext) -> Indices:
         order: Indices = context.rng(RandomStream.MAS_IMAGES).permutation(context.task.train)
         return order[: self.images]
 
@@ -95,33 +95,33 @@ class MAS(Regularizer):
 def importance(
     context: TaskContext, weights: Mapping[str, Tensor], images: Indices
 ) -> dict[str, Tensor]:
-    """The mean over these images of |∂‖logits‖²/∂θ|: one backward pass an image.
+    """The mean over these images of |∂‖logits‖²/∂θ|: one backward pass per image.
 
-    The gradients of a batch would cancel each other before their size is taken. Of several
-    processes, each looks at its own images.
+    The gradients of a batch would cancel before their magnitude is taken. Each rank measures its
+    slice of the images.
     """
     clip, size = context.clip, context.settings.batch
     total = {name: torch.zeros_like(weight) for name, weight in weights.items()}
-    for first in range(0, len(images), size):
-        batch = context.load(images[first : first + size])
+    for start in range(0, len(images), size):
+        batch = context.load(images[start : start + size])
         for pixels in batch.pixels.split(1):
             norm = _squared_norm(clip, pixels, batch.tokens)
-            slopes = torch.autograd.grad(norm, list(weights.values()), allow_unused=True)
-            del norm  # what it hangs on would keep a GPU from recording the next one
-            for mean, slope in zip(total.values(), slopes, strict=True):
-                if slope is not None:
-                    mean.add_(slope.abs(), alpha=1 / len(images))
+            gradients = torch.autograd.grad(norm, list(weights.values()), allow_unused=True)
+            del norm  # its graph would prevent CUDA-graph capture of the next pass
+            for mean, gradient in zip(total.values(), gradients, strict=True):
+                if gradient is not None:
+                    mean.add_(gradient.abs(), alpha=1 / len(images))
     collectives.all_reduce(total.values(), "scores")
     return total
 
 
 def _squared_norm(clip: Clip, pixels: Tensor, tokens: Tokens) -> Tensor:
-    """Of the images' logits."""
+    """The squared norm of the images' logits."""
     images, texts = clip.pair_features(pixels, tokens)
     return (clip.logit_scale * images @ texts.T).square().sum()
 
 
-def _normalized(found: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Divided by the largest value of all."""
-    largest = max((float(tensor.max()) for tensor in found.values()), default=0.0)
-    return {name: tensor / largest if largest else tensor for name, tensor in found.items()}
+def _normalize(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Divide by the largest value in all tensors."""
+    largest = max((float(tensor.max()) for tensor in tensors.values()), default=0.0)
+    return {name: tensor / largest if largest else tensor for name, tensor in tensors.items()}

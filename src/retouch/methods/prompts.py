@@ -1,11 +1,11 @@
-"""L2P and DualPrompt: the towers stay still, and learned prompts tell the visual one what to see.
+"""L2P (Wang et al., CVPR 2022) and DualPrompt (Wang et al., ECCV 2022): learned visual prompts.
 
-Both were made for a ViT with a linear classifier, of which they trained the classifier and the
-prompts. Here, as in the paper's appendix, the prompts go into CLIP's visual tower, the two linear
-projections train in the classifier's place, and replay with a class-balanced buffer joins in.
+Both train prompts and a linear classifier of a frozen ViT. Here, as in the SPU paper's appendix,
+the prompts go into CLIP's visual tower, the two linear projections take the classifier's place, and
+a class-balanced buffer is replayed.
 
-These methods add parameters that the model needs at inference: it is no plain CLIP any more. Saved,
-it is the plain model (with the projections as they became) and `prompts.safetensors` beside it.
+These methods add parameters that the model needs at inference: it is no longer a plain CLIP. It is
+saved as the plain model (with the trained projections) plus `prompts.safetensors`.
 """
 
 from collections.abc import Iterable
@@ -23,9 +23,10 @@ from retouch.clip.visual_prompts import PROMPTS, VisualPrompts, attach, prompts_
 from retouch.clip.vit_adapter import ViTAdapter
 from retouch.data.pairs import Pairs
 from retouch.errors import UserError
-from retouch.methods.method import Regularizer, TaskUpdate, Update
+from retouch.methods.parts import Regularizer, Update
 from retouch.methods.settings import Settings
 from retouch.methods.task_context import TaskContext
+from retouch.methods.task_update import TaskUpdate
 from retouch.sparse import Selection, SparseIndex
 
 Count = Annotated[int, Field(gt=0)]
@@ -33,77 +34,76 @@ Layers = Annotated[tuple[Count, ...], Field(min_length=1)]
 
 
 class PromptUpdate(Update):
-    """Which parameters move? Prompts, their keys, and the projections of both towers."""
+    """Which parameters are trained? Prompts, their keys, and the projections of both towers."""
 
     kind: ClassVar[type[VisualPrompts]]
 
     lr: Annotated[float, Field(gt=0)]
-    """Of prompts and keys, which begin at random and need a larger one than a pre-trained weight.
-    They are not decayed. The projections move as the settings say."""
+    """Learning rate of prompts and keys, which start at random and need a larger one than
+    pre-trained weights. They have no weight decay. The projections use the run's settings."""
     _done: int = PrivateAttr(0)
 
     def shape(self, tower: ViTAdapter) -> dict[str, Any]:
-        """How many prompts of what size, and where."""
+        """The arguments of `kind` for this tower."""
         raise NotImplementedError
 
     def start(self, clip: Clip, settings: Settings, reference: Pairs | None) -> None:
-        """Attach fresh prompts, or go on with those that the model has learned already."""
+        """Attach new prompts, or continue with those that the model has already learned."""
         tower = ViTAdapter(clip)
         if "image" not in clip.projections:
             raise UserError(
                 f"{self.kind.kind} trains the visual projection, and {clip.name} has none; choose "
                 "another model, or another method"
             )
-        shape, there = self.shape(tower), prompts_of(clip.model)
-        fresh = self.kind(**shape, seed=settings.seed)
-        if there is None or there.learned == 0:
-            attach(clip, fresh)
-        elif (there.kind, there.shape) != (fresh.kind, fresh.shape):
+        shape, existing = self.shape(tower), prompts_of(clip.model)
+        new = self.kind(**shape, seed=settings.seed)
+        if existing is None or existing.learned == 0:
+            attach(clip, new)
+        elif (existing.kind, existing.shape) != (new.kind, new.shape):
             raise UserError(
-                f"{clip.name} has learned {int(there.learned)} tasks with the prompts of "
-                f"{there.kind} {there.shape}, and {fresh.kind} {fresh.shape} cannot go on with "
-                "those; begin with the plain model, or choose that method with those settings"
+                f"{clip.name} has learned {int(existing.learned)} tasks with the prompts of "
+                f"{existing.kind} {existing.shape}, which {new.kind} {new.shape} cannot continue; "
+                "start from the plain model, or choose that method with those settings"
             )
-        now = prompts_of(clip.model)
-        assert now is not None
-        self._done = int(now.learned)
+        attached = prompts_of(clip.model)
+        assert attached is not None
+        self._done = int(attached.learned)
 
     def begin(self, context: TaskContext) -> TaskUpdate:
-        model, settings, prompts = (
-            context.clip.model,
-            context.settings,
-            prompts_of(context.clip.model),
-        )
+        model, settings = context.clip.model, context.settings
+        prompts = prompts_of(model)
         assert prompts is not None
         task = self._done + context.task.number
-        own = _named(model, [f"{PROMPTS}.{name}" for name in prompts.trainable_names(task)])
-        projections = _named(model, context.clip.projections.values())
-        # One entry more, that nothing trains: how many tasks are learned.
-        chosen = dict(Selection.whole(own | projections)) | {f"{PROMPTS}.learned": SparseIndex(())}
+        names = [f"{PROMPTS}.{name}" for name in prompts.trainable_names(task)]
+        trained = _parameters(model, names)
+        projections = _parameters(model, context.clip.projections.values())
+        # One more entry, which no optimizer trains: the number of learned tasks.
+        counter = {f"{PROMPTS}.learned": SparseIndex(())}
+        entries = dict(Selection.whole(trained | projections)) | counter
 
-        def optimizer(end: ExitStack) -> torch.optim.Optimizer:
+        def optimizer(stack: ExitStack) -> torch.optim.Optimizer:
             prompts.begin_task(task)
-            end.callback(prompts.end_task)
+            stack.callback(prompts.end_task)
             groups: list[dict[str, Any]] = [
-                {"params": list(own.values()), "lr": self.lr, "weight_decay": 0.0},
+                {"params": list(trained.values()), "lr": self.lr, "weight_decay": 0.0},
                 {"params": list(projections.values())},
             ]
             return torch.optim.AdamW(groups, fused=True, **settings.adamw)
 
-        selection = Selection(chosen, context.clip.size)
+        selection = Selection(entries, context.clip.size)
         return TaskUpdate(model, selection, optimizer, end=prompts.complete_task)
 
 
 class PromptPool(PromptUpdate):
-    """Which parameters move? A pool of prompts with keys, and the projections (L2P).
+    """Which parameters are trained? A pool of prompts with keys, and the projections (L2P).
 
-    An image gets the `top` prompts whose keys are nearest to its query, which is what the frozen
-    tower makes of it without prompts, before the projection. They join as further tokens in front
-    of the patches, before the first layer norm.
+    An image uses the `top` prompts whose keys are closest to its query: its feature from the frozen
+    tower without prompts, before the projection. They become tokens in front of the patches, before
+    the first layer norm.
 
-    Adapted: the class token is still what is read, since CLIP's projection was made for it, where
-    the original reads the mean over the prompts' places. Each image chooses for itself, and no
-    prompt is held back for having been chosen often.
+    Adapted: the output is read from the class token, which CLIP's projection was trained for, where
+    the original averages over the prompt tokens. Prompts are selected per image, without a penalty
+    on frequently selected ones.
     """
 
     kind: ClassVar[type[VisualPrompts]] = PoolPrompts
@@ -111,40 +111,39 @@ class PromptPool(PromptUpdate):
     lr: Annotated[float, Field(gt=0)] = 0.03
     pool: Count = 10
     length: Count = 5
-    """Tokens of a prompt."""
+    """Tokens per prompt."""
     top: Count = 5
-    """Prompts an image gets."""
+    """Prompts per image."""
 
     def shape(self, tower: ViTAdapter) -> dict[str, Any]:
         if self.top > self.pool:
             raise UserError(
-                f"update.top={self.top} prompts an image cannot be chosen from a pool of "
+                f"update.top={self.top} prompts per image cannot be selected from a pool of "
                 f"{self.pool}; set update.pool to {self.top} or more"
             )
         return {"width": tower.width, "pool": self.pool, "length": self.length, "top": self.top}
 
 
 class DualPrompts(PromptUpdate):
-    """Which parameters move? General prompts, the task's expert and its key, the projections.
+    """Which parameters are trained? General prompts, the task's expert and key, the projections.
 
-    Prompts are prefixes: rows put before the keys and values of a layer's attention, after these
-    were projected. While a task is learned its own expert is in use; afterwards every image gets
-    the expert of the task whose key is nearest to its query (see `PromptPool`). The expert and the
-    key of an earlier task do not move again.
+    Prompts are prefixes of the projected keys and values in a layer's attention. During a task its
+    own expert is used; afterwards each image uses the expert of the task whose key is closest to
+    its query (see `PromptPool`). The experts and keys of earlier tasks are frozen.
 
-    Adapted: replayed images pass with the expert of the task at hand, as the new ones do, and have
-    no say in its key, which is to tell its own task from others.
+    Adapted: replayed images use the expert of the current task, as new ones do, but do not train
+    its key, which tells its task from others.
     """
 
     kind: ClassVar[type[VisualPrompts]] = ExpertPrompts
 
     lr: Annotated[float, Field(gt=0)] = 0.005
     tasks: Count = 10
-    """How many tasks there is room for; the experts are allocated before the first."""
+    """Maximum number of tasks; the experts are allocated before the first."""
     general: Layers = (1, 2)
     """Layers of the visual tower with general prompts, from 1."""
     general_length: Count = 5
-    """Prefix keys a layer, and as many values."""
+    """Prefix keys per layer, and as many values."""
     expert: Layers = (3, 4, 5)
     expert_length: Count = 20
 
@@ -166,10 +165,10 @@ class DualPrompts(PromptUpdate):
 
 
 class KeyLoss(Regularizer):
-    """What holds the old knowledge during a step? Keys, pulled to the images that chose them.
+    """The loss that pulls prompt keys to the queries that select them.
 
-    λ · Σ (1 − cosine of the query and a chosen key), the mean over the images: the second term of
-    both papers' losses. The rest is held by what does not move.
+    λ · Σ (1 − cosine of the query and a selected key), averaged over images: the second term of
+    both papers' losses. Earlier knowledge is preserved by what is frozen.
     """
 
     weight: Annotated[float, Field(ge=0)] = 0.5
@@ -179,7 +178,7 @@ class KeyLoss(Regularizer):
         self._prompts = prompts_of(context.clip.model)
         if self._prompts is None or self._prompts.task is None:
             raise UserError(
-                "KeyLoss pulls the keys of prompts, and none are being learned; use it with "
+                "KeyLoss trains the keys of prompts, and this method has no prompts; use it with "
                 "update=PromptPool() or update=DualPrompts()"
             )
         self._prompts.record_queries()
@@ -194,5 +193,5 @@ class KeyLoss(Regularizer):
         return self.weight * matching_loss(len(features.images), features.batch.new)
 
 
-def _named(model: nn.Module, names: Iterable[str]) -> dict[str, nn.Parameter]:
+def _parameters(model: nn.Module, names: Iterable[str]) -> dict[str, nn.Parameter]:
     return {name: model.get_parameter(name) for name in names}

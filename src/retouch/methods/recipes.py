@@ -1,16 +1,17 @@
-"""All methods, by name."""
+"""The built-in methods, by name."""
 
-from typing import Any
-
-from retouch.errors import UserError
+from retouch.methods.balanced_replay import BalancedReplay
+from retouch.methods.bounded_drop import BoundedDrop
 from retouch.methods.distil import PRD, LwF
 from retouch.methods.ewc import EWC
 from retouch.methods.full_finetune import FullFinetune
 from retouch.methods.lora import LoRA
 from retouch.methods.mas import MAS
-from retouch.methods.merging import BoundedDrop, Interpolate, MagMax
-from retouch.methods.method import BalancedReplay, Method, Schedule, Update
+from retouch.methods.merging import Interpolate, MagMax
+from retouch.methods.method import Method
+from retouch.methods.parts import Update
 from retouch.methods.prompts import DualPrompts, KeyLoss, PromptPool
+from retouch.methods.schedule import Schedule
 from retouch.methods.selective import SelectiveUpdate
 from retouch.methods.slca import ClassifierAlignment, SlowBackbone
 from retouch.methods.sparsecl import DynamicMaskUpdate
@@ -19,7 +20,7 @@ from retouch.methods.spu_released import ReleasedReplay, ReleasedSchedule, Relea
 from retouch.methods.zscl import ReferenceDistillation, WeightEnsemble
 
 _ALL = (
-    Method(name="frozen", summary="no training: the model as it is", update=Update()),
+    Method(name="frozen", summary="no training: the model stays as it is", update=Update()),
     Method(name="flyp", summary="full fine-tuning", update=FullFinetune()),
     Method(
         name="er",
@@ -29,40 +30,40 @@ _ALL = (
     ),
     Method(
         name="mas",
-        summary="full fine-tuning that holds what old outputs hang on",
+        summary="full fine-tuning with a penalty on changes to important weights",
         update=FullFinetune(),
         regularizer=MAS(),
     ),
     Method(
         name="er+lwf",
-        summary="er that keeps the old answers of images",
+        summary="er with distillation of each image's answer (learning without forgetting)",
         update=FullFinetune(),
         replay=BalancedReplay(),
         regularizer=LwF(),
     ),
     Method(
         name="er+prd",
-        summary="er that keeps the old relations of prompts to images",
+        summary="er with distillation of how prompts relate to images",
         update=FullFinetune(),
         replay=BalancedReplay(),
         regularizer=PRD(),
     ),
     Method(
         name="lora-ewc",
-        summary="low-rank changes of query and value, held by reference pairs",
+        summary="low-rank updates of query and value, with a penalty from reference pairs",
         update=LoRA(),
         regularizer=EWC(),
     ),
     Method(
         name="lora-ewc+er",
-        summary="the same with replay",
+        summary="lora-ewc with replay",
         update=LoRA(),
         replay=BalancedReplay(),
         regularizer=EWC(),
     ),
     Method(
         name="l2p",
-        summary="a pool of learned prompts in the visual tower, which stay with the model",
+        summary="a pool of learned prompts in the visual tower, kept with the model",
         update=PromptPool(),
         replay=BalancedReplay(balance="class"),
         regularizer=KeyLoss(),
@@ -70,7 +71,7 @@ _ALL = (
     ),
     Method(
         name="dualprompt",
-        summary="general prompts and an expert a task, which stay with the model",
+        summary="general prompts and one expert prompt per task, kept with the model",
         update=DualPrompts(),
         replay=BalancedReplay(balance="class"),
         regularizer=KeyLoss(weight=1.0),
@@ -84,19 +85,19 @@ _ALL = (
     ),
     Method(
         name="zscl",
-        summary="full fine-tuning that keeps what the model said of reference pairs",
+        summary="full fine-tuning with distillation on reference pairs, weights averaged",
         update=FullFinetune(),
         regularizer=ReferenceDistillation(),
         after_task=WeightEnsemble(),
     ),
     Method(
         name="sparsecl",
-        summary="weights chosen by size and gradient, anew while a task is learned",
+        summary="weights selected by size and gradient, re-selected during training",
         update=DynamicMaskUpdate(),
     ),
     Method(
         name="spg",
-        summary="each weight moves as far as earlier tasks can spare it",
+        summary="full fine-tuning in which weights important to earlier tasks move less",
         update=SoftMaskUpdate(),
     ),
     Method(
@@ -141,35 +142,23 @@ _ALL = (
     ),
     Method(
         name="mask",
-        summary="spu with a selection learned from the gradient on",
+        summary="spu with a selection learned from the gradient's",
         update=SelectiveUpdate(score="mask", share=1.0),
         replay=BalancedReplay(),
     ),
     Method(
         name="wise-ft",
-        summary="er, halfway back to the pre-trained weights",
+        summary="er, interpolated halfway with the pre-trained weights",
         update=FullFinetune(),
         replay=BalancedReplay(),
         after_task=Interpolate(),
     ),
     Method(
         name="magmax",
-        summary="full fine-tuning; of each weight's changes the largest counts",
+        summary="full fine-tuning; each weight takes its largest change over the tasks",
         update=FullFinetune(),
         after_task=MagMax(),
     ),
 )
 RECIPES = {method.name: method for method in _ALL}
-"""All methods by name."""
-
-
-def recipe(name: str, changes: dict[str, Any] | None = None) -> Method:
-    """A method by its name.
-
-    Args:
-        name: One of `RECIPES`, such as `spu`.
-        changes: Settings of its parts to change, such as `{"update.rate": 0.05}`.
-    """
-    if name not in RECIPES:
-        raise UserError(f"there is no method {name!r}; there are {', '.join(RECIPES)}")
-    return RECIPES[name].with_change(changes or {})
+"""The built-in methods; `registry.available_methods` adds those that users registered."""

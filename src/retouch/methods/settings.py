@@ -1,4 +1,4 @@
-"""How a task is trained, whatever the method. The defaults are the paper's."""
+"""How a task is trained, whatever the method."""
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -11,11 +11,15 @@ Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
 class Settings(BaseModel):
-    """How to train. The defaults are the paper's; the weight decay is its released code's."""
+    """The hyperparameters of training.
+
+    The defaults are the paper's, and this is the only place that states them (the weight decay is
+    that of its released code). `train.defaults` chooses others to suit the data.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    if not TYPE_CHECKING:  # where the fields are the signature
+    if not TYPE_CHECKING:  # type checkers take the signature from the fields
 
         def __init__(self, **values: Any) -> None:
             try:
@@ -26,15 +30,15 @@ class Settings(BaseModel):
                 raise UserError(f"{first_problem(why)}{names if unknown else ''}") from None
 
     epochs: Annotated[int, Field(ge=0)] = 10
-    """How often a task's images are gone through. Raise it for tasks of few images."""
+    """Passes over a task's images. Raise it for tasks of few images."""
     batch: Annotated[int, Field(ge=2)] = 128
-    """New images per step; as many replayed ones join them. At least 2, as the loss compares."""
+    """New images per step; replayed ones come on top. At least 2, as the loss compares pairs."""
     lr: Annotated[float, Field(gt=0)] = 7.5e-6
-    """The learning rate of AdamW at its peak. It matters more than any other setting: methods that
-    move few weights need a higher one.
+    """The peak learning rate of AdamW. It matters more than any other setting: methods that train
+    few weights need a higher one.
     """
     weight_decay: Annotated[float, Field(ge=0)] = 0.2
-    """AdamW's weight decay, on what moves."""
+    """AdamW's weight decay, on what is trained."""
     betas: tuple[Beta, Beta] = (0.9, 0.999)
     """AdamW's decay rates of the two moments."""
     eps: Annotated[float, Field(ge=0)] = 1e-8
@@ -44,14 +48,13 @@ class Settings(BaseModel):
     precision: Literal["fp32", "bf16"] = "fp32"
     """What the towers compute in. `bf16` is faster on hardware that has units for it."""
     compile: bool = False
-    """Compile the towers: slow to begin, then faster, on a GPU by far."""
+    """Compile the towers: slow to start, then faster, above all on a GPU."""
     micro_batch: Positive | None = None
-    """Hold at most so many images with their activations; the gradients stay the same."""
+    """Hold activations of at most this many images at a time; the gradients stay the same."""
     shard: bool = False
-    """Of several processes, each holds a part of the weights that stand still; the result stays
-    the same."""
+    """Shard the frozen weights over the ranks; the result stays the same."""
 
     @property
     def adamw(self) -> dict[str, Any]:
-        """What an AdamW is made with."""
+        """The arguments of AdamW."""
         return self.model_dump(include={"lr", "betas", "eps", "weight_decay"})

@@ -1,7 +1,7 @@
 """SPU as the authors' released code does it, where that differs from their paper.
 
-Facts taken from reading that code; compare `selected.py`, which follows the paper. Here unselected
-weights are *not* left alone: AdamW's decay shrinks them.
+`selective` follows the paper. Unlike there, unselected weights do *not* stay as they are: AdamW's
+weight decay shrinks them.
 """
 
 import math
@@ -19,52 +19,55 @@ from retouch.data.image_store import Indices
 from retouch.data.prefetch import prefetch
 from retouch.data.replay import ReplayBuffer
 from retouch.errors import UserError
-from retouch.methods.method import BalancedReplay, Schedule, TaskUpdate, Update
+from retouch.methods.balanced_replay import BalancedReplay
+from retouch.methods.parts import Update
+from retouch.methods.schedule import Schedule
 from retouch.methods.task_context import TaskContext
+from retouch.methods.task_update import TaskUpdate
 from retouch.random_streams import RandomStream
 from retouch.sparse import Selection, locate, select, trainable_only
 from retouch.sparse.gradients import Scores, mean_gradient
 
 TOO_SMALL = 1e-12
-"""Scoring goes on while an accumulated gradient is smaller than this."""
+"""Scoring continues while any accumulated gradient is smaller than this."""
 
 
 class ReleasedUpdate(Update):
-    """Which parameters move? The selected tenth, all first-MLP biases, the visual projection."""
+    """Which parameters are trained? The selection, first-MLP biases, the visual projection."""
 
     rate: Annotated[float, Field(gt=0, le=1)] = 0.10
     share: Annotated[float, Field(gt=0, le=1)] = 0.25
-    """Of the task's B full batches, to score by: ⌊share·B⌋ + 2 of them at least."""
+    """Share of the task's B full batches to score on: at least ⌊share·B⌋ + 2 of them."""
 
     def begin(self, context: TaskContext) -> TaskUpdate:
         clip = context.clip
         weights = locate(clip.model, "first-mlp")
         trained = dict(weights)
-        everything = dict(clip.model.named_parameters())
+        parameters = dict(clip.model.named_parameters())
         biases = [name.removesuffix("weight") + "bias" for name in weights]
-        for name in [*(b for b in biases if b in everything), _projection(context)]:
-            trained[name] = everything[name]
+        for name in [*(b for b in biases if b in parameters), _projection(context)]:
+            trained[name] = parameters[name]
 
         groups = context.scoring_batches(1.0, drop_last=True)
         with trainable_only(clip.model, trained):
             scores = _scores(context, trained, groups, math.floor(self.share * len(groups)) + 2)
-        chosen = select({name: scores[name] for name in weights}, self.rate)
+        selection = select({name: scores[name] for name in weights}, self.rate)
 
-        def optimizer(end: ExitStack) -> torch.optim.Optimizer:
+        def optimizer(stack: ExitStack) -> torch.optim.Optimizer:
             for name, weight in weights.items():
-                hook = _keep(chosen[name].index, weight)
-                end.callback(weight.register_post_accumulate_grad_hook(hook).remove)
+                hook = _mask_gradient(selection[name].index, weight)
+                stack.callback(weight.register_post_accumulate_grad_hook(hook).remove)
             return torch.optim.AdamW(trained.values(), **context.settings.adamw)
 
         return TaskUpdate(clip.model, Selection.whole(trained, clip.size), optimizer)
 
 
 class ReleasedReplay(BalancedReplay):
-    """A buffer that a data loader goes through, from the second epoch of a task on.
+    """Replays a buffer as a data loader does, from the second epoch of a task on.
 
-    Each epoch begins a new pass over the shuffled buffer, and another follows where the buffer is
-    used up. The last batch of a pass has what is left, so a step may replay fewer images than it
-    has new ones.
+    Each epoch starts a new pass over the shuffled buffer; when the buffer is used up, the next pass
+    starts. The last batch of a pass holds the remaining images, so a step may replay fewer images
+    than it has new ones.
     """
 
     from_epoch: Annotated[int, Field(ge=0)] = 1
@@ -73,15 +76,14 @@ class ReleasedReplay(BalancedReplay):
         epoch, number = divmod(step, context.steps_per_epoch)
         if not self.is_active(epoch):
             return super().draw(context, buffer, step, new)
-        return buffer.batch(
-            number, context.settings.batch, partial(context.rng, RandomStream.REPLAY, epoch)
-        )
+        rng = partial(context.rng, RandomStream.REPLAY, epoch)
+        return buffer.batch(number, context.settings.batch, rng)
 
 
 class ReleasedSchedule(Schedule):
-    """By epoch: the first at rate 0, then the beginning of a cosine over all epochs of all tasks.
+    """Per epoch: the first at rate 0, then the start of a cosine over all epochs of all tasks.
 
-    Every task starts it anew, so a run of several tasks never comes near its end.
+    Every task restarts it, so a run of several tasks never reaches the end of the cosine.
     """
 
     def factor(self, step: int, steps: int, epochs: int, tasks: int = 1) -> float:
@@ -92,12 +94,15 @@ class ReleasedSchedule(Schedule):
 
 
 def _scores(
-    context: TaskContext, parameters: Mapping[str, nn.Parameter], groups: list[Indices], least: int
+    context: TaskContext,
+    parameters: Mapping[str, nn.Parameter],
+    groups: list[Indices],
+    min_batches: int,
 ) -> Scores:
-    """Gradients of the output's norm, summed over batches without ever resetting them.
+    """Gradients of the output's norm, accumulated over batches without ever being reset.
 
-    So batch b of B weighs B − b + 1. Scoring stops after `least` batches, or as soon afterwards as
-    no entry is close to zero.
+    So batch b of B has weight B − b + 1. Scoring stops after `min_batches`, or as soon after that
+    as no entry is close to zero.
     """
     gradients: Scores = {name: torch.zeros_like(p) for name, p in parameters.items()}
     totals: Scores = {name: torch.zeros_like(p) for name, p in parameters.items()}
@@ -105,19 +110,19 @@ def _scores(
         losses = partial(context.losses, batch, _output_norm)
         for name, gradient in mean_gradient(parameters, losses).items():
             totals[name] += gradients[name].add_(gradient)
-        if number >= least and all(t.abs().min() >= TOO_SMALL for t in totals.values()):
+        if number >= min_batches and all(t.abs().min() >= TOO_SMALL for t in totals.values()):
             break
     return {name: total.abs() for name, total in totals.items()}
 
 
 def _output_norm(features: Features) -> Tensor:
-    """The mean squared length of an image's logits."""
+    """The mean squared norm of an image's logits."""
     logits = features.scale * features.images @ features.texts.T
     return logits[:, features.batch.prompt].square().sum(dim=1).mean()
 
 
-def _keep(index: Tensor | None, weight: Tensor) -> Callable[[Tensor], None]:
-    """A hook that clears the gradient of all entries but these."""
+def _mask_gradient(index: Tensor | None, weight: Tensor) -> Callable[[Tensor], None]:
+    """A hook that zeroes the gradient of all other entries."""
     mask = torch.zeros(weight.numel(), dtype=weight.dtype, device=weight.device)
     mask[index] = 1
     mask = mask.view(weight.shape)

@@ -1,4 +1,4 @@
-"""One task as it is being learned: its batches and its loss, for the loop and for the parts."""
+"""A task during training: its batches and its loss, for the loop and for the parts of a method."""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -21,15 +21,15 @@ log = logging.getLogger("retouch")
 
 
 class TaskContext:
-    """One task while it is learned: its model, batches and loss.
+    """A task during training: its model, batches and loss.
 
     Args:
         clip: The model that learns.
         stream: The stream that the task belongs to.
         task: The task.
-        settings: The settings of the run.
+        settings: The training settings.
         loss: The loss of a batch, from its features.
-        drop_last: Leave out the last batch of an epoch if it is not full.
+        drop_last: Leave out the last batch of an epoch if it is incomplete.
     """
 
     def __init__(
@@ -47,19 +47,19 @@ class TaskContext:
         self.settings = settings
         self.loss = loss
         self.step = 0
-        """The step at hand, from 0."""
+        """The current step, from 0."""
         self.control_drop: Callable[[], float] | None = None
-        """Points that the control set has fallen since before the first task, if there is one."""
+        """Points of control accuracy lost since the first task, if there is a control set."""
         self.accuracy: Callable[[], float | None] = lambda: None
-        """Percent right of the new classes so far: to tell a user, never to learn from."""
-        self.weights: Callable[[], dict[str, Tensor]] = self._moving
-        """The weights that move, by name, as the towers use them now, with their gradient."""
+        """Accuracy in percent on the classes so far: for messages, never for training."""
+        self.weights: Callable[[], dict[str, Tensor]] = self._trainable
+        """The trained weights by name, as the towers use them now, in the autograd graph."""
         self._drop_last = drop_last
         self._epoch: tuple[int, list[Indices]] = (-1, [])
         if len(task.classes) == 1 and len(stream.tasks) > 1:
             log.warning(
-                "task %d has a single class, %r: alone, it is told apart from nothing and only "
-                "learned beside replayed images; give every task two classes or more",
+                "task %d has a single class, %r: without another class to tell it apart from, it "
+                "is learned only next to replayed images; give every task two classes or more",
                 task.number + 1,
                 stream.names(task.classes)[0],
             )
@@ -77,47 +77,47 @@ class TaskContext:
 
         Args:
             stream: What the random choice is for.
-            more: What tells choices of one purpose apart, such as the epoch.
+            more: Numbers that tell choices of one purpose apart, such as the epoch.
         """
         return np.random.default_rng([self.settings.seed, self.task.number, stream, *more])
 
     def new_images(self, step: int) -> Indices:
-        """The task's own images in a step. Every epoch goes once through all, newly shuffled.
+        """The task's images in a step: an epoch is one pass over all of them, shuffled.
 
         Args:
             step: The step of the task, from 0.
         """
-        epoch, place = divmod(step, self.steps_per_epoch)
+        epoch, position = divmod(step, self.steps_per_epoch)
         if self._epoch[0] != epoch:
             shuffled = self.rng(RandomStream.SHUFFLE, epoch).permutation(self.task.train)
             self._epoch = epoch, self._split(shuffled)
-        return self._epoch[1][place]
+        return self._epoch[1][position]
 
     def batches(
         self, steps: Iterable[int], replay: Callable[[int, int], Indices]
     ) -> Iterator[tuple[int, Batch]]:
-        """The batches of the task, in order, loaded ahead.
+        """The batches of the task, prefetched.
 
         Args:
             steps: The steps to go through.
             replay: Draws the images to replay, given a step and its number of new images.
         """
 
-        def choose(step: int) -> tuple[int, int, Indices]:
+        def plan(step: int) -> tuple[int, int, Indices]:
             new = self.new_images(step)
             return step, len(new), np.concatenate([new, replay(step, len(new))])
 
-        chosen = map(choose, steps)
-        for (step, _, _), batch in prefetch(lambda plan: self.load(plan[2], plan[1]), chosen):
+        plans = map(plan, steps)
+        for (step, _, _), batch in prefetch(lambda item: self.load(item[2], item[1]), plans):
             self.step = step
             yield step, batch
 
     def load(self, positions: Indices, new: int | None = None) -> Batch:
-        """Load image–prompt pairs, ready for the model.
+        """Load image–prompt pairs onto the device.
 
         Args:
             positions: Positions in the stream's training images.
-            new: How many of them, from the first, are the task's own. Default: all.
+            new: How many of them, from the first, are the task's. Default: all.
         """
         count = len(positions) if new is None else new
         return self._pairs(positions, self._read(positions), count)
@@ -125,7 +125,7 @@ class TaskContext:
     def losses(
         self, batch: Batch, loss: Callable[[Features], Tensor] | None = None
     ) -> Iterator[Tensor]:
-        """The loss of a batch, whole or in terms that add up to it (see `clip.losses`).
+        """The loss of a batch, as terms that add up to it (see `clip.losses`).
 
         Args:
             batch: The batch.
@@ -136,19 +136,19 @@ class TaskContext:
     def scoring_batches(
         self, share: float, batches: int | None = None, *, drop_last: bool = False
     ) -> list[Indices]:
-        """Some of the task's images, in batches, to score weights by.
+        """Batches of the task's images to score weights on.
 
         Args:
             share: The share of the task's images.
-            batches: This many full batches, instead of a share.
-            drop_last: Leave out a last batch that is not full, unless it is the only one.
+            batches: The number of full batches, instead of a share.
+            drop_last: Leave out an incomplete last batch, unless it is the only one.
         """
         images = self.rng(RandomStream.SCORING).permutation(self.task.train)
         wanted = ceil(share * len(images)) if batches is None else batches * self.settings.batch
         return self._split(images[: max(2, wanted)], drop_last)
 
     def mean_losses(self, groups: Sequence[Indices]) -> Iterable[Tensor]:
-        """Losses whose sum is the mean loss over all images of these batches.
+        """Loss terms whose sum is the mean loss over all images of these batches.
 
         Args:
             groups: The positions of each batch.
@@ -157,23 +157,23 @@ class TaskContext:
         for group, batch in prefetch(self.load, groups):
             yield from scale_terms(len(group) / total, self.losses(batch))
 
-    def _moving(self) -> dict[str, Tensor]:
+    def _trainable(self) -> dict[str, Tensor]:
         return {name: p for name, p in self.clip.model.named_parameters() if p.requires_grad}
 
     def _read(self, positions: Indices) -> Tensor:
-        """The pixels of these images, or of this process's part of them."""
-        own = positions[collectives.rank_slice(len(positions))]
-        return read_to_device(self.stream.train, own, self.clip.preprocess, self.clip.device)
+        """The pixels of this rank's slice of these images."""
+        rank_slice = positions[collectives.rank_slice(len(positions))]
+        return read_to_device(self.stream.train, rank_slice, self.clip.preprocess, self.clip.device)
 
     def _pairs(self, positions: Indices, pixels: Tensor, new: int) -> Batch:
-        """Each distinct prompt stands there once."""
-        texts, which = self.stream.train.texts(positions)
-        device, tokens = self.clip.device, self.clip.tokenize(texts)
-        there = {key: to_device(each, device) for key, each in tokens.items()}
-        return Batch(pixels, there, to_device(torch.from_numpy(which), device), new)
+        """A batch with each distinct prompt once."""
+        texts, prompt = self.stream.train.texts(positions)
+        device = self.clip.device
+        tokens = {key: to_device(ids, device) for key, ids in self.clip.tokenize(texts).items()}
+        return Batch(pixels, tokens, to_device(torch.from_numpy(prompt), device), new)
 
     def _split(self, images: Indices, drop_last: bool | None = None) -> list[Indices]:
-        """The images in batches: full ones alone with `drop_last`, else all of them."""
+        """The images in batches: only full ones with `drop_last`, otherwise all of them."""
         size = self.settings.batch
         drop = self._drop_last if drop_last is None else drop_last
         if drop and len(images) > size:
@@ -182,10 +182,10 @@ class TaskContext:
 
 
 def even_batches(items: Indices, size: int) -> list[Indices]:
-    """All items in batches of nearly equal size, none of which has a single item.
+    """All items in batches of nearly equal size, none with a single item.
 
-    Alone, an image finds its prompt without effort, so there is nothing to learn from it. Where
-    pairs would leave one over, a batch has three.
+    A batch of one image has one prompt and nothing to learn. Of an odd number of items in batches
+    of two, one batch has three.
     """
     count = min(ceil(len(items) / size), len(items) // 2)
     return np.array_split(items, max(1, count))

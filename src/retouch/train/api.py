@@ -60,7 +60,7 @@ def teach(
     Args:
         clip: The model to teach, from `retouch.load`. It is changed in place.
         stream: The classes to learn, split into tasks, from `Stream.split`.
-        method: The name of a recipe (see `RECIPES`), or a `Method` of your own.
+        method: The name of a recipe (see `available_methods`), or a `Method` of your own.
         settings: Epochs, batch size, learning rate and so on. Default: the paper's, `Settings()`.
         control: Images of what the model could do before and must not forget. Without it,
             forgetting of old knowledge is not measured, and `spu-bounded` is refused.
@@ -174,7 +174,7 @@ def preview(
     Args:
         clip: The model that would learn.
         stream: The stream whose first task is looked at.
-        method: The name of a recipe (see `RECIPES`), or a `Method` of your own.
+        method: The name of a recipe (see `available_methods`), or a `Method` of your own.
         settings: Epochs, batch size, learning rate and so on. Default: the paper's, `Settings()`.
         reference: Images with captions, for methods that keep old knowledge with them (`zscl`,
             `lora-ewc`).

@@ -1,68 +1,83 @@
-"""What a run will change and what it will cost, before it begins."""
+"""What a run will change and what it will cost, before it starts.
+
+A training step is timed on a copy of the model. The rest is arithmetic: how many images and prompts
+pass through the towers. `retouch learn` and `retouch bench` use the same estimate.
+"""
 
 import resource
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
-from retouch.clip import Batch, Clip
+from retouch.clip import Clip
 from retouch.data.images import Images
-from retouch.data.pairs import Pairs
 from retouch.data.stream import Stream, Task
-from retouch.methods import Method, Settings
+from retouch.methods import Method, Regularizer, Settings
 from retouch.sparse import Selection
 from retouch.train.loop import backward, task_context
 from retouch.train.replay_store import TEST_IMAGES_PER_CLASS
 
-_A_PICTURE = 0.6
-"""Bytes a pixel's byte takes as PNG, about."""
-_AN_ENTRY = 5.2
-"""Bytes an entry takes in a delta: its change, and where it is."""
+_PNG_RATIO = 0.6
+"""Size of a PNG relative to its pixels, roughly."""
+_BYTES_PER_ENTRY = 5.2
+"""Bytes of an entry in a delta: its change and its position."""
+_MOMENT_BYTES = 8
+"""Bytes of AdamW's two moments per trained number."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """An estimate, from a step that was tried."""
+    """An estimate of what a run takes."""
 
     selection: Selection
     seconds: float
     memory: int
-    """Bytes at the peak: of the GPU where there is one, else of this process."""
+    """Peak in bytes: of the GPU if there is one, else of this process."""
     disk: int
-    """Bytes that the run's folder will take."""
+    """Bytes of the run's folder."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """How much passes through the towers in a run; it follows from the settings alone."""
+    """How much passes through the towers in a run; it follows from data and settings alone."""
 
     trained: int
     """Images of all training steps, replayed ones included."""
     trained_prompts: int
     """Distinct prompts of all training steps."""
-    judged: int
+    evaluated: int
     """Images of one evaluation."""
-    judged_prompts: int
+    evaluated_prompts: int
     evaluations: int
 
 
 def work(
-    stream: Stream, method: Method, settings: Settings, *, done: int = 0, control: Images | None
+    stream: Stream,
+    method: Method,
+    settings: Settings,
+    *,
+    done: int = 0,
+    control: Images | None,
+    per_class: bool = False,
 ) -> Work:
-    """Count images and prompts. The model is evaluated before the first task and after each."""
-    left = stream.tasks[done:]
-    steps = [_steps(stream, task, method, settings) for task in left]
+    """Count images and prompts.
+
+    The model is evaluated before the first task and after each; with `per_class` once more before
+    the first and after the last.
+    """
+    tasks = stream.tasks[done:]
+    steps = [_steps(stream, task, method, settings) for task in tasks]
     prompts = len(stream.classes) * len(stream.test.templates)
     prompts += len(control.classes) * len(control.templates) if control is not None else 0
     return Work(
         trained=sum(images for images, _ in steps),
         trained_prompts=sum(prompts for _, prompts in steps),
-        judged=len(stream.test) + len(control or ()),
-        judged_prompts=prompts,
-        evaluations=len(left) + 1,
+        evaluated=len(stream.test) + len(control or ()),
+        evaluated_prompts=prompts,
+        evaluations=len(tasks) + 1 + (2 if per_class else 0),
     )
 
 
@@ -80,29 +95,78 @@ def _steps(stream: Stream, task: Task, method: Method, settings: Settings) -> tu
 
 
 @dataclass(frozen=True)
-class Throughput:
-    """Seconds of a forward pass without gradients, on this machine."""
+class Measurement:
+    """A training step of a method, timed on this machine."""
 
     image: float
+    """Seconds of an image's forward pass."""
     prompt: float
+    """Seconds of a prompt's forward pass."""
+    passes: float
+    """Forward passes that a training step is worth; 0 if nothing is trained."""
+    selection: Selection
+    num_trainable: int
 
-    def evaluating(self, what: Work) -> float:
-        """Seconds that one evaluation takes."""
-        return self.image * what.judged + self.prompt * what.judged_prompts
+    def seconds(self, work: Work, extra_passes: float = 0.0) -> float:
+        """The time of a run; `extra_passes` are those of a regularizer."""
+        evaluation = self.image * work.evaluated + self.prompt * work.evaluated_prompts
+        training = self.image * work.trained + self.prompt * work.trained_prompts
+        passes = self.passes + extra_passes if self.passes else 0.0
+        return passes * training + evaluation * work.evaluations
 
 
-def measure_throughput(clip: Clip, batch: Batch) -> Throughput:
-    """Time a forward pass of each tower."""
-    prompts = len(next(iter(batch.tokens.values())))
-    with torch.no_grad():
-        image = time_call(clip, lambda: clip.image_features(batch.pixels)) / len(batch.pixels)
-        return Throughput(
-            image, time_call(clip, lambda: clip.text_features(batch.tokens)) / prompts
+def measure(
+    clip: Clip,
+    stream: Stream,
+    method: Method,
+    settings: Settings,
+    *,
+    task: int = 0,
+    images: int | None = None,
+    tries: int = 3,
+) -> Measurement:
+    """Time a step of a task on a copy of the model.
+
+    Only the method's update is started: a regularizer may need many passes for that.
+
+    Args:
+        clip: The model; it is not changed.
+        stream: The tasks.
+        method: The method.
+        settings: The training settings.
+        task: The task to take the images from.
+        images: Use only this many images of the task, for the selection and for the step.
+        tries: The fastest of this many tries counts.
+    """
+    trial, part = clip.frozen_copy(), method.update.model_copy(deep=True)
+    trial.bf16 = settings.precision == "bf16"
+    part.start(trial, settings, None)
+    sample = stream.tasks[task]
+    if images is not None:
+        stride = max(1, len(sample.train) // images)
+        sample = replace(sample, train=sample.train[::stride][:images])
+    context = task_context(trial, stream, sample, method, settings)
+    with part.begin(context) as update:
+        batch = context.load(context.new_images(0))
+        prompts = len(next(iter(batch.tokens.values())))
+        with torch.no_grad():
+            image = _time(trial, lambda: trial.image_features(batch.pixels), tries)
+            prompt = _time(trial, lambda: trial.text_features(batch.tokens), tries)
+        passes = 0.0
+        if update.optimizer:
+            step = _time(trial, lambda: backward(context, batch, Regularizer()), tries)
+            passes = max(1.0, step / (image + prompt))
+        return Measurement(
+            image / len(batch.pixels),
+            prompt / prompts,
+            passes,
+            update.selection,
+            update.num_trainable,
         )
 
 
-def time_call(clip: Clip, call: Callable[[], object], tries: int = 3) -> float:
-    """Seconds of the quickest of a few tries."""
+def _time(clip: Clip, call: Callable[[], object], tries: int) -> float:
+    """Seconds of the fastest of several tries."""
 
     def once() -> float:
         began = time.monotonic()
@@ -122,31 +186,24 @@ def estimate(
     *,
     done: int = 0,
     control: Images | None = None,
-    reference: Pairs | None = None,
     stores: bool = True,
 ) -> Cost:
-    """Try a step of the first task that is left, on a copy of the model, and count the rest."""
-    trial, left = clip.frozen_copy(), stream.tasks[done:]
-    chosen = method.start(trial, settings, reference)
-    context = task_context(trial, stream, left[0], chosen, settings)
-    what = work(stream, chosen, settings, done=done, control=control)
-    with chosen.update.begin(context) as update:
-        chosen.regularizer.begin(context)
-        batch = context.load(context.new_images(0))
-        step = time_call(trial, lambda: backward(context, batch, chosen.regularizer)) / len(
-            batch.prompt
-        )
-        # Two evaluations more: class by class, before the first task and after the last.
-        judging = measure_throughput(trial, batch).evaluating(what) * (what.evaluations + 2)
-        return Cost(
-            update.selection,
-            step * (what.trained if update.optimizer else 0) + judging,
-            _peak(clip),
-            _disk(clip, stream, chosen, settings, update.selection, len(left), stores),
-        )
+    """Time a step of the first task that is not done, and count the rest."""
+    method.check_weights(clip)
+    measured = measure(clip, stream, method, settings, task=done)
+    amount = work(stream, method, settings, done=done, control=control, per_class=True)
+    disk = (len(stream.tasks) - done) * delta_bytes(measured.selection)
+    if stores:
+        disk += _stored_images_bytes(clip, stream, method, settings)
+    return Cost(
+        measured.selection,
+        measured.seconds(amount, method.regularizer.extra_passes(settings)),
+        _peak_memory(clip) + method.copies * 4 * clip.size + _MOMENT_BYTES * measured.num_trainable,
+        int(disk),
+    )
 
 
-def _peak(clip: Clip) -> int:
+def _peak_memory(clip: Clip) -> int:
     if clip.device.type == "cuda":
         return torch.cuda.max_memory_allocated(clip.device)
     unit = 1 if sys.platform == "darwin" else 1024
@@ -154,25 +211,14 @@ def _peak(clip: Clip) -> int:
 
 
 def delta_bytes(selection: Selection) -> float:
-    """The size of a delta in which all of the selection moved."""
-    whole = sum(c.count for c in selection.values() if c.index is None)
-    return 4 * whole + _AN_ENTRY * (selection.count - whole)
+    """The size of a delta in which the whole selection changed."""
+    dense = sum(c.count for c in selection.values() if c.index is None)
+    return 4 * dense + _BYTES_PER_ENTRY * (selection.count - dense)
 
 
-def _disk(
-    clip: Clip,
-    stream: Stream,
-    method: Method,
-    settings: Settings,
-    selection: Selection,
-    tasks: int,
-    stores: bool,
-) -> int:
-    deltas = tasks * delta_bytes(selection)
-    if not stores:
-        return int(deltas)
+def _stored_images_bytes(clip: Clip, stream: Stream, method: Method, settings: Settings) -> float:
+    """The size of the images that are stored to continue the run."""
     buffer = method.replay.buffer(len(stream.train) + stream.missing_images, settings.seed)
-    judged = min(len(stream.test), TEST_IMAGES_PER_CLASS * len(stream.classes))
+    test = min(len(stream.test), TEST_IMAGES_PER_CLASS * len(stream.classes))
     height, width = clip.preprocess.size
-    pictures = (min(buffer.size, len(stream.train)) + judged) * 3 * height * width
-    return int(deltas + _A_PICTURE * pictures)
+    return _PNG_RATIO * (min(buffer.size, len(stream.train)) + test) * 3 * height * width

@@ -18,7 +18,8 @@ SMALL_MODEL_LR = 1e-3
 SMALL_MODEL_WEIGHT_DECAY = 0.01
 REPLAY_PER_CLASS = 4
 """Images per class in the replay buffer, at least."""
-PAPER_BATCH, PAPER_EPOCHS = 128, 10
+PAPER = Settings()
+"""The paper's settings."""
 
 
 @dataclass(frozen=True)
@@ -50,14 +51,14 @@ def choose_defaults(
     """
     given = {key: value for key, value in requested.items() if value is not None}
     fewest = min(images)
-    batch = int(given.get("batch") or min(PAPER_BATCH, max(8, ceil(fewest / 4))))
+    batch = int(given.get("batch") or min(PAPER.batch, max(8, ceil(fewest / 4))))
     epochs = ceil(MIN_STEPS / ceil(fewest / batch))
     small = clip.size < SMALL_MODEL
     defaults = {
         "batch": batch,
-        "epochs": max(PAPER_EPOCHS, epochs),
+        "epochs": max(PAPER.epochs, epochs),
         "lr": SMALL_MODEL_LR if small else LR,
-        "weight_decay": SMALL_MODEL_WEIGHT_DECAY if small else Settings().weight_decay,
+        "weight_decay": SMALL_MODEL_WEIGHT_DECAY if small else PAPER.weight_decay,
     }
     settings = Settings.model_validate({**defaults, **given})
     notes = [_training_note(settings, fewest, chosen=not {"batch", "epochs"} & set(given))]
@@ -74,9 +75,9 @@ def choose_defaults(
 def _training_note(settings: Settings, fewest: int, chosen: bool) -> str:
     epochs = count(settings.epochs, "epoch")
     note = f"batches of {settings.batch}, {epochs}, learning rate {settings.lr:g}"
-    if chosen and fewest < 4 * PAPER_BATCH:
+    if chosen and fewest < 4 * PAPER.batch:
         reason = (
-            f"suited to {count(fewest, 'image')}; the paper has {PAPER_BATCH} and {PAPER_EPOCHS}"
+            f"suited to {count(fewest, 'image')}; the paper has {PAPER.batch} and {PAPER.epochs}"
         )
         return f"{note} ({reason})"
     return note

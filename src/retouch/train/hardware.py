@@ -6,7 +6,7 @@ import torch
 
 from retouch.distributed import collectives
 from retouch.errors import UserError
-from retouch.methods import RECIPES, Method, Settings
+from retouch.methods import Method, Settings, available_methods
 from retouch.plural import count
 from retouch.train.defaults import SMALL_MODEL
 
@@ -77,7 +77,7 @@ def check_shard(method: Method, settings: Settings) -> None:
             argument="shard=False",
         )
     if not method.shards:
-        names = ", ".join(name for name, recipe in RECIPES.items() if recipe.shards)
+        names = ", ".join(name for name, recipe in available_methods().items() if recipe.shards)
         raise UserError(
             f"{method.name} cannot be sharded; use one of {names}, or leave sharding out",
             argument="shard=False",

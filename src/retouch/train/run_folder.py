@@ -10,7 +10,7 @@ from retouch.clip.user_model import refuse_code
 from retouch.errors import UserError
 from retouch.evaluate.results import Results
 from retouch.methods import Method, Settings, recipe
-from retouch.methods.merging import BoundedDrop
+from retouch.methods.bounded_drop import BoundedDrop
 from retouch.plural import count
 from retouch.sparse import Delta, fingerprint
 

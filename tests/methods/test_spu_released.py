@@ -7,6 +7,7 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 import torch
+from recipes_for_tests import QUICK, quick
 from tiny import images, tiny_clip
 from torch import Tensor
 
@@ -16,7 +17,7 @@ from retouch.data import Stream
 from retouch.data.image_store import Indices
 from retouch.data.replay import ReplayBuffer
 from retouch.methods import Settings, TaskContext, recipe
-from retouch.methods.method import Cosine
+from retouch.methods.schedule import Cosine
 from retouch.methods.spu_released import ReleasedReplay, ReleasedSchedule
 from retouch.random_streams import RandomStream
 from retouch.sparse import locate
@@ -25,7 +26,7 @@ from retouch.train.loop import task_context
 FIRST = "vision_model.encoder.layers.0.mlp"
 
 
-def lesson_of(clip: Clip, each: int, batch: int) -> TaskContext:
+def context_of(clip: Clip, each: int, batch: int) -> TaskContext:
     """A single task of six classes with so many images each."""
     stream = Stream.split(images("train", 6, each), images("test", 6, 1), tasks=1)
     settings = Settings(batch=batch, epochs=2)
@@ -58,7 +59,7 @@ def sizes_of_batches(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     ],
 )
 def test_as_many_full_batches_are_scored_by(each, batch, sizes, monkeypatch):
-    context = lesson_of(tiny_clip(), each, batch)
+    context = context_of(tiny_clip(), each, batch)
     with sizes_of_batches(monkeypatch) as seen:
         recipe("spu-code").update.begin(context)
     assert seen == sizes
@@ -68,7 +69,7 @@ def test_scoring_goes_on_while_an_entry_has_no_gradient(monkeypatch):
     clip = tiny_clip()
     with torch.no_grad():  # whatever this neuron says, nobody listens
         clip.model.get_parameter(f"{FIRST}.fc2.weight")[:, 5] = 0
-    context = lesson_of(clip, 13, 2)
+    context = context_of(clip, 13, 2)
     with sizes_of_batches(monkeypatch) as seen:
         recipe("spu-code").update.begin(context)
     assert len(seen) == 39
@@ -83,7 +84,7 @@ def squared_logits(clip: Clip, context: TaskContext, group: Indices) -> Tensor:
 
 def test_the_score_is_the_sum_of_gradients_that_are_never_reset():
     clip = tiny_clip()
-    context = lesson_of(clip, 5, 4)  # 7 full batches, of which ⌊7/4⌋ + 2 = 3 are looked at
+    context = context_of(clip, 5, 4)  # 7 full batches, of which ⌊7/4⌋ + 2 = 3 are looked at
     chosen = recipe("spu-code").update.begin(context)
     weights = locate(clip.model)
     order = context.rng(RandomStream.SCORING).permutation(context.task.train)
@@ -146,7 +147,7 @@ def test_a_run_knows_how_many_tasks_its_schedule_is_over(tmp_path):
 
 
 def test_replay_goes_through_the_buffer_and_keeps_its_short_last_batch():
-    context = lesson_of(tiny_clip(), 12, 16)  # 4 steps an epoch
+    context = context_of(tiny_clip(), 12, 16)  # 4 steps an epoch
     buffer = ReplayBuffer(40)
     buffer.add(0, np.arange(100, 150), np.zeros(50, np.int64))
     draw = ReleasedReplay().draw
@@ -159,3 +160,26 @@ def test_replay_goes_through_the_buffer_and_keeps_its_short_last_batch():
         d.tolist() for d in drawn
     ]
     assert len(draw(context, ReplayBuffer(0), 5, 16)) == 0
+
+
+def changed(stream: Stream, settings: Settings) -> dict[str, Tensor]:
+    """Which entries of which tensors one task changed."""
+    clip = tiny_clip()
+    start = {n: p.detach().clone() for n, p in clip.model.named_parameters()}
+    first = Stream(stream.train, stream.test, stream.tasks[:1])
+    retouch.teach(clip, first, quick("spu-code"), settings=settings)
+    masks = {n: (p != start[n]).detach() for n, p in clip.model.named_parameters()}
+    return {n: mask for n, mask in masks.items() if mask.any()}
+
+
+def test_biases_and_projection_train_and_weight_decay_acts_on_all_first_mlp_weights(stream: Stream):
+    parameters = dict(tiny_clip().model.named_parameters())
+    masks = changed(stream, QUICK)
+    weights = locate(tiny_clip().model)
+    biases = {n.replace("weight", "bias") for n in weights}
+    assert masks.keys() == weights.keys() | biases | {"visual_projection.weight"}
+    # Weight decay shrinks all of the first MLP weights that are not zero, the gradient a tenth.
+    assert all(masks[n].float().mean() > 0.9 for n in weights)
+    undecayed = changed(stream, QUICK.model_copy(update={"weight_decay": 0.0}))
+    assert {int(undecayed[n].sum()) for n in weights} == {int(0.1 * 32 * 64)}
+    assert set(masks) < set(parameters)

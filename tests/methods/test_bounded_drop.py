@@ -1,4 +1,4 @@
-"""What mixes weights when a task ends: interpolation, the largest change, and a bound."""
+"""A task that costs too much control accuracy is scaled back."""
 
 import logging
 from dataclasses import replace
@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from runs import Stop, content
-from test_methods import Listener, learn, quick
+from recipes_for_tests import LossRecorder, learn, quick
 from tiny import images, tiny_clip
 from torch import Tensor
 
@@ -19,16 +18,25 @@ from retouch.clip.zero_shot import classifier
 from retouch.data import Images, Stream
 from retouch.errors import UserError
 from retouch.evaluate.image_features import image_features
-from retouch.methods import RECIPES, Method, Settings, TaskContext, TaskUpdate
+from retouch.methods import (
+    RECIPES,
+    BalancedReplay,
+    Method,
+    Settings,
+    TaskContext,
+    TaskUpdate,
+    recipe,
+)
+from retouch.methods.bounded_drop import BoundedDrop, with_max_drop
 from retouch.methods.full_finetune import FullFinetune
-from retouch.methods.merging import BoundedDrop, Interpolate, MagMax, with_max_drop
-from retouch.methods.method import BalancedReplay
+from retouch.methods.merging import Interpolate
 from retouch.methods.selective import SelectiveUpdate
-from retouch.methods.zscl import WeightEnsemble
-from retouch.sparse import Delta, fingerprint
 from retouch.train import Callback
+from retouch.train.run_folder import method_of
 
 QUICK = Settings(epochs=2, batch=8, lr=5e-3, weight_decay=0.1)
+
+
 Weights = dict[str, Tensor]
 
 
@@ -55,83 +63,12 @@ def teach(method: Method, out: Path | None = None, **options: Any) -> list[Weigh
     return keep.judged_at or [weights(keep.clip)]
 
 
-def method(settles: Any = None, sparse: bool = False) -> Method:
+def method(after_task: Any = None, sparse: bool = False) -> Method:
     parts = {
         "update": SelectiveUpdate() if sparse else FullFinetune(),
         "replay": BalancedReplay(size=12),
     }
-    return Method(name="mine", **parts, **({"after_task": settles} if settles else {}))
-
-
-def close(found: Weights, expected: Weights) -> None:
-    for name in expected:
-        torch.testing.assert_close(found[name], expected[name], rtol=0, atol=1e-7)
-
-
-def test_interpolation_goes_half_way_back_and_trains_on_as_if_it_had_not():
-    plain, mixed = teach(method()), teach(method(Interpolate()))
-    base = plain[0]
-    for free, half in zip(plain[1:], mixed[1:], strict=True):
-        close(half, {n: (base[n] + free[n]) / 2 for n in base})
-    whole = teach(method(Interpolate(alpha=1.0)))
-    assert all(torch.equal(whole[3][n], plain[3][n]) for n in base)
-    none = teach(method(Interpolate(alpha=0.0)))
-    assert all(torch.equal(none[3][n], base[n]) for n in base)
-
-
-def test_of_each_weights_changes_the_largest_counts():
-    plain, mixed = teach(method()), teach(method(MagMax(scale=0.5)))
-    base = plain[0]
-    for done in (1, 2, 3):
-        expected = {}
-        for name, old in base.items():
-            changes = torch.stack([after[name] - old for after in plain[1 : done + 1]])
-            largest = changes.abs().argmax(dim=0, keepdim=True)
-            expected[name] = old + 0.5 * changes.gather(0, largest)[0]
-        close(mixed[done], expected)
-    name = "vision_model.encoder.layers.0.mlp.fc1.weight"
-    last = base[name] + 0.5 * (plain[3][name] - base[name])
-    assert not torch.allclose(mixed[3][name], last), "it is not only the last change"
-
-
-@pytest.mark.parametrize("after_task", [Interpolate(), MagMax()])
-def test_with_selected_weights_only_those_are_mixed(settles: Any, tmp_path: Path):
-    found = teach(method(settles, sparse=True), tmp_path)
-    fresh = tiny_clip()
-    for done in (1, 2, 3):
-        delta = Delta.load(tmp_path / "deltas" / f"task-{done:02}.safetensors")
-        for name, new in found[done].items():
-            moved = (new != found[done - 1][name]).flatten().nonzero().squeeze(1)
-            allowed = delta.changes[name].index.index if name in delta.changes else moved[:0]
-            assert set(moved.tolist()) <= set(allowed.tolist())
-        delta.apply(fresh.model)
-    assert all(torch.equal(p, found[3][n]) for n, p in weights(fresh).items())
-
-
-@pytest.mark.parametrize(
-    ("after_task", "sparse"),
-    [(Interpolate(), True), (MagMax(), True), (BoundedDrop(max_drop=30), False)],
-)
-def test_a_run_that_stopped_goes_on_to_the_same_bits(tmp_path: Path, settles: Any, sparse: bool):
-    """In combinations that no recipe has; `test_methods` stops those that there are."""
-    mine = method(settles, sparse)
-    teach(mine, tmp_path / "whole")
-    for after in (8, 5):  # in the second task, then in the third
-        stop = Stop(after, ZeroDivisionError())
-        with pytest.raises(ZeroDivisionError):
-            teach(mine, tmp_path / "cut", callback=stop, checkpoint_seconds=0)
-    teach(mine, tmp_path / "cut")
-    assert content(tmp_path / "cut") == content(tmp_path / "whole")
-
-
-@pytest.mark.parametrize("after_task", [Interpolate(), MagMax()])
-def test_the_loss_goes_down(settles: Any):
-    heard = Listener()
-    teach(method(settles), callback=heard, settings=QUICK.model_copy(update={"epochs": 4}))
-    assert sum(heard.losses[9:12]) < sum(heard.losses[:3])
-
-
-# The bound
+    return Method(name="mine", **parts, **({"after_task": after_task} if after_task else {}))
 
 
 class Asked:
@@ -221,10 +158,10 @@ def known(clip: Any) -> Images:
 def test_in_a_run_the_control_set_stays_within_the_bound(caplog: Any):
     stream = Stream.split(images("train", 6, 12), images("test", 6, 4), tasks=3, order=0)
     drops = []
-    for settles in (None, BoundedDrop(max_drop=5.0)):
+    for after_task in (None, BoundedDrop(max_drop=5.0)):
         clip = tiny_clip()
         options = {"settings": QUICK, "control": known(clip)}
-        rows = retouch.teach(clip, stream, method(settles), **options).rows
+        rows = retouch.teach(clip, stream, method(after_task), **options).rows
         assert rows[0].control == 100
         drops.append(max(100 - row.control for row in rows))
     assert drops[0] > 5
@@ -253,29 +190,16 @@ def test_every_method_can_be_bounded(name: str):
         )
 
 
-@pytest.mark.parametrize("after_task", [Interpolate(alpha=0.25), MagMax(), WeightEnsemble(every=2)])
-def test_whole_numbers_are_not_mixed(settles: Any):
-    """A quarter of the way from no task learned to one is still one, with its prompts in use."""
-    stream = Stream.split(images("train", 4, 6), images("test", 4, 2), tasks=2)
-    mixed = quick("l2p").model_copy(update={"after_task": settles})
-    learn(clip := tiny_clip(), stream, mixed, settings=QUICK)
-    prompts = prompts_of(clip.model)
-    assert prompts is not None
-    assert int(prompts.learned) == 2
-
-
 def test_a_bound_needs_a_control_set_and_says_so_before_training():
-    heard = Listener()
-    with pytest.raises(UserError, match=r"bounds how far a control set may fall.*with --control"):
-        teach(method(BoundedDrop()), control=None, callback=heard)
-    assert heard.losses == []
+    recorder = LossRecorder()
+    with pytest.raises(UserError, match=r"limits how far .* a control set may fall.*as `control`"):
+        teach(method(BoundedDrop()), control=None, callback=recorder)
+    assert recorder.losses == []
 
 
-def test_parts_do_not_share_what_they_remember(stream: Stream):
-    """One recipe, two runs: the second starts from its own model."""
-    mine, prints = method(Interpolate()), []
-    for seed in (0, 1, 0):
-        clip = tiny_clip(seed)
-        retouch.teach(clip, stream, mine, settings=QUICK)
-        prints.append(fingerprint(clip.model))
-    assert prints[0] == prints[2] != prints[1]
+def test_the_bound_applies_after_the_methods_own_merging():
+    bounded = with_max_drop(recipe("wise-ft"), 0.5)
+    assert isinstance(bounded.after_task, BoundedDrop)
+    assert isinstance(bounded.after_task.after, Interpolate)
+    assert method_of({"method": bounded.model_dump(mode="json")}) == bounded
+    assert with_max_drop(bounded, 2).after_task.after == bounded.after_task.after

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 from continued_runs import GIVEN, of
+from recipes_for_tests import quick
 from safetensors.torch import load_file
-from test_methods import quick
 from tiny import images, tiny_folder
 from torch import Tensor
 
@@ -29,7 +29,7 @@ TRAIN, TEST = images("train", 6, 6), images("test", 6, 3)
 MONTHS = (range(2), range(2, 4), range(4, 6))
 METHODS = {
     "slca": quick("slca"),
-    "spu by class": quick("spu", replays__balance="class"),
+    "spu by class": quick("spu", replay__balance="class"),
     "spu by task": quick("spu"),
 }
 

@@ -1,0 +1,69 @@
+"""Running a single cell: what a worker process needs of a bench, and nothing else."""
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from retouch.bench.cell import Cell
+from retouch.bench.datasets import BenchData
+from retouch.bench.events import Done
+from retouch.distributed import collectives
+from retouch.errors import UserError
+from retouch.train import Callback, teach
+
+
+@dataclass
+class CellRunner:
+    """Runs cells into a folder. It is pickled and sent to worker processes."""
+
+    data: BenchData
+    out: Path
+    keep_deltas: bool = False
+
+    def run(self, cell: Cell, callback: Callback | None = None) -> None:
+        """Run a cell to its end, in this process."""
+        stream, clip, method = self.data.stream(cell), self.data.make_model(), cell.recipe
+        cuda = clip.device.type == "cuda"
+        if cuda:
+            torch.cuda.reset_peak_memory_stats(clip.device)
+        began = time.monotonic()
+        teach(
+            clip,
+            stream,
+            method,
+            settings=cell.training,
+            control=self.data.control(cell.control),
+            reference=self.data.pairs if method.needs_reference else None,
+            out=cell.begin(self.out) if collectives.is_rank0() else cell.run(self.out),
+            callback=callback,
+            store_images=False,  # a cell is compared with others, never continued
+            per_class=False,
+        )
+        if collectives.is_rank0():
+            record = {
+                "seconds": round(time.monotonic() - began, 1),
+                "peak_memory_bytes": torch.cuda.max_memory_allocated(clip.device) if cuda else None,
+                "extra": {
+                    "reference_data": method.needs_reference,
+                    "copies_of_weights": method.copies,
+                },
+                "all_images": self.data.has_all_images(cell.dataset),
+            }
+            cell.end(self.out, record)
+            if not self.keep_deltas:
+                cell.drop_weights(self.out)
+
+    def finished(self, cell: Cell) -> Done | None:
+        """The results of a cell, if it was run to its end."""
+        results = cell.finished(self.out)
+        if results is None:
+            return None
+        if self.keep_deltas and not (cell.run(self.out) / "deltas").is_dir():
+            raise UserError(
+                f"{cell.folder(self.out)} was finished without keep_deltas, so its deltas are not "
+                "there; delete it to run it again, choose another output folder, or leave "
+                "keep_deltas out"
+            )
+        return Done(cell, results, cell.record(self.out)["all_images"])

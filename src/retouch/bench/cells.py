@@ -1,0 +1,131 @@
+"""From a suite and a user's options to the cells that are run."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from retouch.bench.cell import Cell
+from retouch.bench.suite import BenchDefaults, Suite, SuiteRow
+from retouch.data.registry import BENCHMARKS
+from retouch.errors import UserError
+from retouch.methods import Settings, recipe
+from retouch.plural import count
+
+PAPER_SETTINGS: dict[str, Any] = Settings().model_dump(
+    include={"epochs", "batch", "lr", "weight_decay"}
+)
+"""The settings that the paper states: the defaults of `Settings`."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a user chose; it takes precedence over the suite."""
+
+    datasets: tuple[str, ...] = ()
+    seeds: int = 1
+    control: str | None = None
+    tasks: int | None = None
+    epochs: int | None = None
+    batch: int | None = None
+    precision: str | None = None
+    compile: bool | None = None
+    replay: float | None = None
+    lr: tuple[float, ...] = ()
+    """One for all rows; for a pareto suite, all that are tried."""
+    machine: dict[str, Any] = field(default_factory=dict)
+    """Settings that suit the machine, for what neither the user nor the suite chooses."""
+
+
+def make_cells(
+    suite: Suite, base: BenchDefaults, model: str, options: Options, paper: BenchDefaults
+) -> list[Cell]:
+    """All cells of a suite, row by row."""
+    datasets = options.datasets or suite.datasets or base.datasets
+    if suite.kind != "pareto" and len(options.lr) > 1:
+        raise UserError(
+            f"lr={','.join(f'{rate:g}' for rate in options.lr)}: every row of {suite.name} is "
+            "run at one learning rate; give a single one, or run the suite pareto"
+        )
+    maker = _CellMaker(suite, base, model, options, paper)
+    return [
+        maker.cell(row, dataset, seed, rate)
+        for row in suite.rows
+        for rate in maker.rates(row)
+        for dataset in datasets
+        for seed in range(options.seeds)
+    ]
+
+
+@dataclass(frozen=True)
+class _CellMaker:
+    suite: Suite
+    base: BenchDefaults
+    model: str
+    options: Options
+    paper: BenchDefaults
+
+    def rates(self, row: SuiteRow) -> tuple[float | None, ...]:
+        """The learning rates of a row of a pareto suite; a single None for other suites."""
+        if self.suite.kind != "pareto":
+            return (None,)
+        rates = self.options.lr or self.suite.lr or self.base.pareto
+        return rates[:1] if recipe(row.method).trains_nothing else rates
+
+    def cell(self, row: SuiteRow, dataset: str, seed: int, rate: float | None) -> Cell:
+        options, suite, base = self.options, self.suite, self.base
+        settings = self._settings(row, rate)
+        tasks = options.tasks or row.tasks or suite.tasks or base.tasks
+        return Cell(
+            f"{row.name}@{rate:g}" if rate else row.name,
+            row.method,
+            dataset,
+            seed,
+            self.model,
+            tasks,
+            options.control or suite.control or base.control,
+            self._change(row, dataset),
+            settings,
+            self._differences(settings, row, tasks, rate),
+        )
+
+    def _settings(self, row: SuiteRow, rate: float | None) -> dict[str, Any]:
+        names = ("epochs", "batch", "precision", "compile")
+        requested = {name: getattr(self.options, name) for name in names}
+        if self.suite.kind != "pareto" and self.options.lr:
+            requested["lr"] = self.options.lr[0]
+        method_lr = self.base.lr.get(row.method)
+        return {
+            **self.options.machine,
+            **PAPER_SETTINGS,
+            **self.base.settings,
+            **({} if method_lr is None else {"lr": method_lr}),
+            **self.suite.settings,
+            **row.settings,
+            **({"lr": rate} if rate else {}),
+            **{key: value for key, value in requested.items() if value is not None},
+        }
+
+    def _change(self, row: SuiteRow, dataset: str) -> dict[str, Any]:
+        """The row's changes of its recipe, with the buffer size that the paper has for the data."""
+        replays = "size" in type(recipe(row.method).replay).model_fields
+        if not replays or "replay.size" in row.change:
+            return dict(row.change)
+        known = BENCHMARKS[dataset].facts.buffer_size if dataset in BENCHMARKS else None
+        size = self.options.replay or self.base.replay or known
+        return {**row.change, **({} if size is None else {"replay.size": size})}
+
+    def _differences(
+        self, settings: dict[str, Any], row: SuiteRow, tasks: int, rate: float | None
+    ) -> list[str]:
+        """How a cell differs from the paper's setting."""
+        differences = [] if self.model in self.paper.models else ["another model"]
+        if rate is None:
+            expected = {**PAPER_SETTINGS, **row.settings}
+            differences += [
+                f"{key} {settings[key]:g} instead of {expected[key]:g}"
+                for key in expected
+                if settings.get(key) != expected[key]
+            ]
+        expected_tasks = row.tasks or self.paper.tasks
+        if tasks != expected_tasks:
+            differences.append(f"{count(tasks, 'task')} instead of {expected_tasks}")
+        return differences

@@ -1,0 +1,35 @@
+"""Experience replay from a buffer of fixed size."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from retouch.data.image_store import Indices
+from retouch.data.replay import Balance, ReplayBuffer
+from retouch.methods.parts import Replay
+from retouch.methods.task_context import TaskContext
+from retouch.random_streams import RandomStream
+
+
+class BalancedReplay(Replay):
+    """Replays as many images as the batch has new ones, from a balanced buffer (`data.replay`)."""
+
+    size: Annotated[float, Field(gt=0)] = 0.04
+    """Images to keep; a value below 1 is a share of the training images."""
+    balance: Balance = "task"
+    """What gets an equal share of the buffer: each `task`, each `class`, or each image
+    (`reservoir`).
+    """
+    from_epoch: Annotated[int, Field(ge=0)] = 0
+    """The first epoch of a task in which images are replayed."""
+
+    def buffer(self, images: int, seed: int) -> ReplayBuffer:
+        size = round(self.size * images) if self.size < 1 else int(self.size)
+        return ReplayBuffer(size, self.balance, seed)
+
+    def is_active(self, epoch: int) -> bool:
+        return epoch >= self.from_epoch
+
+    def draw(self, context: TaskContext, buffer: ReplayBuffer, step: int, new: int) -> Indices:
+        count = new if self.is_active(step // context.steps_per_epoch) else 0
+        return buffer.sample(count, context.rng(RandomStream.REPLAY, step))

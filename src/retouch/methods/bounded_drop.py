@@ -1,0 +1,153 @@
+"""A bound on how much control accuracy the tasks may cost in total. Any method can be bounded."""
+
+import logging
+from collections.abc import Mapping
+from typing import Annotated, ClassVar
+
+import torch
+from pydantic import Field, PrivateAttr, SerializeAsAny
+from torch import Tensor
+
+from retouch.clip import Clip
+from retouch.data.pairs import Pairs
+from retouch.methods.method import Method
+from retouch.methods.parts import AfterTask
+from retouch.methods.settings import Settings
+from retouch.methods.task_context import TaskContext
+from retouch.methods.task_update import TaskUpdate
+
+log = logging.getLogger("retouch")
+
+
+class BoundedDrop(AfterTask):
+    """What happens when a task ends? If control accuracy fell too far, the change is scaled back.
+
+    The change is scaled by a fraction between 0 and 1 that keeps the drop since before the first
+    task within `max_drop`. Bisection finds it: each fraction that is tried is evaluated, and the
+    largest one within the bound is used. The drop is not monotonic in the fraction, so a larger one
+    may be within the bound too. If none is, the task leaves the weights as they were before it.
+    """
+
+    needs_control: ClassVar[bool] = True
+
+    max_drop: Annotated[float, Field(ge=0)] = 1.0
+    """Points of control accuracy that may be lost in total, since before the first task."""
+    tries: Annotated[int, Field(gt=0)] = 6
+    """Evaluations of the control set to find the fraction."""
+    after: SerializeAsAny[AfterTask] = AfterTask()
+    """What the method does at the end of a task, before its change is scaled back."""
+    _start: dict[str, Tensor] = PrivateAttr(default_factory=dict)
+    _fraction: float = PrivateAttr(default=1.0)
+
+    @property
+    def fraction_kept(self) -> float:
+        return self._fraction
+
+    def start(self, clip: Clip, settings: Settings, reference: Pairs | None) -> None:
+        self.after.start(clip, settings, reference)
+
+    def begin(self, context: TaskContext, update: TaskUpdate) -> None:
+        assert context.control_drop is not None
+        self._start = update.snapshot()
+        self.after.begin(context, update)
+
+    def after_step(self, context: TaskContext, update: TaskUpdate, step: int) -> None:
+        self.after.after_step(context, update, step)
+
+    def state(self) -> dict[str, Tensor]:
+        return self.after.state()
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        self.after.restore(state)
+
+    def end(self, context: TaskContext, update: TaskUpdate) -> None:
+        self.after.end(context, update)  # may train, as SLCA's alignment does
+        self._scale_back(context, update)
+
+    @torch.no_grad()
+    def _scale_back(self, context: TaskContext, update: TaskUpdate) -> None:
+        assert context.control_drop is not None
+        self._fraction = 1.0
+        full_drop = context.control_drop()
+        if full_drop <= self.max_drop:
+            return
+        full_accuracy, learned = context.accuracy(), update.snapshot()
+        self._fraction, drop = self._largest_fraction(context, update, learned)
+        self._interpolate(update, learned, self._fraction)
+        drop = drop if self._fraction else context.control_drop()
+        log.warning(
+            _message(context, self._fraction, self.max_drop, full_drop, drop, full_accuracy)
+        )
+
+    def _largest_fraction(
+        self, context: TaskContext, update: TaskUpdate, learned: Mapping[str, Tensor]
+    ) -> tuple[float, float]:
+        """The largest fraction that was found within the bound, and its drop."""
+        assert context.control_drop is not None
+        low, high, low_drop = 0.0, 1.0, 0.0
+        for _ in range(self.tries):
+            fraction = (low + high) / 2
+            self._interpolate(update, learned, fraction)
+            drop = context.control_drop()
+            if drop <= self.max_drop:
+                low, low_drop = fraction, drop
+            else:
+                high = fraction
+        return low, low_drop
+
+    def _interpolate(
+        self, update: TaskUpdate, learned: Mapping[str, Tensor], fraction: float
+    ) -> None:
+        """Move from the start of the task towards its end; 0 restores the start to the bit.
+
+        Integers, such as the number of tasks with learned prompts, are taken from the end.
+        """
+        if fraction == 0:
+            update.restore(self._start)
+            return
+        for name, old in self._start.items():
+            new = learned[name]
+            update.restore({name: old.lerp(new, fraction) if new.is_floating_point() else new})
+
+
+def with_max_drop(method: Method, max_drop: float) -> Method:
+    """The same method, which may cost at most `max_drop` points of control accuracy."""
+    after = method.after_task
+    inner = after.after if isinstance(after, BoundedDrop) else after
+    return method.with_change({"after_task": BoundedDrop(max_drop=max_drop, after=inner)})
+
+
+def _message(
+    context: TaskContext,
+    fraction: float,
+    limit: float,
+    full_drop: float,
+    drop: float,
+    full_accuracy: float | None,
+) -> str:
+    """What was done, why, and what it cost."""
+    task = context.task.number + 1
+    if fraction:
+        action = f"{fraction:.0%} of what task {task} changed was kept"
+        outcome = f"so it forgot {drop:.1f}"
+    else:
+        action = f"nothing of task {task} was kept"
+        outcome = "no shorter step that was tried stays within that"
+    if drop > limit:
+        message = (
+            f"{action}: of what the model could do before, {drop:.1f} points were lost before this "
+            f"task, more than the {limit:g} allowed in total. Allow more, or continue from a run "
+            "that lost less"
+        )
+    else:
+        message = (
+            f"{action}: all of it would have cost {full_drop:.1f} points of what the model could "
+            f"do before, more than the {limit:g} allowed; {outcome}"
+        )
+    accuracy = context.accuracy()
+    if full_accuracy is None or accuracy is None:
+        return message
+    return (
+        f"{message}. It recognises {accuracy:.1f} % of the classes so far instead of "
+        f"{full_accuracy:.1f} %"
+    )

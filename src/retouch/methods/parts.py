@@ -1,0 +1,183 @@
+"""The four parts of a method: `Update`, `Replay`, `Regularizer` and `AfterTask`.
+
+Each part answers one question with a small class: typed settings and two or three functions. The
+classes here are the contracts, and give each question the answer "nothing".
+"""
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict
+from torch import Tensor, nn
+
+from retouch.clip import Clip
+from retouch.clip.losses import Features
+from retouch.data.image_store import Indices
+from retouch.data.pairs import Pairs
+from retouch.data.replay import ReplayBuffer
+from retouch.methods.settings import Settings
+from retouch.methods.task_context import TaskContext
+from retouch.methods.task_update import TaskUpdate
+from retouch.sparse import Selection
+
+
+class Part(BaseModel):
+    """The answer to one of the four questions. Unknown settings are refused.
+
+    A part may keep state from task to task in private attributes: each run works on a copy of the
+    method. State that `start` and `begin` do not rebuild goes through `state` and `restore`, so
+    that an interrupted run can be resumed.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    copies: ClassVar[int] = 0
+    """Extra copies of the model's weights that it holds during training."""
+    needs_reference: ClassVar[bool] = False
+    """Whether it needs images with captions that show what the model knew before."""
+    needs_control: ClassVar[bool] = False
+    """Whether it evaluates the control set during training."""
+
+    def start(self, clip: Clip, settings: Settings, reference: Pairs | None) -> None:
+        """Called once, with the pre-trained model, before the first task.
+
+        Args:
+            clip: The model.
+            settings: The training settings.
+            reference: Images with captions, if the method needs them.
+        """
+
+    def state(self) -> dict[str, Tensor]:
+        """What a checkpoint must store for this part."""
+        return {}
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Load what `state` returned.
+
+        Args:
+            state: Tensors by name.
+        """
+
+
+class Update(Part):
+    """Which parameters are trained? None."""
+
+    shards: ClassVar[bool] = False
+    """Whether it can train while the frozen weights are sharded (`distributed.fsdp`)."""
+
+    def shardable_parameters(self, clip: Clip) -> dict[str, nn.Parameter]:
+        """The frozen parameters that are then sharded, by name.
+
+        Args:
+            clip: The model.
+        """
+        return {}
+
+    def begin(self, context: TaskContext) -> TaskUpdate:
+        """Before a task: choose the trainable entries and their optimizer.
+
+        Args:
+            context: The task, its model and its data.
+        """
+        return TaskUpdate(context.clip.model, Selection())
+
+
+class Replay(Part):
+    """Which images of earlier tasks join a batch? None."""
+
+    def buffer(self, images: int, seed: int) -> ReplayBuffer:
+        """An empty buffer.
+
+        Args:
+            images: How many training images the stream has.
+            seed: The seed of the run.
+        """
+        return ReplayBuffer(0)
+
+    def is_active(self, epoch: int) -> bool:
+        """Whether images are replayed in an epoch.
+
+        Args:
+            epoch: The epoch of the task, from 0.
+        """
+        return False
+
+    def draw(self, context: TaskContext, buffer: ReplayBuffer, step: int, new: int) -> Indices:
+        """Draw the images to replay in a step.
+
+        Args:
+            context: The task, its model and its data.
+            buffer: The images to draw from.
+            step: The step of the task, from 0.
+            new: How many new images the batch has.
+        """
+        return np.empty(0, np.int64)
+
+
+class Regularizer(Part):
+    """What preserves earlier knowledge during a step? Nothing."""
+
+    def begin(self, context: TaskContext) -> None:
+        """Called before each task.
+
+        Args:
+            context: The task, its model and its data.
+        """
+
+    def end(self, context: TaskContext) -> None:
+        """Called after each task.
+
+        Args:
+            context: The task, its model and its data.
+        """
+
+    def loss(self, features: Features) -> Tensor | None:
+        """The term to add to the loss of a batch, or None.
+
+        Args:
+            features: The features of the whole batch.
+        """
+        return None
+
+    def extra_passes(self, settings: Settings) -> float:
+        """Forward passes that `loss` adds per image of a batch; a backward pass counts as two.
+
+        Args:
+            settings: The training settings.
+        """
+        return 0.0
+
+
+class AfterTask(Part):
+    """What happens when a task ends? Nothing."""
+
+    def begin(self, context: TaskContext, update: TaskUpdate) -> None:
+        """Called before each task; may change the selected entries.
+
+        Args:
+            context: The task, its model and its data.
+            update: What is trained in this task.
+        """
+
+    def after_step(self, context: TaskContext, update: TaskUpdate, step: int) -> None:
+        """Called after each optimizer step.
+
+        Args:
+            context: The task, its model and its data.
+            update: What is trained in this task.
+            step: The step of the task, from 0.
+        """
+
+    def end(self, context: TaskContext, update: TaskUpdate) -> None:
+        """Called after each task; may change the selected entries.
+
+        Args:
+            context: The task, its model and its data.
+            update: What is trained in this task.
+        """
+
+    @property
+    def fraction_kept(self) -> float:
+        """The fraction of the last task's change that was kept: 1, unless it was scaled back."""
+        return 1.0

@@ -1,0 +1,130 @@
+"""Cells in processes of this machine: the same numbers, even if a process is killed."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from layouts import make_folder
+from letters_bench import TWO_METHODS, letters_bench, numbers
+
+from retouch.bench.events import Event, Note, Progress
+from retouch.bench.process_engine import LOG, ProcessEngine, gpus_for
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    classes = {"red": 9, "green": 9, "dark blue": 9, "bright blue": 9}
+    return make_folder(tmp_path_factory.mktemp("my photos"), classes)
+
+
+@pytest.fixture(scope="module")
+def serial(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
+    """The numbers of one cell after another."""
+    return numbers(letters_bench(tmp_path_factory.mktemp("serial"), photos).run())
+
+
+def trains(event: Event) -> bool:
+    """Whether the cell of ER trains its first task."""
+    return (
+        isinstance(event, Progress)
+        and event.cell.startswith("ER,")
+        and event.status.startswith("task 1/2")
+    )
+
+
+def recorder(events: list[Event], react: Callable[[Progress], None]) -> Callable[[Event], None]:
+    """A listener that records events, and reacts once when ER trains."""
+
+    def listener(event: Event) -> None:
+        first = trains(event) and not any(map(trains, events))
+        events.append(event)
+        if first:
+            react(event)
+
+    return listener
+
+
+@pytest.mark.slow
+def test_two_processes_one_of_which_is_killed(
+    photos: Path, serial: dict[str, object], tmp_path: Path
+):
+    """One of them decodes the images, while the other waits for that."""
+    bench = letters_bench(tmp_path, photos, cache=tmp_path / "cache")
+    engine, events = ProcessEngine(2, "cpu"), list[Event]()
+    engine.shares_disks = False
+    listener = recorder(events, lambda progress: os.kill(progress.pid, signal.SIGKILL))
+    assert numbers(bench.run(engine, listener)) == serial
+    (note,) = [event for event in events if isinstance(event, Note)]
+    assert "its process was killed (SIGKILL" in note.text
+    pids = {event.pid for event in events if isinstance(event, Progress)}
+    assert len(pids) == 3
+    assert os.getpid() not in pids
+    logs = [(cell.folder(tmp_path) / LOG).read_text() for cell in bench.cells]
+    assert "".join(logs).count("Decoding") == 1
+
+
+@pytest.mark.slow
+def test_ctrl_c_saves_a_checkpoint(photos: Path, serial: dict[str, object], tmp_path: Path):
+    def interrupt(progress: Progress) -> None:
+        raise KeyboardInterrupt
+
+    events: list[Event] = []
+    bench = letters_bench(tmp_path, photos, TWO_METHODS.only(["er"]))
+    with pytest.raises(KeyboardInterrupt):
+        bench.run(ProcessEngine(2, "cpu"), recorder(events, interrupt))
+    assert events[-1] == Note("stopping; saving the running cell. Ctrl-C again stops at once")
+    assert (bench.cells[0].run(tmp_path) / "checkpoint.safetensors").exists()
+    assert numbers(bench.run()) == {"ER": serial["ER"]}
+
+
+KILLED = """
+import sys
+from pathlib import Path
+from letters_bench import TWO_METHODS, letters_bench
+from retouch.bench.process_engine import ProcessEngine
+
+if __name__ == "__main__":
+    out, photos = map(Path, sys.argv[1:])
+    letters_bench(out, photos, TWO_METHODS.only(["er"])).run(ProcessEngine(2, "cpu"))
+"""
+
+
+@pytest.mark.slow
+def test_a_bench_that_is_killed_is_resumed(photos: Path, serial: dict[str, object], tmp_path: Path):
+    """By another engine too; the workers of the killed one end with it."""
+    script = tmp_path / "killed.py"
+    script.write_text(KILLED)
+    bench = letters_bench(tmp_path / "a", photos, TWO_METHODS.only(["er"]))
+    path = os.pathsep.join(sys.path)
+    command = [sys.executable, str(script), str(bench.out), str(photos)]
+    process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": path})
+    (cell,) = bench.cells
+    steps = cell.run(bench.out) / "metrics.jsonl"
+    while not steps.exists():
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    time.sleep(0.3)  # for its worker to notice
+    before = steps.read_text()
+    time.sleep(0.5)
+    assert steps.read_text() == before
+    assert bench.cell_runner.finished(cell) is None
+    assert numbers(bench.run()) == {"ER": serial["ER"]}
+    assert numbers(replace(bench, out=tmp_path / "b").run()) == {"ER": serial["ER"]}
+
+
+def test_gpus_are_divided_among_processes(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert gpus_for("auto") == gpus_for("cuda") == ["0", "1", "2"]
+    assert gpus_for("cuda:1") == gpus_for("cpu") == []
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,5")
+    assert gpus_for("auto") == ["2", "5"]

@@ -1,0 +1,111 @@
+"""Running a suite cell by cell: resumed, never twice, and not stopped by a cell that fails."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from bench_for_tests import SMALL, tiny_bench, tiny_data
+
+from retouch.bench import SUITES, Bench, Done, Failed, Incomplete, Suite, load_suite
+from retouch.bench.cells import Options
+from retouch.bench.datasets import BenchData
+from retouch.bench.events import Event
+from retouch.bench.table import tabulate
+from retouch.errors import UserError
+
+
+def distinct_rows() -> list[dict[str, object]]:
+    """Every method with every kind of change that a suite makes of it, once."""
+    rows = {}
+    for name in SUITES:
+        for row in load_suite(name).rows if name != "efficiency" else ():
+            kinds = {k: v if isinstance(v, str) else None for k, v in row.change.items()}
+            key = json.dumps([row.method, kinds, list(row.settings)])
+            rows.setdefault(key, row.model_copy(update={"name": f"{name} {row.name}", "paper": {}}))
+    return list(rows.values())
+
+
+def test_every_row_of_every_suite_runs(tmp_path: Path):
+    suite = Suite(title="all", name="all", rows=distinct_rows())
+    assert {row.method for row in suite.rows} >= {"spu", "zscl", "l2p", "mask", "lora-ewc+er"}
+    bench = Bench(suite, tiny_data(), "builtin", tmp_path, replace(SMALL, lr=()))
+    table = tabulate(suite, bench.run())
+    for row in table.rows.values():
+        assert row["builtin", "Acc."].mean is not None
+        assert row["builtin", "C."].mean is not None
+    assert len(table.rows) == len(suite.rows)
+
+
+def test_finished_cells_are_not_run_twice(tmp_path: Path):
+    ran: list[str] = []
+
+    def listener(event: Event) -> None:
+        if isinstance(event, Done) and not event.earlier:
+            ran.append(event.cell.row)
+
+    bench = tiny_bench("demo", tmp_path, ["er", "spu"])
+    first = bench.run(listener=listener)
+    assert ran == ["er", "spu"]
+    again = bench.run(listener=listener)
+    assert ran == ["er", "spu"]
+    assert [d.results.metrics() for d in first] == [d.results.metrics() for d in again]
+    shutil.rmtree(first[0].cell.folder(tmp_path))
+    bench.run(listener=listener)
+    assert ran == ["er", "spu", "er"]
+    with pytest.raises(UserError, match="a cell with other settings; choose another output"):
+        replace(bench, options=Options(tasks=2, epochs=2, replay=10)).run()
+
+
+def test_a_cell_that_fails_does_not_affect_the_others(tmp_path: Path):
+    rows = (
+        {"name": "too fast", "method": "flyp", "settings": {"lr": 1e30}},
+        {"name": "frozen", "method": "frozen"},
+    )
+    suite = Suite(title="t", rows=rows)
+    events: list[Event] = []
+    bench = Bench(suite, tiny_data(), "builtin", tmp_path, replace(SMALL, lr=()))
+    with pytest.raises(Incomplete, match="1 of 2 cells failed") as caught:
+        bench.run(listener=events.append)
+    assert [d.cell.row for d in caught.value.done] == ["frozen"]
+    assert [f.cell.row for f in caught.value.failed] == ["too fast"]
+    assert "too fast, builtin, seed 0: task 1 left" in str(caught.value)
+    assert "the same command tries these again" in str(caught.value)
+    assert [type(e) for e in events if isinstance(e, Done | Failed)] == [Failed, Done]
+
+
+def test_a_bug_leaves_its_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    bench = tiny_bench("demo", tmp_path, ["frozen"])
+    monkeypatch.setattr(BenchData, "control", lambda self, name: 1 / 0)
+    with pytest.raises(Incomplete, match="ZeroDivisionError: division by zero"):
+        bench.run()
+    (file,) = tmp_path.glob("cells/*/*/*/error.txt")
+    assert "line" in file.read_text()
+
+
+def test_two_benches_in_one_folder(tmp_path: Path):
+    bench = tiny_bench("demo", tmp_path, ["frozen"])
+
+    def listener(event: Event) -> None:
+        with pytest.raises(UserError, match="in use by another `retouch bench`"):
+            bench.run()
+
+    bench.run(listener=listener)
+
+
+def test_a_finished_cell_holds_what_was_run_and_what_it_took(tmp_path: Path):
+    bench = tiny_bench("demo", tmp_path, ["spu"])
+    (done,) = bench.run()
+    folder = done.cell.folder(tmp_path)
+    description = json.loads((folder / "cell.json").read_text())
+    assert description["method"] == "spu"
+    assert description["settings"]["epochs"] == 1
+    record = json.loads((folder / "done.json").read_text())
+    assert record["seconds"] > 0
+    assert record["extra"] == {"reference_data": False, "copies_of_weights": 0}
+    for name in ("config.yaml", "results.json", "metrics.jsonl"):
+        assert (folder / "run" / name).exists()
+    assert not (folder / "run" / "deltas").exists()
+    with pytest.raises(UserError, match="was finished without keep_deltas"):
+        replace(bench, keep_deltas=True).run()

@@ -1,0 +1,38 @@
+"""Small benches, for the tests of bench: a tiny model on tiny images."""
+
+from pathlib import Path
+
+import torch
+import transformers
+from recipes_for_tests import reference
+from tiny import images, tiny_config, tiny_tokenizer
+
+from retouch.bench import Bench, load_suite
+from retouch.bench.cells import Options
+from retouch.bench.datasets import BenchData
+from retouch.clip.hf import HuggingFaceClip
+from retouch.clip.preprocess import Preprocess
+
+SMALL = Options(tasks=2, epochs=1, replay=10, lr=(1e-3,))
+PAPER = ("aircraft", "birdsnap", "cars", "cifar100", "cub", "gtsrb")
+
+
+def tiny_model() -> HuggingFaceClip:
+    torch.manual_seed(0)
+    config = tiny_config(context=16)
+    config.vision_config.num_hidden_layers = 5  # DualPrompt needs as many
+    model = transformers.CLIPModel(config)
+    return HuggingFaceClip(model, tiny_tokenizer(), Preprocess(size=(16, 16)), "tiny")
+
+
+def tiny_data() -> BenchData:
+    """What `builtin` stands for, in seconds: the tests are about running, not about learning."""
+    data = BenchData(tiny_model, reference="builtin", small=True)
+    data._splits["builtin"] = images("train", 4, 6), images("test", 4, 2)
+    data._controls["builtin"] = images("control", 4, 2)
+    data.pairs = reference()
+    return data
+
+
+def tiny_bench(name: str, out: Path, methods: list[str] | None = None) -> Bench:
+    return Bench(load_suite(name).only(methods), tiny_data(), "builtin", out, SMALL)

@@ -1,0 +1,148 @@
+"""Merging weights after a task: interpolation and the largest change."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from recipes_for_tests import LossRecorder, learn, quick
+from runs import Stop, content
+from tiny import images, tiny_clip
+from torch import Tensor
+
+import retouch
+from retouch.clip.visual_prompts import prompts_of
+from retouch.data import Stream
+from retouch.methods import BalancedReplay, Method, Settings
+from retouch.methods.bounded_drop import BoundedDrop
+from retouch.methods.full_finetune import FullFinetune
+from retouch.methods.merging import Interpolate, MagMax
+from retouch.methods.selective import SelectiveUpdate
+from retouch.methods.zscl import WeightEnsemble
+from retouch.sparse import Delta, fingerprint
+from retouch.train import Callback
+
+QUICK = Settings(epochs=2, batch=8, lr=5e-3, weight_decay=0.1)
+
+
+Weights = dict[str, Tensor]
+
+
+def weights(clip: Any) -> Weights:
+    return {name: p.detach().clone() for name, p in clip.model.named_parameters()}
+
+
+class Keep(Callback):
+    """The weights that are judged, before the first task and after each."""
+
+    def __init__(self) -> None:
+        self.clip = tiny_clip()
+        self.judged_at: list[Weights] = []
+
+    def on_evaluate(self, results: Any) -> None:
+        self.judged_at.append(weights(self.clip))
+
+
+def teach(method: Method, out: Path | None = None, **options: Any) -> list[Weights]:
+    keep = Keep()
+    stream = Stream.split(images("train", 6, 12), images("test", 6, 4), tasks=3, order=0)
+    options = {"settings": QUICK, "control": images("control", 4, 3), "callback": keep, **options}
+    retouch.teach(keep.clip, stream, method, out=out, **options)
+    return keep.judged_at or [weights(keep.clip)]
+
+
+def method(after_task: Any = None, sparse: bool = False) -> Method:
+    parts = {
+        "update": SelectiveUpdate() if sparse else FullFinetune(),
+        "replay": BalancedReplay(size=12),
+    }
+    return Method(name="mine", **parts, **({"after_task": after_task} if after_task else {}))
+
+
+def close(found: Weights, expected: Weights) -> None:
+    for name in expected:
+        torch.testing.assert_close(found[name], expected[name], rtol=0, atol=1e-7)
+
+
+def test_interpolation_goes_half_way_back_and_trains_on_as_if_it_had_not():
+    plain, mixed = teach(method()), teach(method(Interpolate()))
+    base = plain[0]
+    for free, half in zip(plain[1:], mixed[1:], strict=True):
+        close(half, {n: (base[n] + free[n]) / 2 for n in base})
+    whole = teach(method(Interpolate(alpha=1.0)))
+    assert all(torch.equal(whole[3][n], plain[3][n]) for n in base)
+    none = teach(method(Interpolate(alpha=0.0)))
+    assert all(torch.equal(none[3][n], base[n]) for n in base)
+
+
+def test_of_each_weights_changes_the_largest_counts():
+    plain, mixed = teach(method()), teach(method(MagMax(scale=0.5)))
+    base = plain[0]
+    for done in (1, 2, 3):
+        expected = {}
+        for name, old in base.items():
+            changes = torch.stack([after[name] - old for after in plain[1 : done + 1]])
+            largest = changes.abs().argmax(dim=0, keepdim=True)
+            expected[name] = old + 0.5 * changes.gather(0, largest)[0]
+        close(mixed[done], expected)
+    name = "vision_model.encoder.layers.0.mlp.fc1.weight"
+    last = base[name] + 0.5 * (plain[3][name] - base[name])
+    assert not torch.allclose(mixed[3][name], last), "it is not only the last change"
+
+
+@pytest.mark.parametrize("after_task", [Interpolate(), MagMax()])
+def test_with_selected_weights_only_those_are_mixed(after_task: Any, tmp_path: Path):
+    found = teach(method(after_task, sparse=True), tmp_path)
+    fresh = tiny_clip()
+    for done in (1, 2, 3):
+        delta = Delta.load(tmp_path / "deltas" / f"task-{done:02}.safetensors")
+        for name, new in found[done].items():
+            moved = (new != found[done - 1][name]).flatten().nonzero().squeeze(1)
+            allowed = delta.changes[name].index.index if name in delta.changes else moved[:0]
+            assert set(moved.tolist()) <= set(allowed.tolist())
+        delta.apply(fresh.model)
+    assert all(torch.equal(p, found[3][n]) for n, p in weights(fresh).items())
+
+
+@pytest.mark.parametrize(
+    ("after_task", "sparse"),
+    [(Interpolate(), True), (MagMax(), True), (BoundedDrop(max_drop=30), False)],
+)
+def test_a_run_that_stopped_goes_on_to_the_same_bits(tmp_path: Path, after_task: Any, sparse: bool):
+    """In combinations that no recipe has; `test_recipes` interrupts every recipe."""
+    mine = method(after_task, sparse)
+    teach(mine, tmp_path / "whole")
+    for after in (8, 5):  # in the second task, then in the third
+        stop = Stop(after, ZeroDivisionError())
+        with pytest.raises(ZeroDivisionError):
+            teach(mine, tmp_path / "cut", callback=stop, checkpoint_seconds=0)
+    teach(mine, tmp_path / "cut")
+    assert content(tmp_path / "cut") == content(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("after_task", [Interpolate(), MagMax()])
+def test_the_loss_goes_down(after_task: Any):
+    recorder = LossRecorder()
+    teach(method(after_task), callback=recorder, settings=QUICK.model_copy(update={"epochs": 4}))
+    assert sum(recorder.losses[9:12]) < sum(recorder.losses[:3])
+
+
+@pytest.mark.parametrize("after_task", [Interpolate(alpha=0.25), MagMax(), WeightEnsemble(every=2)])
+def test_whole_numbers_are_not_mixed(after_task: Any):
+    """A quarter of the way from no task learned to one is still one, with its prompts in use."""
+    stream = Stream.split(images("train", 4, 6), images("test", 4, 2), tasks=2)
+    mixed = quick("l2p").model_copy(update={"after_task": after_task})
+    learn(clip := tiny_clip(), stream, mixed, settings=QUICK)
+    prompts = prompts_of(clip.model)
+    assert prompts is not None
+    assert int(prompts.learned) == 2
+
+
+def test_parts_do_not_share_what_they_remember(stream: Stream):
+    """One recipe, two runs: the second starts from its own model."""
+    mine, prints = method(Interpolate()), []
+    for seed in (0, 1, 0):
+        clip = tiny_clip(seed)
+        retouch.teach(clip, stream, mine, settings=QUICK)
+        prints.append(fingerprint(clip.model))
+    assert prints[0] == prints[2] != prints[1]

@@ -1,0 +1,143 @@
+"""Methods of one's own under a name: registered in Python, or offered by an installed package."""
+
+import logging
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from recipes_for_tests import QUICK
+from tiny import images, tiny_clip, tiny_folder
+
+import retouch
+from retouch.bench import Bench, Suite
+from retouch.bench.cells import Options
+from retouch.bench.datasets import BenchData
+from retouch.cli.options import complete_method
+from retouch.data import Images, Stream
+from retouch.errors import UserError
+from retouch.methods import RECIPES, Method, available_methods, recipe, registry
+from retouch.methods.full_finetune import FullFinetune
+
+MINE = Method(name="mine", summary="only the projection", update=FullFinetune(where="*projection*"))
+PACKAGE = """
+from retouch.methods import Method
+from retouch.methods.full_finetune import FullFinetune
+
+packaged = Method(name="packaged", update=FullFinetune(where="*projection*"))
+other_name = packaged
+not_a_method = 3
+spu = Method(name="spu", update=FullFinetune())
+"""
+Install = Callable[..., None]
+
+
+@pytest.fixture(autouse=True)
+def _clean_registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(registry, "_registered", {})
+    registry._installed.cache_clear()
+    yield
+    registry._installed.cache_clear()
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
+    """Installs a package with these entry points, as pip would."""
+    site = tmp_path / "site-packages"
+    site.mkdir()
+    monkeypatch.syspath_prepend(str(site))
+
+    def install(package: str = "acme_methods", **entry_points: str) -> None:
+        (site / f"{package}.py").write_text(PACKAGE)
+        info = site / f"{package}-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
+        lines = [f"{name} = {value}" for name, value in entry_points.items()]
+        (info / "entry_points.txt").write_text("\n".join(["[retouch.methods]", *lines, ""]))
+        monkeypatch.delitem(sys.modules, package, raising=False)
+
+    return install
+
+
+def two_classes() -> tuple[Images, Images]:
+    return images("train", 2, 6), images("test", 2, 2)
+
+
+def tiny_stream() -> Stream:
+    return Stream.split(images("train", 4, 6), images("test", 4, 2), tasks=2)
+
+
+def test_a_registered_method_is_known_by_its_name(tmp_path: Path):
+    assert retouch.register(MINE) is MINE
+    assert recipe("mine", {"update.where": "logit_scale"}).update.where == "logit_scale"
+    assert "mine" in available_methods()
+    assert complete_method("mi") == ["mine"], "for the shell's completion"
+    model = tiny_folder(tmp_path / "model")
+    run = retouch.load(str(model))
+    retouch.teach(run, tiny_stream(), "mine", settings=QUICK, out=tmp_path / "run")
+    new = [replace(part, classes=["pale red", "pale blue"]) for part in two_classes()]
+    results = retouch.continue_run(tmp_path / "run", *new, out=tmp_path / "more")
+    assert results.method == "mine"
+    assert results.done == 3
+
+
+def test_a_bench_accepts_it(tmp_path: Path):
+    retouch.register(MINE)
+    suite = Suite(title="Mine", name="mine", rows=({"name": "mine", "method": "mine"},))
+    data = BenchData(lambda: retouch.load("builtin"), small=True)
+    options = Options(tasks=2, epochs=1, batch=64)
+    (done,) = Bench(suite, data, "builtin", tmp_path, options).run()
+    assert done.results.method == "mine"
+
+
+def test_a_name_that_is_taken_is_refused():
+    retouch.register(MINE)
+    changed = MINE.model_copy(update={"summary": "another"})
+    with pytest.raises(UserError, match=r"'mine' is registered already; .*replace=True"):
+        retouch.register(changed)
+    assert retouch.register(changed, replace=True) is changed
+    assert recipe("mine").summary == "another"
+    with pytest.raises(UserError, match="'spu' is the name of a built-in method"):
+        retouch.register(MINE.model_copy(update={"name": "spu"}), replace=True)
+    with pytest.raises(UserError, match=r"register takes a retouch\.methods\.Method, not 'mine'"):
+        retouch.register("mine")
+
+
+def test_an_installed_package_offers_methods(install: Install):
+    install(packaged="acme_methods:packaged")
+    assert list(available_methods()) == [*RECIPES, "packaged"]
+    results = retouch.teach(tiny_clip(), tiny_stream(), "packaged", settings=QUICK)
+    assert results.method == "packaged"
+    with pytest.raises(UserError, match="'packaged' is registered already"):
+        retouch.register(Method(name="packaged"))
+
+
+def test_an_entry_point_that_fails_is_named_and_does_not_affect_the_others(
+    install: Install, caplog: pytest.LogCaptureFixture
+):
+    install(
+        "broken_methods",
+        missing="broken_methods:missing",
+        no_module="broken_methods.gone:method",
+        not_a_method="broken_methods:not_a_method",
+        other="broken_methods:other_name",
+        spu="broken_methods:spu",
+    )
+    install("acme_methods", packaged="acme_methods:packaged")
+    with caplog.at_level(logging.WARNING, "retouch"):
+        assert recipe("packaged").name == "packaged"
+        assert recipe("spu") == RECIPES["spu"]
+        assert set(available_methods()) == {*RECIPES, "packaged"}
+    assert len(caplog.messages) == 5, "each once"
+    for name, problem in {
+        "missing": r"of the package broken_methods cannot be loaded \(AttributeError: .*missing",
+        "no_module": r"cannot be loaded \(ModuleNotFoundError: .*broken_methods",
+        "not_a_method": r"broken_methods:not_a_method is not a retouch\.methods\.Method",
+        "other": "it calls itself 'packaged'",
+    }.items():
+        with pytest.raises(UserError, match=problem):
+            recipe(name)
+    assert "the method 'spu' of the package broken_methods is ignored" in caplog.text
+    with pytest.raises(UserError, match=r"no method 'nothing'; there are frozen, .*packaged"):
+        recipe("nothing")

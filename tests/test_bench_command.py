@@ -1,0 +1,40 @@
+"""`retouch bench` as a user meets it."""
+
+from pathlib import Path
+
+from commands import run
+
+
+def test_the_command(tmp_path: Path):
+    words = ("bench", "demo", "--model", "builtin", "--methods", "frozen,spu", "--quick")
+    words += ("--tasks", 2, "--batch", 64)
+    done = run(*words, "--out", tmp_path / "b")
+    assert "spu, builtin, seed 0: task 2/2 new classes" in done.stdout
+    assert "spu, builtin, seed 0: " in done.stdout
+    for ending in ("md", "csv", "tex", "json"):
+        assert (tmp_path / "b" / f"table.{ending}").exists()
+    again = run(*words, "--out", tmp_path / "b")
+    assert "(finished before)" in again.stdout
+    quiet = run(*words, "--out", tmp_path / "b", "-q").stdout
+    assert quiet.startswith("The demo's methods")
+    restarted = run(*words, "--out", tmp_path / "b", "--no-resume", code=1)
+    assert "holds cells already" in restarted.stderr
+    plan = run(*words, "--dry-run", "--out", tmp_path / "c")
+    assert "2 cells, one after the other roughly" in plan.stdout
+    assert not (tmp_path / "c").exists()
+    out = ("--out", tmp_path / "d")
+    missing = run("bench", "table1", "--model", "builtin", "--datasets", "cub", *out, code=1)
+    assert "CUB-200-2011 was not found" in " ".join(missing.stderr.split())
+    assert "cells failed" not in missing.stderr
+
+
+def test_cells_that_fail_end_the_command_with_1_and_the_table_of_the_others(tmp_path: Path):
+    suite = tmp_path / "mine.yaml"
+    suite.write_text(
+        "title: mine\nrows:\n- {name: still, method: frozen}\n"
+        "- {name: too fast, method: flyp, settings: {lr: 1.0e+30}}\n"
+    )
+    words = ("--model", "builtin", "--quick", "--tasks", 2, "--batch", 64, "--out", tmp_path / "b")
+    done = run("bench", suite, *words, code=1)
+    assert "still" in (tmp_path / "b" / "table.md").read_text()
+    assert "1 of 2 cells failed:\n  too fast, builtin, seed 0: the loss became" in done.stderr

@@ -1,0 +1,59 @@
+"""The estimate of what a run takes."""
+
+import pytest
+from recipes_for_tests import QUICK, quick
+from tiny import images, tiny_clip
+
+from retouch.data import Stream
+from retouch.methods import Settings, recipe
+from retouch.sparse import fingerprint
+from retouch.train.cost import Measurement, delta_bytes, estimate, measure, work
+
+
+def test_the_work_of_a_run_is_counted(stream: Stream):
+    """Three tasks of two classes with 24 images each, in batches of 8: replay doubles the last."""
+    settings = Settings(epochs=2, batch=8)
+    amount = work(stream, recipe("er"), settings, control=stream.test)
+    assert amount.trained == 24 * 2 + 2 * (24 * 2 * 2)
+    assert amount.trained_prompts == 3 * 2 * (2 + (2 + 2) + (2 + 4))
+    assert (amount.evaluated, amount.evaluated_prompts, amount.evaluations) == (48, 12, 4)
+    more = work(stream, recipe("er"), settings, control=stream.test, per_class=True)
+    assert more.evaluations == 6
+
+
+def test_what_a_method_trains_is_measured_on_a_copy(stream: Stream):
+    clip = tiny_clip()
+    before = fingerprint(clip.model)
+    steps = {n: measure(clip, stream, quick(n), QUICK, images=4) for n in ("frozen", "flyp", "spu")}
+    first = sum(p.numel() for n, p in clip.model.named_parameters() if n.endswith("fc1.weight"))
+    assert steps["frozen"].passes == 0
+    assert steps["frozen"].num_trainable == 0
+    assert steps["flyp"].num_trainable == clip.size
+    assert delta_bytes(steps["spu"].selection) == pytest.approx(5.2 * first / 10, rel=0.05)
+    assert steps["flyp"].passes > 1
+    assert fingerprint(clip.model) == before
+    assert not any(p.grad is not None for p in clip.model.parameters())
+
+
+def test_the_time_of_a_run_grows_with_its_work(stream: Stream):
+    step = Measurement(image=1.0, prompt=0.0, passes=3.0, selection={}, num_trainable=1)
+    seconds = {}
+    for name in ("flyp", "er", "er+lwf", "zscl"):
+        method = quick(name)
+        amount = work(stream, method, QUICK, control=None)
+        seconds[name] = step.seconds(amount, method.regularizer.extra_passes(QUICK))
+    assert seconds["flyp"] < seconds["er"] < seconds["er+lwf"]
+    assert seconds["flyp"] < seconds["zscl"]
+    frozen = Measurement(image=1.0, prompt=0.0, passes=0.0, selection={}, num_trainable=0)
+    amount = work(stream, quick("frozen"), QUICK, control=None)
+    assert frozen.seconds(amount) == amount.evaluated * amount.evaluations
+
+
+def test_an_estimate(stream: Stream):
+    clip, control = tiny_clip(), images("control", 4, 3)
+    about = estimate(clip, stream, quick("spu"), QUICK, control=control)
+    assert about.seconds > 0
+    assert about.memory > 4 * clip.size
+    assert about.disk > 3 * delta_bytes(about.selection)
+    bare = estimate(clip, stream, quick("spu"), QUICK, control=control, stores=False)
+    assert bare.disk == int(3 * delta_bytes(bare.selection))
