@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from layouts import make_folder
 from letters_bench import letters_bench, numbers
+from multiprocess import run_ranks
 
 from retouch.bench import Engine, Failed, Incomplete, Suite, engine
 from retouch.bench.cell import Cell
@@ -107,7 +108,7 @@ def test_several_ranks_train_each_cell_together(photos: Path, tmp_path: Path):
     """Rank 0 has the results, and nothing is run again."""
     serial = run_bench(tmp_path / "serial", photos)
     out = tmp_path / "ranks"
-    ranks = together(2, run_bench, out, photos)
+    ranks = run_ranks(2, run_bench, out, photos)
     assert ranks[1] == {}
     assert ranks[0].keys() == serial.keys()
     assert ranks[0]["still"] == serial["still"]
@@ -115,6 +116,6 @@ def test_several_ranks_train_each_cell_together(photos: Path, tmp_path: Path):
     assert [len(row) for row in ranks[0]["ER"][0]] == [len(row) for row in serial["ER"][0]]
     records = list(out.rglob("done.json"))
     before = [file.stat().st_mtime_ns for file in records]
-    assert together(2, run_bench, out, photos)[0] == ranks[0]
+    assert run_ranks(2, run_bench, out, photos)[0] == ranks[0]
     assert [file.stat().st_mtime_ns for file in records] == before
     assert run_bench(out, photos) == ranks[0]
