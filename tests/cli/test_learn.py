@@ -78,14 +78,14 @@ def test_a_month_later(march: Path, model: Path, data: Path, tmp_path: Path):
     may = ["learn", data / "photos", "--from", moved, "--out", tmp_path / "may", *FAST]
     said = run(*may).stdout
     assert "as it knows" not in said
-    assert "In this step it " in said
+    assert "In this run it " in said
     assert "The 4 classes learned before: " in said
     third = Results.read(tmp_path / "may")
     assert (third.done, third.learned_before) == (3, 2), "a step begins at the last --from"
     assert third.command.startswith(f"retouch learn {data / 'photos'} --from ")
     assert third.data["train"].name == str(data / "photos")
     page = (tmp_path / "may" / "report.html").read_text()
-    for shown in ("In this step it ", "While it learned", "Confusion matrix", "--from"):
+    for shown in ("In this run it ", "While it learned", "Confusion matrix", "--from"):
         assert shown in page
 
 

@@ -7,8 +7,9 @@ from statistics import mean
 from matplotlib.figure import Figure
 
 from retouch.bench.engines import Done
-from retouch.report.axes import framed_axes, mark
-from retouch.report.theme import MUTED, WIDTH, line_styles, styled
+from retouch.plotting.axes import framed_axes, marker_style
+from retouch.plotting.theme import MUTED, PANEL_WIDTH, plot_style
+from retouch.report.run_series import line_styles
 
 
 @dataclass(frozen=True)
@@ -70,15 +71,17 @@ def draw(done: Sequence[Done]) -> Figure:
     measured = loss_metric(done) == "control_drop"
     of_what = "of what it could do before" if measured else "of the new classes (no control set)"
     first = [next(d.results for d in done if d.cell.row.split("@")[0] == n) for n in names]
-    with styled():
-        figure = Figure(figsize=(1.5 * WIDTH, 4.4))
+    with plot_style():
+        figure = Figure(figsize=(1.5 * PANEL_WIDTH, 4.4))
         axes = framed_axes(figure, "↑ recognised of the new classes, %")
         axes.set_position((0.09, 0.14, 0.88, 0.76))
         axes.set_xlabel(f"← points it forgot {of_what}", loc="left", labelpad=7)
         for name, look in zip(names, line_styles(first), strict=True):
             own = [p for p in every if p.name == name]
             where = [p.lost for p in own], [p.learned for p in own]
-            axes.plot(*where, **mark(look, 7), linestyle=look.line, linewidth=1.2, label=name)
+            axes.plot(
+                *where, **marker_style(look, 7), linestyle=look.linestyle, linewidth=1.2, label=name
+            )
             axes.annotate(
                 f"{own[-1].lr:g}",
                 (own[-1].lost, own[-1].learned),
