@@ -20,16 +20,17 @@ import numpy as np
 import torch
 from real_tower import NAME, load, print_line
 
-from retouch.analysis.cam import SHARE, Cam, cam
-from retouch.analysis.neurons import Neurons
-from retouch.analysis.objects import Box, read_annotations
-from retouch.analysis.pointing import pointing_game
-from retouch.analysis.token_regions import seen
+from retouch.analysis.annotations import Box, read_annotations
+from retouch.analysis.cam.figure import ImageCams
+from retouch.analysis.cam.gscorecam import DEFAULT_SHARE, Cam, gscorecam
+from retouch.analysis.cam.neurons import NeuronChoice
+from retouch.analysis.cam.pointing_game import pointing_game
+from retouch.analysis.cam.text import write_cam
+from retouch.analysis.token_regions import box_in_input
 from retouch.clip import Clip
 from retouch.clip.preprocess import Uint8
 from retouch.clip.torchvision_compat import patch_torchvision
 from retouch.data import read_data
-from retouch.report.cam import Shown, write_cam
 
 AREA = (0.05, 0.3)
 """The share of an image that its boxes may fill: larger ones are hit by chance."""
@@ -42,7 +43,7 @@ def main() -> None:
     options.add_argument("--cub", type=int, default=6, help="number of CUB-200 images")
     options.add_argument("--random", action="store_true", help="also use random neurons")
     options.add_argument("--layer", type=int)
-    options.add_argument("--share", type=float, default=SHARE)
+    options.add_argument("--share", type=float, default=DEFAULT_SHARE)
     options.add_argument("--bf16", action="store_true")
     options.add_argument("--device", default="cpu")
     options.add_argument("--out", type=Path, default=Path("runs/cam"))
@@ -53,7 +54,7 @@ def main() -> None:
     objects = coco(clip, args.shared / "data" / "coco-val-200", args.coco)
     map_options = (args.layer, args.share)
     scores: dict[str, Any] = {}
-    shown: list[Shown] = []
+    shown: list[ImageCams] = []
     for neurons in ("gradient", "random") if args.random else ("gradient",):
         cams = [
             timed_cam(clip, image, text, neurons, *map_options) for _, image, text, _ in objects
@@ -63,22 +64,22 @@ def main() -> None:
             print_line(f"{neurons}: {scores[neurons]}")
         if neurons == "gradient":
             shown = [
-                Shown(name, image, {"where they look": heat_map})
+                ImageCams(name, image, {"where they look": heat_map})
                 for (name, image, _, _), heat_map in zip(objects, cams, strict=True)
             ]
     for name, image, text in birds(clip, args.shared / "data" / "cub200", args.cub):
         heat_map = timed_cam(clip, image, text, "gradient", *map_options)
-        shown.append(Shown(name, image, {"where they look": heat_map}))
+        shown.append(ImageCams(name, image, {"where they look": heat_map}))
     blocks = len(clip.blocks["image"])
     write_cam(args.out, shown, {"model": NAME, "blocks": blocks, "neurons": "gradient"})
     (args.out / "pointing.json").write_text(json.dumps(scores, indent=1) + "\n")
 
 
 def timed_cam(
-    clip: Clip, image: Uint8, text: str, neurons: Neurons, layer: int | None, share: float
+    clip: Clip, image: Uint8, text: str, neurons: NeuronChoice, layer: int | None, share: float
 ) -> Cam:
     start = time.perf_counter()
-    heat_map = cam(clip, torch.tensor(image), text, block=layer, neurons=neurons, share=share)
+    heat_map = gscorecam(clip, torch.tensor(image), text, block=layer, neurons=neurons, share=share)
     print_line(f"{text}: {time.perf_counter() - start:.1f} s, {neurons}")
     return heat_map
 
@@ -91,7 +92,7 @@ def coco(clip: Clip, folder: Path, count: int) -> list[tuple[str, Uint8, str, Se
     for index in np.random.default_rng(0).permutation(len(objects)).tolist():
         scene = objects.scenes[index]
         boxes_by_class = {
-            name: [seen(box, scene.size, clip.preprocess) for box in boxes]
+            name: [box_in_input(box, scene.size, clip.preprocess) for box in boxes]
             for name, boxes in scene.boxes.items()
         }
         sizes = {

@@ -16,7 +16,7 @@ from statistics import fmean
 import numpy as np
 
 import retouch
-from retouch.analysis.overlap import overlap
+from retouch.analysis.overlap.compute import compute_overlap
 from retouch.builtin import sign_images
 from retouch.clip.losses import pair_loss
 from retouch.data.image_store import Indices
@@ -57,7 +57,7 @@ def compare(contexts: Sequence[SubsetContext], update: SelectiveUpdate) -> None:
     count = len(selections)
     pairs = [(i, j) for i in range(count) for j in range(count) if i != j]
     print_line("tower  layer  same task  another task  chance")
-    for layer in overlap(selections).layers:
+    for layer in compute_overlap(selections).layers:
         values = {pair: layer.weights.overlap(*pair) or 0.0 for pair in pairs}
         same = fmean(v for (i, j), v in values.items() if i // 2 == j // 2)
         other = fmean(v for (i, j), v in values.items() if i // 2 != j // 2)

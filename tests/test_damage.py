@@ -21,8 +21,8 @@ from tiny import images, tiny_clip
 
 import retouch
 from retouch import checksummed
-from retouch.analysis.effects import Effect
-from retouch.analysis.trace_journal import PAIRS, SETTINGS, Journal
+from retouch.analysis.trace.effects import PairEffects
+from retouch.analysis.trace.journal import PAIRS, SETTINGS, Journal
 from retouch.bench.cell import Cell
 from retouch.clip.prompt_file import load_prompts
 from retouch.clip.visual_prompts import prompts_of
@@ -63,11 +63,11 @@ def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
     quick("l2p").start(prompted, QUICK)
     prompted.save(folder / "prompted")
     journal = Journal(folder / "trace", {"model": "tiny", "draws": 3})
-    journal.begin({"image": 0.5})
+    journal.start({"image": 0.5})
     about: dict[str, Any] = {"name": "cat", "tower": "image", "corrupted": 0.125, "noised": 3}
     rows: dict[str, Any] = {"tokens": 4, "layer": [0.1, 0.2], "attention": [0.1, 0.3], "mlp": [0.7]}
     for number in range(3):
-        journal.add([Effect(image=f"{number}.jpg", clean=0.25 + number, **about, **rows)])
+        journal.add([PairEffects(image=f"{number}.jpg", clean=0.25 + number, **about, **rows)])
     made = cell()
     made.begin(folder / "bench").mkdir()
     results.write(made.run(folder / "bench"))
@@ -117,7 +117,7 @@ def delta_of(file: Path) -> Any:
 
 def traced(folder: Path) -> Any:
     journal = Journal(folder, {"model": "tiny", "draws": 3})
-    return [journal.deviations, *journal._known.items()]
+    return [journal.embedding_std, *journal._known.items()]
 
 
 STATE: dict[str, tuple[str, Callable[[Path], Any]]] = {

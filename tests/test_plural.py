@@ -6,8 +6,8 @@ from tiny import tiny_clip
 from retouch.evaluate.results import Results, TaskInfo
 from retouch.methods import recipe
 from retouch.plural import count
-from retouch.report.facts import about
-from retouch.report.phrasing import learned_sentence
+from retouch.report.facts import subtitle
+from retouch.report.sentences import learned_sentence
 from retouch.train.defaults import choose_defaults
 
 
@@ -39,4 +39,4 @@ def test_one_of_each_is_singular():
         tasks=[TaskInfo(classes=["a"], train=1, test=1)],
     )
     assert learned_sentence(run) == "The run has not begun; it will learn 1 new class."
-    assert "1 new class in 1 task" in str(about([run]))
+    assert "1 new class in 1 task" in str(subtitle([run]))

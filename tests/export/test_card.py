@@ -11,7 +11,7 @@ from markdown_it import MarkdownIt
 import retouch
 from retouch.evaluate.per_class import ClassRow, PerClass
 from retouch.export import export, of_run
-from retouch.report import phrasing
+from retouch.report.sentences import run_sentences
 from retouch.sparse import fingerprint
 from retouch.train import open_run
 
@@ -42,7 +42,7 @@ def test_the_card_describes_the_run_and_escapes_names(hf_run: Path, tmp_path: Pa
         assert f"{metrics[name]:.1f} %" in body
     assert "| control accuracy, on " in body
     assert "| both together, choosing among all " in body
-    for sentence in phrasing.verdict(model.run):
+    for sentence in run_sentences(model.run):
         assert sentence in body
     assert "This is my model, taught" in body
     assert "method `flyp`" in body

@@ -1,5 +1,8 @@
-"""Looking inside: numbers about where a CLIP keeps what it knows, and which weights tasks share."""
+"""The paper's analyses: where knowledge is, what neurons look at, which weights tasks share.
 
-from retouch.analysis.overlap import Overlap, read_overlap
+Each is a package with its computation, its figure and its text.
+"""
+
+from retouch.analysis.overlap.compute import Overlap, read_overlap
 
 __all__ = ["Overlap", "read_overlap"]

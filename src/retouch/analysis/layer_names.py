@@ -1,17 +1,17 @@
-"""Where in a CLIP a tensor lies, by its name alone: in which tower, and in which block of it."""
+"""Which layer of a CLIP a tensor belongs to, by its name alone: the tower, and the block in it."""
 
 import re
 from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
-Tower = Literal["image", "text"]
-TOWERS: tuple[Tower, Tower] = ("image", "text")
-_IMAGES = ("vision_model.", "visual", "images.", "prompts.")
-_FIRST = re.compile(r"embed|conv1|patch|stem|ln_pre|pre_layrnorm")
+TowerName = Literal["image", "text"]
+TOWERS: tuple[TowerName, TowerName] = ("image", "text")
+_IMAGE_PREFIXES = ("vision_model.", "visual", "images.", "prompts.")
+_INPUT_LAYER = re.compile(r"embed|conv1|patch|stem|ln_pre|pre_layrnorm")
 
 
-class _Spot(NamedTuple):
-    """The place of a tensor in its tower; sorted from input to output."""
+class _Position(NamedTuple):
+    """The position of a tensor in its tower; sorts from input to output."""
 
     order: int
     path: str
@@ -19,33 +19,34 @@ class _Spot(NamedTuple):
     name: str = ""
 
 
-def layers(tensors: Iterable[str]) -> dict[Tower, dict[str, list[str]]]:
-    """For each tower that has any: its layers from input to output, and the tensors of each.
+def layers(tensors: Iterable[str]) -> dict[TowerName, dict[str, list[str]]]:
+    """For each tower that has any of them: its layers from input to output, and their tensors.
 
-    A layer is a transformer block, called by its number from 1; or what lies before and behind the
-    blocks: "in", "out", "prompts". What is of neither tower is left out.
+    A layer is a transformer block, named by its number from 1; or what comes before and after the
+    blocks: "in", "out", "prompts". Tensors of neither tower are left out.
     """
-    found: dict[Tower, dict[_Spot, list[str]]] = {tower: {} for tower in TOWERS}
+    by_position: dict[TowerName, dict[_Position, list[str]]] = {tower: {} for tower in TOWERS}
     for tensor in tensors:
         if not tensor.startswith(("logit_scale", "logit_bias")):
-            tower = TOWERS[0] if tensor.startswith(_IMAGES) else TOWERS[1]
-            found[tower].setdefault(_spot(tensor), []).append(tensor)
-    return {tower: _named(spots) for tower, spots in found.items() if spots}
+            tower = TOWERS[0] if tensor.startswith(_IMAGE_PREFIXES) else TOWERS[1]
+            by_position[tower].setdefault(_position(tensor), []).append(tensor)
+    return {tower: _name_layers(found) for tower, found in by_position.items() if found}
 
 
-def _spot(tensor: str) -> _Spot:
+def _position(tensor: str) -> _Position:
     if tensor.startswith("prompts."):
-        return _Spot(0, "", 0, "prompts")
-    if inside := re.match(r"(.+?)\.(\d+)\.", tensor):
-        return _Spot(1, inside[1], int(inside[2]))
-    return _Spot(0, "", 1, "in") if _FIRST.search(tensor) else _Spot(2, "", 0, "out")
+        return _Position(0, "", 0, "prompts")
+    if block := re.match(r"(.+?)\.(\d+)\.", tensor):
+        return _Position(1, block[1], int(block[2]))
+    return _Position(0, "", 1, "in") if _INPUT_LAYER.search(tensor) else _Position(2, "", 0, "out")
 
 
-def _named(spots: dict[_Spot, list[str]]) -> dict[str, list[str]]:
-    """Numbered as they are called; or one after the other, where there are several rows of them."""
-    single = len({spot.path for spot in spots if spot.order == 1}) == 1
-    found, met = {}, 0
-    for spot in sorted(spots):
-        met += spot.order == 1
-        found[spot.name or str(spot.number + 1 if single else met)] = spots[spot]
-    return found
+def _name_layers(by_position: dict[_Position, list[str]]) -> dict[str, list[str]]:
+    """Blocks keep their numbers; those of several lists (as in a ResNet) are counted through."""
+    single_list = len({position.path for position in by_position if position.order == 1}) == 1
+    named, blocks = {}, 0
+    for position in sorted(by_position):
+        blocks += position.order == 1
+        number = position.number + 1 if single_list else blocks
+        named[position.name or str(number)] = by_position[position]
+    return named

@@ -7,8 +7,9 @@ from statistics import mean
 from matplotlib.figure import Figure
 
 from retouch.bench.events import Done
-from retouch.report.axes import framed_axes, mark
-from retouch.report.theme import MUTED, WIDTH, line_styles, styled
+from retouch.plotting.axes import framed_axes, marker_style
+from retouch.plotting.theme import MUTED, PANEL_WIDTH, plot_style
+from retouch.report.run_series import line_styles
 
 
 @dataclass(frozen=True)
@@ -69,15 +70,16 @@ def draw(done: Sequence[Done]) -> Figure:
     measured = loss_metric(done) == "control_drop"
     of_what = "of what it could do before" if measured else "of the new classes (no control set)"
     first = [next(d.results for d in done if d.cell.row.split("@")[0] == n) for n in names]
-    with styled():
-        figure = Figure(figsize=(1.5 * WIDTH, 4.4))
+    with plot_style():
+        figure = Figure(figsize=(1.5 * PANEL_WIDTH, 4.4))
         axes = framed_axes(figure, "↑ recognised of the new classes, %")
         axes.set_position((0.09, 0.14, 0.88, 0.76))
         axes.set_xlabel(f"← points it forgot {of_what}", loc="left", labelpad=7)
         for name, style in zip(names, line_styles(first), strict=True):
             curve = [p for p in all_points if p.name == name]
             xy = [p.lost for p in curve], [p.learned for p in curve]
-            axes.plot(*xy, **mark(style, 7), linestyle=style.line, linewidth=1.2, label=name)
+            marker = marker_style(style, 7)
+            axes.plot(*xy, **marker, linestyle=style.linestyle, linewidth=1.2, label=name)
             axes.annotate(
                 f"{curve[-1].lr:g}",
                 (curve[-1].lost, curve[-1].learned),

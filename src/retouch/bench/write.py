@@ -10,7 +10,7 @@ from retouch.bench.events import Done
 from retouch.bench.runner import Bench
 from retouch.bench.table import Table
 from retouch.files import write_atomically
-from retouch.report.theme import png, svg
+from retouch.plotting.rendering import to_png, to_svg
 
 
 def write_table(out: Path, table: Table) -> None:
@@ -29,8 +29,8 @@ def write_table(out: Path, table: Table) -> None:
 def write_pareto(out: Path, done: Sequence[Done]) -> dict[str, float]:
     """`pareto.png`, `.svg` and `.json`; returns the areas."""
     figure, areas = pareto.draw(done), pareto.areas(done)
-    write_atomically(out / "pareto.png", png(figure))
-    write_atomically(out / "pareto.svg", svg(figure, "pareto"))
+    write_atomically(out / "pareto.png", to_png(figure))
+    write_atomically(out / "pareto.svg", to_svg(figure, "pareto"))
     points = [asdict(point) for point in pareto.points(done)]
     content = {"lost": pareto.loss_metric(done), "points": points, "areas": areas}
     write_atomically(out / "pareto.json", json.dumps(content, indent=1))

@@ -1,6 +1,6 @@
 """Built-in pictures of one shape each, with the box that the shape fills."""
 
-from retouch.analysis.objects import AnnotatedImages, Scene
+from retouch.analysis.annotations import AnnotatedImages, Scene
 from retouch.builtin.archive import read_index
 from retouch.builtin.images import first_pictures
 from retouch.data.array_store import ArrayStore

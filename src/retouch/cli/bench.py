@@ -167,8 +167,8 @@ def _show_plan(bench: "Bench") -> None:
     from rich.table import Table
 
     from retouch.bench.estimate import estimate
+    from retouch.plotting.formatting import duration, file_size
     from retouch.plural import count
-    from retouch.report.phrasing import duration, file_size
 
     table = Table("row", "method", "data", "seed", "tasks", "settings", box=None)
     for cell in bench.cells:

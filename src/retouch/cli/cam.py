@@ -22,11 +22,11 @@ from retouch.errors import UserError
 from retouch.output_paths import check_folder
 
 if TYPE_CHECKING:
-    from retouch.analysis.cam import Told
-    from retouch.analysis.neurons import NeuronLayer
+    from retouch.analysis.cam.figure import ImageCams
+    from retouch.analysis.cam.gscorecam import ProgressCallback
+    from retouch.analysis.cam.neurons import NeuronLayer
     from retouch.clip.preprocess import Uint8
     from retouch.data.image_store import UnreadableImage
-    from retouch.report.cam import Shown
 
 
 @command(CamConfig)
@@ -42,8 +42,8 @@ def cam(config: CamConfig) -> None:
     A ViT-B/16 scores 307 masks per image: about a minute on two cores.
     """
     with user_errors():
-        from retouch.report.analysis_page import analysis_folder
-        from retouch.report.cam import write_cam
+        from retouch.analysis.cam.text import write_cam
+        from retouch.analysis.result_files import analysis_folder
 
         folder = config.output.folder
         if folder:
@@ -71,10 +71,10 @@ class _Neurons:
     """The layer and its neurons, the same for every image."""
 
     def __init__(self, loaded: LoadedModel, options: NeuronOptions) -> None:
-        from retouch.analysis.neurons import layer_of, selected_neurons
+        from retouch.analysis.cam.neurons import neuron_layer, selected_neurons
 
         self.choice, self.share, self.seed = options.neurons, options.share, options.seed
-        self.layer: NeuronLayer = layer_of(loaded.now(), options.layer)
+        self.layer: NeuronLayer = neuron_layer(loaded.now(), options.layer)
         self.neurons: Any = self.choice.value
         if self.choice is not NeuronChoice.selected:
             return
@@ -88,7 +88,7 @@ class _Neurons:
     def facts(self) -> dict[str, Any]:
         return {
             "block": self.layer.block,
-            "blocks": self.layer.blocks,
+            "blocks": self.layer.num_blocks,
             "neurons": self.choice.value,
             "share": self.share,
             "seed": self.seed,
@@ -100,12 +100,12 @@ def _compute(
     neurons: _Neurons,
     readable: "Sequence[tuple[CamImage, Uint8]]",
     texts: Sequence[str],
-) -> "list[Shown]":
+) -> "list[ImageCams]":
     """The heat maps of all images, before and now; one per image if there is no before."""
     import torch
 
-    from retouch.analysis.cam import Cam, cam
-    from retouch.report.cam import Shown
+    from retouch.analysis.cam.figure import ImageCams
+    from retouch.analysis.cam.gscorecam import Cam, gscorecam
 
     models = zip(loaded.headings, (loaded.before, loaded.now), strict=True)
     to_load = [(heading, load_model) for heading, load_model in models if load_model]
@@ -116,7 +116,7 @@ def _compute(
         for heading, load_model in to_load:
             clip = load_model()
             for number, ((_, pixels), text) in enumerate(zip(readable, texts, strict=True)):
-                maps[number][heading] = cam(
+                maps[number][heading] = gscorecam(
                     clip,
                     torch.tensor(pixels),
                     text,
@@ -124,14 +124,14 @@ def _compute(
                     share=neurons.share,
                     neurons=neurons.neurons,
                     seed=neurons.seed,
-                    told=on_progress,
+                    on_progress=on_progress,
                 )
     pairs = zip(readable, maps, strict=True)
-    return [Shown(image.location, pixels, cams) for (image, pixels), cams in pairs]
+    return [ImageCams(image.location, pixels, cams) for (image, pixels), cams in pairs]
 
 
 @contextmanager
-def _mask_progress(maps: int) -> "Iterator[Told]":
+def _mask_progress(maps: int) -> "Iterator[ProgressCallback]":
     """A progress bar over the masks of all maps, which have the same number each."""
     with progress_bar() as update:
         yield lambda done, masks: update(advance=done, total=maps * masks)
@@ -140,17 +140,17 @@ def _mask_progress(maps: int) -> "Iterator[Told]":
 def _as_json(
     loaded: LoadedModel,
     neurons: _Neurons,
-    cams: "Sequence[Shown]",
+    cams: "Sequence[ImageCams]",
     unreadable: "Sequence[UnreadableImage]",
     files: Sequence[Path],
 ) -> dict[str, Any]:
-    from retouch.report.cam import facts
+    from retouch.analysis.cam.text import summarize
 
     return {
         "model": loaded.name,
         "tasks": loaded.tasks if loaded.run else None,
         **neurons.facts(),
-        **facts(cams),
+        **summarize(cams),
         "unreadable": [{"file": image.location, "why": image.reason} for image in unreadable],
         "files": [str(file) for file in files],
     }
@@ -163,7 +163,7 @@ def _show_limit(used: int, available: int) -> None:
 def _show(
     loaded: LoadedModel,
     neurons: _Neurons,
-    cams: "Sequence[Shown]",
+    cams: "Sequence[ImageCams]",
     unreadable: "Sequence[UnreadableImage]",
     folder: Path,
 ) -> None:
@@ -179,8 +179,8 @@ def _show(
     first = next(iter(cams[0].cams.values()))
     print_line(
         out,
-        f"Block {first.block} of {neurons.layer.blocks}, {len(first.neurons):,} of "
-        f"{first.width:,} neurons ({neurons.choice.value}). Figure and data in {folder}",
+        f"Block {first.block} of {neurons.layer.num_blocks}, {len(first.neurons):,} of "
+        f"{first.layer_width:,} neurons ({neurons.choice.value}). Figure and data in {folder}",
     )
     for bad in unreadable:
         print_line(err, str(bad))

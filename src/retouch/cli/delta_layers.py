@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.console import RenderableType
 from rich.table import Table
 
-from retouch.report.phrasing import NONE, share
+from retouch.plotting.formatting import MISSING, share
 from retouch.sparse import (
     ChangeStats,
     Header,
@@ -38,7 +38,7 @@ def layer_table(
     low, high = _histogram_range(rows)
     headings = ["could move", "moved", "share", "change", _histogram_heading(low, high)]
     lines = [[*_cells(row), histogram(_cropped(row, low, high))] for row in rows]
-    lines += [[f"{entries:,}", *[NONE] * 3, ""] for entries in unknown.values()]
+    lines += [[f"{entries:,}", *[MISSING] * 3, ""] for entries in unknown.values()]
     total = total_stats(rows, "total") if rows and not unknown else None
     totals = [[*_cells(total), histogram(_cropped(total, low, high))]] if total else []
     names = [*(row.tensor for row in rows), *unknown]
@@ -109,14 +109,14 @@ def unknown_rows(headers: Sequence[Header], tensors: bool) -> dict[str, int]:
 
 
 def _cells(row: ChangeStats) -> list[str]:
-    moved_share = share(row.moved, row.size) if row.size else NONE
+    moved_share = share(row.moved, row.size) if row.size else MISSING
     return [f"{row.selected:,}", f"{row.moved:,}", moved_share, relative_change(row)]
 
 
 def relative_change(row: ChangeStats | None) -> str:
     """How far an entry moved, in percent of the size of the weights."""
     if row is None or not row.moved or row.relative is None:
-        return NONE
+        return MISSING
     return _percent(row.relative)
 
 

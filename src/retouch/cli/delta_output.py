@@ -32,7 +32,7 @@ def write_model(
         base: The run or model that the deltas were applied to.
         tasks: How many tasks of the run `base` the model had learned before.
     """
-    from retouch.report.phrasing import file_size
+    from retouch.plotting.formatting import file_size
     from retouch.sparse import fingerprint
     from retouch.train.deltas import save_whole
 
@@ -80,7 +80,7 @@ def delta_facts(delta: "Delta", file: Path) -> dict[str, Any]:
 def show_written(delta: "Delta", file: Path) -> None:
     """Print what a delta that was saved changes."""
     from retouch.cli.delta_show import share_of
-    from retouch.report.phrasing import file_size
+    from retouch.plotting.formatting import file_size
 
     facts = delta_facts(delta, file)
     share = share_of(facts["moved"], delta.model_size)

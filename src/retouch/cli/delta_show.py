@@ -9,15 +9,15 @@ from rich.table import Table
 from rich.text import Text
 
 from retouch.cli.delta_layers import layer_table, relative_change, unknown_rows
+from retouch.plotting.formatting import MISSING, file_size, share
 from retouch.plural import count
-from retouch.report.phrasing import NONE, file_size, share
 from retouch.sparse import ChangeStats, Header, block_of, total_stats
 
 NOTE = (
     "change: of the entries that moved, relative to the layer's weights (root mean squares)\n"
     "bars: how many entries moved how far; the distance doubles from bar to bar"
 )
-UNKNOWN = f"{NONE}: unknown for deltas that were merged without their model; merge with --base"
+UNKNOWN = f"{MISSING}: unknown for deltas that were merged without their model; merge with --base"
 MAX_CLASSES = 8
 """How many classes are named."""
 
@@ -91,9 +91,9 @@ def _overview(headers: Sequence[Header]) -> RenderableType:
             Text(file.name if len(folders) == 1 else str(file), overflow="fold"),
             header.before[:8],
             header.after[:8],
-            str(len(header.metadata.get("classes", [])) or NONE),
-            f"{stats.moved:,}" if stats else NONE,
-            (share_of(stats.moved, header.model_size) if stats else None) or NONE,
+            str(len(header.metadata.get("classes", [])) or MISSING),
+            f"{stats.moved:,}" if stats else MISSING,
+            (share_of(stats.moved, header.model_size) if stats else None) or MISSING,
             relative_change(stats),
             file_size(file.stat().st_size),
         )

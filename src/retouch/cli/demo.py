@@ -31,10 +31,10 @@ def demo(
     with user_errors(folder):
         check_folder(folder)
         from retouch.builtin.demo import run_demo
-        from retouch.report import comparison, write_report
+        from retouch.report import comparison_table, write_report
 
         runs = run_demo(folder, methods.split(","), quick=quick, seed=seed, quiet=quiet)
-        out.print(comparison(runs))
+        out.print(comparison_table(runs))
         rates = ", ".join(f"{run.method} {run.settings['lr']:g}" for run in runs[1:])
         out.print(
             f"Learning rates: {rates} (docs/demo.md explains why they differ)", highlight=False

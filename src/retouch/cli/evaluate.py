@@ -134,7 +134,7 @@ def _totals_table(
 ) -> "Table":
     from retouch.cli.tables import add_row, change_cell, make_table
     from retouch.evaluate.per_class import accuracy
-    from retouch.report.phrasing import number
+    from retouch.plotting.formatting import number
 
     accuracies = [accuracy(rows) for _, rows in parts]
     single = accuracies[0][0] is None

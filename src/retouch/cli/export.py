@@ -78,7 +78,7 @@ def _load(run: str, model: str | None, task: int | None) -> "ExportModel":
 
 
 def _show(exported: "Exported", source: "ExportModel") -> None:
-    from retouch.report.phrasing import file_size
+    from retouch.plotting.formatting import file_size
 
     tasks = source.run.done if source.run else 0
     model = source.base

@@ -101,7 +101,7 @@ def _run(config: LearnConfig, plan: Plan, console: "Console") -> None:
 def _weights_per_rank(plan: Plan) -> str:
     """How much of the model each process holds."""
     from retouch.distributed import collectives, fsdp
-    from retouch.report.phrasing import file_size
+    from retouch.plotting.formatting import file_size
 
     model, update = plan.clip.model, plan.defaults.method.update
     sharded = update.shardable_parameters(plan.clip)
@@ -145,7 +145,7 @@ def _callback(config: LearnConfig, plan: Plan) -> "Callback":
 
 def _show_results(config: LearnConfig, results: "Results", console: "Console") -> None:
     from retouch.report import write_report
-    from retouch.report.phrasing import compile_sentence, verdict
+    from retouch.report.sentences import compile_sentence, run_sentences
 
     with status("Writing the page"):
         page = write_report(config.output.folder, [results])
@@ -162,6 +162,6 @@ def _show_results(config: LearnConfig, results: "Results", console: "Console") -
             }
         )
         return
-    for line in (*verdict(results), compile_sentence(results), f"More in {page}"):
+    for line in (*run_sentences(results), compile_sentence(results), f"More in {page}"):
         if line:
             print_line(console, line)

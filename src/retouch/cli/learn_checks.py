@@ -100,7 +100,7 @@ def check_output(config: "LearnConfig") -> None:
 def check_disk_space(folder: Path, cost: "Cost") -> None:
     """Refuse a run that will not fit on the disk."""
     from retouch.output_paths import free_bytes
-    from retouch.report.phrasing import file_size
+    from retouch.plotting.formatting import file_size
 
     free = free_bytes(folder)
     if cost.disk > free:

@@ -51,7 +51,7 @@ def show_settings(console: "Console", notes: "Sequence[str]") -> None:
 
 def show_cost(console: "Console", cost: "Cost", clip: "Clip") -> None:
     """Which weights may change, and what training will take."""
-    from retouch.report.phrasing import duration, file_size
+    from retouch.plotting.formatting import duration, file_size
 
     print_line(console, "What may change:" if cost.selection else "Nothing may change.")
     if cost.selection:

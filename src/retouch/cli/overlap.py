@@ -15,7 +15,7 @@ from retouch.output_paths import check_folder
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from retouch.analysis.overlap import Overlap
+    from retouch.analysis.overlap.compute import Overlap
 
 
 class Towers(StrEnum):
@@ -55,23 +55,23 @@ def overlap(
     Example: `retouch overlap runs/march --layers 5,10`
     """
     with user_errors():
-        from retouch.analysis.overlap import read_overlap
+        from retouch.analysis.overlap.compute import read_overlap
+        from retouch.analysis.overlap.text import NAME, layers_to_show, summarize, write_overlap
+        from retouch.analysis.result_files import analysis_folder
         from retouch.evaluate.results import Results
-        from retouch.report.analysis_page import analysis_folder
-        from retouch.report.overlap_text import NAME, pick, summary, write_overlap
 
         if folder:
             check_folder(folder)
         requested = _layer_numbers(layers)
         results = read_overlap(run)
         if tower is not Towers.both:
-            results = results.only("image" if tower is Towers.image else "text")
+            results = results.restrict_to("image" if tower is Towers.image else "text")
         folder = folder or analysis_folder(run, NAME)
         title = f"{run.resolve().name} ({Results.read(run).method})"
-        files = write_overlap(folder, results, pick(results, requested), title)
+        files = write_overlap(folder, results, layers_to_show(results, requested), title)
         if json:
             names = [str(file) for file in files]
-            print_json({"run": str(run), **summary(results), "files": names})
+            print_json({"run": str(run), **summarize(results), "files": names})
             return
         out.print(_table(results))
         out.print(_note(results), style="dim", highlight=False, soft_wrap=True)
@@ -90,20 +90,22 @@ def _layer_numbers(layers: str | None) -> Sequence[int] | None:
 def _table(results: "Overlap") -> "Table":
     from rich.table import Table
 
-    from retouch.report.overlap_text import cells
+    from retouch.analysis.overlap.text import table_row
 
     table = Table("tower", box=None, header_style="bold", pad_edge=False)
     for heading in ("layer", "weights", "by chance", "factor", "neurons", "by chance", "factor"):
         table.add_column(heading, justify="right")
     for layer in results.layers:
-        table.add_row(*cells(layer))
+        table.add_row(*table_row(layer))
     return table
 
 
 def _note(results: "Overlap") -> str:
-    left_out = f" {len(results.whole)} tensors that every task selected whole are left out."
+    left_out = (
+        f" {len(results.fully_selected)} tensors that every task selected whole are left out."
+    )
     return (
         f"\nThe share of one task's selection that another selected as well: mean over all pairs "
         f"of {results.tasks} tasks.\nNeurons: the tenth of each layer with most selected weights."
-        f"{left_out if results.whole else ''}"
+        f"{left_out if results.fully_selected else ''}"
     )

@@ -36,21 +36,21 @@ def report(
     """
     with user_errors():
         from retouch.report import (
-            comparison,
+            comparison_table,
             named_results,
-            place_for,
             read_run_summary,
+            report_folder,
             write_report,
         )
 
         if folder:
             check_folder(folder)
         summaries = [read_run_summary(run) for run in {run.resolve(): run for run in runs}.values()]
-        page = write_report(place_for(summaries, folder), summaries)
+        page = write_report(report_folder(summaries, folder), summaries)
         if json:
             print_json({"page": str(page), "runs": [_facts(summary) for summary in summaries]})
             return
-        out.print(comparison(named_results(summaries)))
+        out.print(comparison_table(named_results(summaries)))
         out.print(f"More in {page}", highlight=False, soft_wrap=True)
 
 

@@ -59,10 +59,10 @@ def make_table(*headings: str, name_columns: int = 1, title: str = "") -> Table:
 
 def change_cell(before: float | None, after: float) -> str:
     """The gain or loss, with its sign."""
-    from retouch.report.phrasing import NONE, number
+    from retouch.plotting.formatting import MISSING, number
 
     if before is None:
-        return NONE
+        return MISSING
     text = number(after - before)
     return text if text.startswith("−") or text == "0.0" else f"+{text}"
 
@@ -92,7 +92,7 @@ def class_tables(
 
 
 def _class_table(rows: "Sequence[ClassRow]", headings: tuple[str, str], title: str) -> Table:
-    from retouch.report.phrasing import number
+    from retouch.plotting.formatting import number
 
     if rows[0].before is None:
         table = make_table("class", "images", "right %", title=title)

@@ -14,9 +14,9 @@ from retouch.output_paths import check_folder
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from retouch.analysis.effects import Traced, TraceSettings
-    from retouch.analysis.objects import AnnotatedImages
-    from retouch.analysis.trace import Told
+    from retouch.analysis.annotations import AnnotatedImages
+    from retouch.analysis.trace.causal_trace import ProgressCallback
+    from retouch.analysis.trace.effects import TraceResult, TraceSettings
 
 BUILTIN = 200
 """The number of built-in pictures; asking for more is an error."""
@@ -37,8 +37,8 @@ def trace(config: TraceConfig) -> None:
     """
     folder = config.folder
     with user_errors(folder):
-        from retouch.analysis.trace import trace as compute
-        from retouch.report.trace import write_trace
+        from retouch.analysis.trace.causal_trace import causal_trace as compute
+        from retouch.analysis.trace.text import write_trace
 
         check_folder(folder)
         settings = _settings(config.tracing)
@@ -54,7 +54,7 @@ def trace(config: TraceConfig) -> None:
                 images=images,
                 batch=config.tracing.batch,
                 folder=folder,
-                told=on_progress,
+                on_progress=on_progress,
             )
         results = results.model_copy(update={"model": loaded.name})
         files = write_trace(folder, results)
@@ -65,7 +65,7 @@ def trace(config: TraceConfig) -> None:
 
 
 def _settings(options: TraceOptions) -> "TraceSettings":
-    from retouch.analysis.effects import TraceSettings
+    from retouch.analysis.trace.effects import TraceSettings
 
     tokens, noise, tower = options.tokens, options.noise, options.tower
     if tokens not in ("all", "object") and not (tokens.isdecimal() and int(tokens)):
@@ -85,7 +85,7 @@ def _settings(options: TraceOptions) -> "TraceSettings":
 
 def _annotated_images(coco: str | None, base: str, images: int) -> "AnnotatedImages":
     """The images that were named; for the built-in model, the built-in ones."""
-    from retouch.analysis.objects import read_annotations
+    from retouch.analysis.annotations import read_annotations
 
     if coco == "builtin" or (coco is None and base == "builtin"):
         from retouch.builtin.boxes import boxed_pictures
@@ -100,16 +100,16 @@ def _annotated_images(coco: str | None, base: str, images: int) -> "AnnotatedIma
 
 
 @contextmanager
-def _trace_progress() -> Iterator["Told"]:
+def _trace_progress() -> Iterator["ProgressCallback"]:
     with progress_bar() as update:
         yield lambda done, total: update(completed=done, total=total)
 
 
-def _show(results: "Traced", folder: Path) -> None:
-    from retouch.report.trace import ROUNDED, findings
+def _show(results: "TraceResult", folder: Path) -> None:
+    from retouch.analysis.trace.text import BF16_NOTE, findings
 
     if results.bf16:
-        print_line(out, f"Note: {ROUNDED}")
+        print_line(out, f"Note: {BF16_NOTE}")
     for reason, count in results.skipped.items():
         out.print(f"Skipped: {count:,} images with {reason}.", highlight=False)
     out.print(_table(results))
@@ -118,17 +118,17 @@ def _show(results: "Traced", folder: Path) -> None:
     print_line(out, f"Figure and data in {folder}")
 
 
-def _table(results: "Traced") -> "Table":
+def _table(results: "TraceResult") -> "Table":
     """The effects as the figure shows them, in percent, with half the width of their bands."""
-    from retouch.analysis.hooks import KINDS
+    from retouch.analysis.trace.figure import TOWER_TITLES
+    from retouch.analysis.trace.hooks import SITES
     from retouch.cli.tables import add_row, make_table
-    from retouch.report.trace import TOWERS
 
     title = "Average indirect effect of restoring what comes after …, %"
     table = make_table("", "layer", "whole layer", "attention", "MLP", title=title)
     for tower, effects in results.towers.items():
         for index in range(len(effects.layer)):
-            bands = [effects.bands(kind)[index] for kind in KINDS]
+            bands = [effects.at_site(kind)[index] for kind in SITES]
             cells = [f"{100 * b.mean:.2f} ± {100 * (b.high - b.mean):.2f}" for b in bands]
-            add_row(table, TOWERS[tower] if not index else "", str(index + 1), *cells)
+            add_row(table, TOWER_TITLES[tower] if not index else "", str(index + 1), *cells)
     return table

@@ -11,8 +11,10 @@ from retouch.export.export_model import ExportModel
 from retouch.export.formats import LIBRARIES, Format, WriteReport
 from retouch.export.markdown import escape_markdown
 from retouch.export.tokenizer import context_length
+from retouch.plotting import formatting
 from retouch.plural import count
-from retouch.report import phrasing
+from retouch.report import run_metrics
+from retouch.report.sentences import run_sentences
 from retouch.sparse import fingerprint
 from retouch.version import VERSION
 
@@ -70,7 +72,7 @@ def _front_matter(model: ExportModel, to: Format) -> str:
 
 def _run(model: ExportModel, run: Results) -> dict[str, Any]:
     """What the template says about the run."""
-    metrics, before = phrasing.numbers(run), phrasing.starting_sentence(run)
+    metrics, before = run_metrics.metrics(run), run_metrics.starting_accuracy(run)
     control = model.config.get("control")
     config = {key: model.config[key] for key in ("method", "settings") if key in model.config}
     versions = [f"{k} {v}" for k, v in run.environment.items() if k in _PACKAGES]
@@ -78,11 +80,13 @@ def _run(model: ExportModel, run: Results) -> dict[str, Any]:
         "done": run.done,
         "tasks": len(run.tasks),
         "finished": run.finished,
-        "verdict": phrasing.verdict(run),
+        "verdict": run_sentences(run),
         "joint": _joint(run),
-        "accuracy": phrasing.percent(metrics["accuracy"]) if metrics else "",
-        "before": phrasing.NONE if before is None or not run.finished else phrasing.percent(before),
-        "forgot": phrasing.points(metrics["forgetting"]) if metrics and run.done > 1 else "",
+        "accuracy": formatting.percent(metrics["accuracy"]) if metrics else "",
+        "before": formatting.MISSING
+        if before is None or not run.finished
+        else formatting.percent(before),
+        "forgot": formatting.points(metrics["forgetting"]) if metrics and run.done > 1 else "",
         "scaled": [
             (n, f"{100 * kept:.0f} %") for n, kept in enumerate(run.fraction_kept, 1) if kept < 1
         ],
@@ -91,7 +95,7 @@ def _run(model: ExportModel, run: Results) -> dict[str, Any]:
         "num_train": sum(task.train for task in run.tasks[: run.done]),
         "method": run.method,
         "summary": run.summary,
-        "moved": phrasing.share(max(run.trained, default=0), run.parameters),
+        "moved": formatting.share(max(run.trained, default=0), run.parameters),
         "bf16": run.settings.get("precision") == "bf16",
         "rows": _class_rows(model, run)[:_MAX_CLASSES],
         "more": max(0, len(model.classes) - _MAX_CLASSES),
@@ -104,8 +108,8 @@ def _run(model: ExportModel, run: Results) -> dict[str, Any]:
 
 def _control(metrics: dict[str, float], control: dict[str, int] | None) -> dict[str, Any]:
     return {
-        "before": phrasing.percent(metrics["control_before"]),
-        "after": phrasing.percent(metrics["control"]),
+        "before": formatting.percent(metrics["control_before"]),
+        "after": formatting.percent(metrics["control"]),
         "set": f"{count(control['images'], 'image')} of {count(control['classes'], 'class')}"
         if control
         else "",
@@ -117,11 +121,11 @@ def _joint(run: Results) -> dict[str, str] | None:
     last, first = run.rows[-1].joint, run.rows[0].joint
     if last is None:
         return None
-    before = phrasing.percent(first.overall) if first and run.finished else phrasing.NONE
+    before = formatting.percent(first.overall) if first and run.finished else formatting.MISSING
     return {
         "classes": f"{last.classes:,}",
         "before": before,
-        "now": phrasing.percent(last.overall),
+        "now": formatting.percent(last.overall),
     }
 
 
@@ -136,8 +140,10 @@ def _class_rows(model: ExportModel, run: Results) -> list[dict[str, Any]]:
 
 
 def _accuracies(row: ClassRow | None) -> dict[str, str]:
-    before = phrasing.percent(row.before) if row and row.before is not None else phrasing.NONE
-    return {"before": before, "after": phrasing.percent(row.after) if row else phrasing.NONE}
+    before = (
+        formatting.percent(row.before) if row and row.before is not None else formatting.MISSING
+    )
+    return {"before": before, "after": formatting.percent(row.after) if row else formatting.MISSING}
 
 
 def _most_lost(model: ExportModel) -> list[dict[str, str]]:

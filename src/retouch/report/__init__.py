@@ -1,14 +1,14 @@
 """What a run learned and what it forgot, for people: a table, plots and a page."""
 
 from retouch.report.page import write_report
-from retouch.report.summary import RunSummary, named_results, place_for, read_run_summary
-from retouch.report.table import comparison
+from retouch.report.summary import RunSummary, named_results, read_run_summary, report_folder
+from retouch.report.table import comparison_table
 
 __all__ = [
     "RunSummary",
-    "comparison",
+    "comparison_table",
     "named_results",
-    "place_for",
     "read_run_summary",
+    "report_folder",
     "write_report",
 ]

@@ -1,123 +1,73 @@
-"""Looking inside: a folder an analysis, with its figure and its numbers, and how the page reads it.
-
-`RUN/analysis/NAME` holds `NAME.png`, `NAME.svg`, `NAME.csv` and `NAME.json`: a title, a caption and
-the numbers in short.
-"""
+"""Reading the analyses of a run for its page."""
 
 import base64
-import csv
-import io
-from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from matplotlib.figure import Figure
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from retouch import checksummed
+from retouch.analysis.result_files import AnalysisFacts, analysis_folder
 from retouch.errors import UserError
-from retouch.files import write_atomically
-from retouch.report.theme import png, svg
 
-FOLDER = "analysis"
 ON_THE_PAGE = ("trace", "cam")
-"""What others made, in the order of the page; overlap is drawn anew from the run itself."""
-LARGEST = 8 * 1024 * 1024
-"""No figure has so many bytes: a file that has is none."""
-_KINDS = {b"\x89PNG\r\n\x1a\n": "png", b"\xff\xd8\xff": "jpeg"}
-
-
-class AnalysisFacts(BaseModel):
-    """What `NAME.json` says; whatever else is in it is for other readers."""
-
-    title: str
-    caption: str = ""
-    picture: str
-    """The SHA-256 of `NAME.png`."""
+"""Analyses that are shown if they were made, in this order; the overlap is computed each time."""
+MAX_BYTES = 8 * 1024 * 1024
+"""A figure is smaller than this: a larger file is not one of ours."""
+_SIGNATURES = {b"\x89PNG\r\n\x1a\n": "png", b"\xff\xd8\xff": "jpeg"}
 
 
 class AnalysisResult(NamedTuple):
-    """An analysis that was made of a run, ready for the page."""
+    """An analysis of a run, ready for the page."""
 
     name: str
     title: str
     caption: str
     picture: str
-    """A data URI; empty where it cannot be shown."""
-    trouble: str = ""
-    """Why it cannot."""
-
-
-def analysis_folder(run: str | Path, name: str) -> Path:
-    """Where an analysis of a run belongs."""
-    return Path(run) / FOLDER / name
-
-
-def write_analysis(
-    folder: str | Path,
-    name: str,
-    figure: Figure,
-    table: Sequence[Mapping[str, Any]],
-    told: Mapping[str, Any],
-) -> list[Path]:
-    """Write the figure as PNG and SVG, its data as CSV, and what is told of it as JSON."""
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    rows = io.StringIO()
-    writer = csv.DictWriter(rows, list(table[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(table)
-    content: dict[str, bytes | str] = {
-        "png": (picture := png(figure)),
-        "svg": svg(figure, name),
-        "csv": rows.getvalue(),
-    }
-    files = [folder / f"{name}.{ending}" for ending in (*content, "json")]
-    for file, data in zip(files, content.values(), strict=False):
-        write_atomically(file, data)
-    checksummed.write_json(files[-1], {**told, "picture": sha256(picture).hexdigest()})
-    return files
+    """A data URI; empty if it cannot be shown."""
+    problem: str = ""
+    """Why it cannot be shown."""
 
 
 def read_analyses(run: Path) -> list[AnalysisResult]:
-    """What was made of a run. What is damaged is named: the rest of the page can be read."""
+    """The analyses in a run's folder. A damaged one is reported; the rest of the page is shown."""
     return [
-        _read(run, name) for name in ON_THE_PAGE if (run / FOLDER / name / f"{name}.json").exists()
+        _read(run, name)
+        for name in ON_THE_PAGE
+        if (analysis_folder(run, name) / f"{name}.json").exists()
     ]
 
 
 def _read(run: Path, name: str) -> AnalysisResult:
-    folder = run / FOLDER / name
+    facts_file = analysis_folder(run, name) / f"{name}.json"
     try:
-        _bytes(run, folder / f"{name}.json")  # of this run, and not too large
-        told = AnalysisFacts.model_validate(
-            checksummed.read_json(folder / f"{name}.json", "make it again")
-        )
-        picture = _inline(run, folder / f"{name}.png", told.picture)
-        return AnalysisResult(name, told.title, told.caption, picture)
+        _check_file(run, facts_file)
+        facts = AnalysisFacts.model_validate(checksummed.read_json(facts_file, "make it again"))
+        picture = _data_uri(run, facts_file.with_suffix(".png"), facts.picture)
+        return AnalysisResult(name, facts.title, facts.caption, picture)
     except ValidationError:
-        return AnalysisResult(name, name, "", "", f"{folder / name}.json is damaged; make it again")
-    except UserError as why:
-        return AnalysisResult(name, name, "", "", str(why))
+        return AnalysisResult(name, name, "", "", f"{facts_file} is damaged; make it again")
+    except UserError as error:
+        return AnalysisResult(name, name, "", "", str(error))
 
 
-def _bytes(run: Path, file: Path) -> bytes:
-    """Of a file that lies in the run's own folder, and is not too large for the page."""
+def _check_file(run: Path, file: Path) -> None:
+    """Refuse a file that is outside the run's folder, missing, or too large for the page."""
     if not file.resolve().is_relative_to(run.resolve()):
         raise UserError(f"{file} leads out of the run; delete it")
     if not file.is_file():
         raise UserError(f"{file} is missing; make it again")
-    if file.stat().st_size >= LARGEST:
-        raise UserError(f"{file} is too large for the page: {LARGEST >> 20} MB or more")
-    return file.read_bytes()
+    if file.stat().st_size >= MAX_BYTES:
+        raise UserError(f"{file} is too large for the page: {MAX_BYTES >> 20} MB or more")
 
 
-def _inline(run: Path, file: Path, wanted: str) -> str:
-    data = _bytes(run, file)
-    kinds = [kind for start, kind in _KINDS.items() if data.startswith(start)]
-    if not kinds:
-        raise UserError(f"{file} is no picture; make it again")
-    if sha256(data).hexdigest() != wanted:
+def _data_uri(run: Path, file: Path, digest: str) -> str:
+    _check_file(run, file)
+    data = file.read_bytes()
+    formats = [name for signature, name in _SIGNATURES.items() if data.startswith(signature)]
+    if not formats:
+        raise UserError(f"{file} is not a picture; make it again")
+    if sha256(data).hexdigest() != digest:
         raise UserError(f"{file} is damaged or was changed; make it again")
-    return f"data:image/{kinds[0]};base64,{base64.b64encode(data).decode()}"
+    return f"data:image/{formats[0]};base64,{base64.b64encode(data).decode()}"

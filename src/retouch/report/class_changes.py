@@ -1,4 +1,4 @@
-"""What happened to each class: which gained most and lost most, with some of their images."""
+"""What happened to each class: which gained and lost most, with some of their images."""
 
 import base64
 from collections.abc import Sequence
@@ -8,158 +8,160 @@ from typing import Any, NamedTuple
 
 from retouch.errors import UserError
 from retouch.evaluate.per_class import FILE, ClassRow, ConfusionMatrix, Example, PerClass
-from retouch.report.intervals import spread_of
-from retouch.report.phrasing import NONE, number
+from retouch.plotting.formatting import MISSING, number
+from retouch.report.intervals import interval_text
 
-MOST, FEWER = 4, 3
-"""So many classes are shown that gained most; and that lost most, of the new ones and the old."""
-EACH = 3
-"""So many images are shown of each."""
-LARGEST = 64 * 1024
-"""No thumbnail has so many bytes: a file that has is none."""
-CONFUSED = 8
-"""So many confusions are shown at once; the others can be unfolded."""
+MAX_GAINED, MAX_LOST = 4, 3
+"""How many classes are shown that gained most, and that lost most (new ones and control ones)."""
+MAX_EXAMPLES = 3
+"""How many images are shown of each class."""
+MAX_THUMBNAIL_BYTES = 64 * 1024
+"""A thumbnail is smaller than this: a larger file is not one of ours."""
+MAX_CONFUSIONS = 8
+"""How many confusions are shown at first; the others can be unfolded."""
 
 
-class Shown(NamedTuple):
+class ExampleImage(NamedTuple):
     """An image, and what the model said it was."""
 
     example: Example
     picture: str
-    """A data URI; empty where the file is gone."""
+    """A data URI; empty if the file was deleted."""
 
 
-class Changed(NamedTuple):
-    """A class that gained or lost, in percent right."""
+class ClassChange(NamedTuple):
+    """A class whose accuracy changed, and some of its images."""
 
     row: ClassRow
-    shown: list[Shown]
+    examples: list[ExampleImage]
 
 
-class Group(NamedTuple):
-    """Classes that changed most in one direction, the farthest first."""
+class ChangeGroup(NamedTuple):
+    """The classes that changed most in one direction, the largest change first."""
 
     title: str
-    none: str
-    """What to say where there is no such class."""
-    classes: list[Changed]
+    empty_text: str
+    """Shown if there is no such class."""
+    classes: list[ClassChange]
 
 
-def class_by_class(found: PerClass, folder: Path | None) -> dict[str, Any]:
-    """All that the page says about classes."""
+def class_sections(per_class: PerClass, folder: Path | None) -> dict[str, Any]:
+    """All that the page shows about classes."""
     return {
-        "groups": _groups(found, folder),
-        "tables": _tables(found.classes),
-        "confusions": found.confusions[:CONFUSED],
-        "more_confusions": found.confusions[CONFUSED:],
-        "matrices": [_matrix(matrix) for matrix in found.matrices],
+        "groups": _groups(per_class, folder),
+        "tables": _tables(per_class.classes),
+        "confusions": per_class.confusions[:MAX_CONFUSIONS],
+        "more_confusions": per_class.confusions[MAX_CONFUSIONS:],
+        "matrices": [_confusion_matrix(matrix) for matrix in per_class.matrices],
     }
 
 
-def _groups(found: PerClass, folder: Path | None) -> list[list[Group]]:
-    """Two columns: what gained, what lost. None where it is not known what was right before."""
-    new = [row for row in found.classes if row.learned and row.before is not None]
-    old = [row for row in found.classes if not row.learned and row.before is not None]
+def _groups(per_class: PerClass, folder: Path | None) -> list[list[ChangeGroup]]:
+    """Two columns, gained and lost; none if the accuracies before are not known."""
+    known = [row for row in per_class.classes if row.before is not None]
+    new = [row for row in known if row.learned]
+    control = [row for row in known if not row.learned]
 
-    def group(title: str, none: str, rows: Sequence[ClassRow], way: int, most: int) -> Group:
-        changed = [row for row in rows if way * _rise(row) > 0]
-        return Group(title, none, _most(changed, found.examples, folder)[:most])
+    def group(
+        title: str, empty_text: str, rows: Sequence[ClassRow], sign: int, limit: int
+    ) -> ChangeGroup:
+        changed = [row for row in rows if sign * _gain(row) > 0]
+        largest = _largest_changes(changed, per_class.examples, folder)
+        return ChangeGroup(title, empty_text, largest[:limit])
 
-    gained = [group("New classes that gained most", "No new class gained.", new, 1, MOST)]
-    lost = [group("New classes that lost most", "No new class lost.", new, -1, FEWER)]
-    if old:
-        none = "No control class lost."
-        lost.append(group("Control classes that lost most", none, old, -1, FEWER))
-    return [gained if new else [], lost if new else lost[1:]] if new or old else []
+    gained = [group("New classes that gained most", "No new class gained.", new, 1, MAX_GAINED)]
+    lost = [group("New classes that lost most", "No new class lost.", new, -1, MAX_LOST)]
+    if control:
+        empty_text = "No control class lost."
+        lost.append(group("Control classes that lost most", empty_text, control, -1, MAX_LOST))
+    return [gained if new else [], lost if new else lost[1:]] if known else []
 
 
-def _most(
+def _largest_changes(
     rows: Sequence[ClassRow], examples: Sequence[Example], folder: Path | None
-) -> list[Changed]:
-    """The farthest first, and of those that changed alike, those with images."""
+) -> list[ClassChange]:
+    """The largest change first; among equal changes, classes with images first."""
     pictured = {example.name for example in examples}
-    order = sorted(rows, key=lambda row: (-abs(_rise(row)), row.name not in pictured))
-    return [_changed(row, examples, folder) for row in order[:MOST]]
+    order = sorted(rows, key=lambda row: (-abs(_gain(row)), row.name not in pictured))
+    return [_class_change(row, examples, folder) for row in order[:MAX_GAINED]]
 
 
-def _rise(row: ClassRow) -> float:
-    """Points gained; 0 where it is not known what was right before."""
+def _gain(row: ClassRow) -> float:
+    """Points gained; 0 if the accuracy before is not known."""
     return 0.0 if row.before is None else row.after - row.before
 
 
-def summary(found: PerClass | None, learned: bool) -> str:
-    """How many classes gained and lost, of the new ones or of the old, where both is known."""
-    rows = found.classes if found else []
-    rises = [_rise(row) for row in rows if row.learned is learned and row.before is not None]
-    up, down = sum(rise > 0 for rise in rises), sum(rise < 0 for rise in rises)
-    if not rises:
+def change_sentence(per_class: PerClass | None, learned: bool) -> str:
+    """How many of the new classes, or of the control classes, gained and lost."""
+    rows = per_class.classes if per_class else []
+    gains = [_gain(row) for row in rows if row.learned is learned and row.before is not None]
+    up, down = sum(gain > 0 for gain in gains), sum(gain < 0 for gain in gains)
+    if not gains:
         return ""
-    same = f", {len(rises) - up - down} stayed as they were" if len(rises) > up + down else ""
+    same = f", {len(gains) - up - down} stayed the same" if len(gains) > up + down else ""
     kind = "new classes" if learned else "control classes"
-    return f"Of {len(rises)} {kind}, {up} gained and {down} lost{same}."
+    return f"Of {len(gains)} {kind}, {up} gained and {down} lost{same}."
 
 
-def _changed(row: ClassRow, examples: Sequence[Example], folder: Path | None) -> Changed:
-    own = [one for one in examples if (one.name, one.learned) == (row.name, row.learned)]
-    first = _telling(own, gained=_rise(row) > 0)[:EACH]
-    return Changed(row, [Shown(one, _inline(folder, one)) for one in first])
+def _class_change(row: ClassRow, examples: Sequence[Example], folder: Path | None) -> ClassChange:
+    of_class = [e for e in examples if (e.name, e.learned) == (row.name, row.learned)]
+    shown = _sort_examples(of_class, gained=_gain(row) > 0)[:MAX_EXAMPLES]
+    return ClassChange(row, [ExampleImage(e, _data_uri(folder, e)) for e in shown])
 
 
-def _telling(examples: Sequence[Example], gained: bool) -> list[Example]:
-    """The most telling first: two that changed as the class did, one that is wrong, the rest."""
+def _sort_examples(examples: Sequence[Example], gained: bool) -> list[Example]:
+    """First two that changed as the class did and one that is wrong, then the rest."""
+    changed: list[Example] = []
+    wrong: list[Example] = []
+    right: list[Example] = []
+    for example in examples:
+        was_right, is_right = example.before == example.name, example.after == example.name
+        if was_right != is_right and is_right == gained:
+            changed.append(example)
+        else:
+            (right if is_right else wrong).append(example)
+    return changed[:2] + wrong[:1] + changed[2:] + right + wrong[1:]
 
-    def kind(one: Example) -> int:
-        was, now = one.before == one.name, one.after == one.name
-        return 0 if was != now and now == gained else 2 if now else 1
 
-    kinds: list[list[Example]] = [[], [], []]
-    for one in examples:
-        kinds[kind(one)].append(one)
-    with_class, wrong, right = kinds
-    return with_class[:2] + wrong[:1] + with_class[2:] + right + wrong[1:]
-
-
-def _inline(folder: Path | None, example: Example) -> str:
-    """A thumbnail as a part of the page. Only what lies in the run's own folder is read."""
+def _data_uri(folder: Path | None, example: Example) -> str:
+    """A thumbnail for embedding in the page. Only files inside the run's folder are read."""
     if folder is None:
         return ""
-    name = example.file
-    file = folder / name
+    file = folder / example.file
     if not file.resolve().is_relative_to(folder.resolve()):
-        raise UserError(f"{folder / FILE} is damaged: {name!r} lies outside; delete it")
+        raise UserError(f"{folder / FILE} is damaged: {example.file!r} lies outside; delete it")
     if not file.is_file():  # whoever may not keep images deletes them
         return ""
-    data = file.read_bytes() if file.stat().st_size < LARGEST else b""
+    data = file.read_bytes() if file.stat().st_size < MAX_THUMBNAIL_BYTES else b""
     if not data.startswith(b"\xff\xd8\xff"):
-        raise UserError(f"{file} is no small JPEG; delete it, or judge again")
+        raise UserError(f"{file} is not a small JPEG; delete it, or evaluate again")
     if example.sha256 not in ("", sha256(data).hexdigest()):
-        raise UserError(f"{file} is damaged or was changed; delete it, or judge again")
+        raise UserError(f"{file} is damaged or was changed; delete it, or evaluate again")
     return f"data:image/jpeg;base64,{base64.b64encode(data).decode()}"
 
 
 def _tables(rows: Sequence[ClassRow]) -> list[dict[str, Any]]:
-    """The new classes and the control classes, each from the largest gain to the largest loss.
-
-    Numbers are as text, since some may be missing.
-    """
-    found = []
+    """The new classes and the control classes, each from the largest gain to the largest loss."""
+    tables = []
     for learned, title in ((True, "New classes"), (False, "Control classes")):
-        part = sorted((row for row in rows if row.learned is learned), key=_rise, reverse=True)
-        if part:
-            found.append({"title": title, "rows": [_cells(row) for row in part]})
-    return found
+        group = sorted((row for row in rows if row.learned is learned), key=_gain, reverse=True)
+        if group:
+            tables.append({"title": title, "rows": [_cells(row) for row in group]})
+    return tables
 
 
 def _cells(row: ClassRow) -> dict[str, str]:
-    known = row.before is not None
-    change = number(_rise(row))
+    """A row of the table as text, since some numbers may be missing."""
+    change = number(_gain(row))
+    if round(_gain(row), 1) > 0:
+        change = f"+{change}"
     return {
         "name": row.name,
         "images": f"{row.images:,}",
-        "before": NONE if row.before is None else number(row.before),
+        "before": MISSING if row.before is None else number(row.before),
         "now": number(row.after),
-        "range": spread_of(row.after, row.images) or NONE,
-        "change": (f"+{change}" if round(_rise(row), 1) > 0 else change) if known else NONE,
+        "range": interval_text(row.after, row.images) or MISSING,
+        "change": MISSING if row.before is None else change,
     }
 
 
@@ -168,17 +170,17 @@ class Cell(NamedTuple):
 
     images: int
     share: int
-    """Percent of the images of its row."""
+    """Percent of the images in its row."""
 
 
-def _matrix(found: ConfusionMatrix) -> dict[str, Any]:
-    """A confusion matrix, row by row; a class without images is empty."""
+def _confusion_matrix(matrix: ConfusionMatrix) -> dict[str, Any]:
+    """A confusion matrix, row by row; the row of a class without images is all zero."""
     rows = [
         {
             "name": name,
             "cells": [Cell(count, round(100 * count / max(1, sum(counts)))) for count in counts],
         }
-        for name, counts in zip(found.classes, found.counts, strict=True)
+        for name, counts in zip(matrix.classes, matrix.counts, strict=True)
     ]
-    title = "New classes" if found.learned else "Control classes"
-    return {"title": title, "classes": found.classes, "rows": rows}
+    title = "New classes" if matrix.learned else "Control classes"
+    return {"title": title, "classes": matrix.classes, "rows": rows}

@@ -1,18 +1,19 @@
-"""How far an accuracy can be trusted: the interval that its number of images allows."""
+"""How far an accuracy can be trusted: the confidence interval for its number of images."""
 
 import math
 
-from retouch.report.phrasing import number
+from retouch.plotting.formatting import number
+from retouch.plural import count
 
-SMALL = 1000
-"""With so many images an accuracy is known to within three points, and no interval is shown."""
-_Z = 1.959964  # of the normal distribution, for 95 %
+ENOUGH_IMAGES = 1000
+"""From here on an accuracy is known to within about three points, and no interval is shown."""
+_Z = 1.959964  # 97.5 % quantile of the normal distribution
 
 
-def wilson(accuracy: float, images: int) -> tuple[float, float]:
-    """The 95 % interval (Wilson's) of an accuracy in percent over so many images, in percent.
+def wilson_interval(accuracy: float, images: int) -> tuple[float, float]:
+    """Wilson's 95 % confidence interval of an accuracy over this many images; all in percent.
 
-    Unlike the usual ± it stays between 0 and 100, and is right for 0 and 100 as well.
+    Unlike the normal approximation it stays between 0 and 100, and is right for 0 and 100 as well.
     """
     if images < 1:
         return 0.0, 100.0
@@ -22,16 +23,15 @@ def wilson(accuracy: float, images: int) -> tuple[float, float]:
     return max(0.0, 100 * (middle - half)), min(100.0, 100 * (middle + half))
 
 
-def spread_of(accuracy: float, images: int) -> str:
-    """The interval as text, "71.7–98.9"; "" where there are images enough."""
-    if not 0 < images < SMALL:
+def interval_text(accuracy: float, images: int) -> str:
+    """The interval as text, "71.7–98.9"; "" with enough images."""
+    if not 0 < images < ENOUGH_IMAGES:
         return ""
-    low, high = wilson(accuracy, images)
+    low, high = wilson_interval(accuracy, images)
     return f"{number(low)}–{number(high)}"
 
 
-def caution(accuracy: float, images: int, what: str = "") -> str:
-    """A sentence about the interval; "" where there are images enough."""
-    found = spread_of(accuracy, images)
-    of = f"{images:,} {what} image{'' if images == 1 else 's'}".replace("  ", " ")
-    return f"95 % interval {found} %, from {of}." if found else ""
+def interval_sentence(accuracy: float, images: int, kind: str) -> str:
+    """A sentence about the interval, from so many images of a kind; "" with enough images."""
+    interval = interval_text(accuracy, images)
+    return f"95 % interval {interval} %, from {count(images, f'{kind} image')}." if interval else ""

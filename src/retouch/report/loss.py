@@ -11,128 +11,127 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from retouch.report.axes import framed_axes
-from retouch.report.theme import LINE, MUTED, STILL, WIDTH, run_colour, styled
+from retouch.plotting.axes import framed_axes
+from retouch.plotting.theme import GRID, MUTED, NEUTRAL, PANEL_WIDTH, plot_style, series_color
 from retouch.train.metrics_file import METRICS, read_metrics
 
-MOST_POINTS = 1200
-"""Of longer runs, neighbouring steps are averaged: the page stays small."""
+MAX_POINTS = 1200
+"""In longer runs, neighboring steps are averaged, to keep the page small."""
 HEADROOM = 1.16
-"""The numbers of the tasks stand above the curves."""
-MOST_NAMED = 8
-"""So many tasks have their numbers written above the curve."""
+"""Room above the curves for the numbers of the tasks."""
+MAX_LABELLED_TASKS = 8
+"""With more tasks than this, their numbers are not written above the curve."""
 
 
-class Logged(NamedTuple):
+class LoggedStep(NamedTuple):
     """One step of training."""
 
     task: int
     """From 1."""
     step: int
-    """From 1, through all tasks."""
+    """From 1, counted over all tasks."""
     loss: float
     lr: float
 
 
 class TaskLosses(NamedTuple):
-    """A task's losses in a line of a table."""
+    """A task's row in the table of losses."""
 
     task: int
     steps: int
     first: float
     last: float
-    """The mean of the last twentieth of the steps."""
+    """The mean over the last twentieth of the steps."""
     lr: float
     """The largest learning rate."""
 
 
-def read_losses(folder: Path | None) -> list[Logged]:
-    """All steps that a run's folder has logged; a damaged log is refused by name."""
+def read_losses(folder: Path | None) -> list[LoggedStep]:
+    """All logged steps of a run; a damaged log is an error."""
     if folder is None or not (folder / METRICS).is_file():
         return []
     lines = read_metrics(folder)
-    return [Logged(x["task"], number, x["loss"], x["lr"]) for number, x in enumerate(lines, 1)]
+    return [LoggedStep(x["task"], number, x["loss"], x["lr"]) for number, x in enumerate(lines, 1)]
 
 
-def smoothed(values: Sequence[float], reach: int) -> list[float]:
-    """A moving average over `reach` values to both sides, as far as there are any.
+def moving_average(values: Sequence[float], radius: int) -> list[float]:
+    """A centered moving average over up to `radius` values on both sides.
 
     Unlike an exponential average it does not lag behind the steep fall at the start.
     """
-    sums, found = [0.0, *accumulate(values)], []
+    sums, averages = [0.0, *accumulate(values)], []
     for i in range(len(values)):
-        first, last = max(0, i - reach), min(len(values) - 1, i + min(reach, i))
-        found.append((sums[last + 1] - sums[first]) / (last + 1 - first))
-    return found
+        first, last = max(0, i - radius), min(len(values) - 1, i + min(radius, i))
+        averages.append((sums[last + 1] - sums[first]) / (last + 1 - first))
+    return averages
 
 
-def by_task(steps: Sequence[Logged]) -> list[list[Logged]]:
+def by_task(steps: Sequence[LoggedStep]) -> list[list[LoggedStep]]:
     """The steps of each task."""
-    return [list(own) for _, own in groupby(steps, key=lambda step: step.task)]
+    return [list(task_steps) for _, task_steps in groupby(steps, key=lambda step: step.task)]
 
 
-def table_of(steps: Sequence[Logged]) -> list[TaskLosses]:
-    """What the curves show, in numbers."""
+def loss_table(steps: Sequence[LoggedStep]) -> list[TaskLosses]:
+    """The curves in numbers, one row per task."""
     return [
         TaskLosses(
-            own[0].task,
-            len(own),
-            own[0].loss,
-            fmean(step.loss for step in own[-max(1, len(own) // 20) :]),
-            max(step.lr for step in own),
+            task_steps[0].task,
+            len(task_steps),
+            task_steps[0].loss,
+            fmean(step.loss for step in task_steps[-max(1, len(task_steps) // 20) :]),
+            max(step.lr for step in task_steps),
         )
-        for own in by_task(steps)
+        for task_steps in by_task(steps)
     ]
 
 
-def loss_curve(steps: Sequence[Logged]) -> Figure:
-    """The loss of every step: light as it was, strong as a moving average within each task."""
-    with styled():
-        figure = Figure(figsize=(WIDTH, 2.9))
+def loss_curve(steps: Sequence[LoggedStep]) -> Figure:
+    """The loss of every step in grey, and its moving average within each task."""
+    with plot_style():
+        figure = Figure(figsize=(PANEL_WIDTH, 2.9))
         axes = framed_axes(figure, "Training loss")
-        for own in by_task(steps):
-            thin = _thinned(own, len(steps))
+        for task_steps in by_task(steps):
+            raw = _downsample(task_steps, len(steps))
             axes.plot(
-                [step.step for step in thin],
-                [step.loss for step in thin],
-                color=STILL,
+                [step.step for step in raw],
+                [step.loss for step in raw],
+                color=NEUTRAL,
                 linewidth=0.8,
                 alpha=0.55,
             )
-            line = [step._replace(loss=v) for step, v in zip(own, _smooth(own), strict=True)]
-            line = _thinned(line, len(steps))
+            smooth = _downsample(_smooth(task_steps), len(steps))
             axes.plot(
-                [step.step for step in line],
-                [step.loss for step in line],
-                color=run_colour(0),
+                [step.step for step in smooth],
+                [step.loss for step in smooth],
+                color=series_color(0),
                 linewidth=1.8,
-                marker="o" if len(line) == 1 else None,
+                marker="o" if len(smooth) == 1 else None,
             )
         low, high = min(step.loss for step in steps), max(step.loss for step in steps)
         bottom = min(0.0, low) if low < 0.5 * high else low - 0.06 * max(high - low, 1e-3)
         axes.set_ylim(bottom, bottom + HEADROOM * max(high - bottom, 1e-3))
-        _axes(axes, steps)
+        _set_axes(axes, steps)
     return figure
 
 
-def rate_curve(steps: Sequence[Logged]) -> Figure:
+def rate_curve(steps: Sequence[LoggedStep]) -> Figure:
     """The learning rate of every step, in units of a power of ten."""
-    highest = max(step.lr for step in steps)
-    power = math.floor(math.log10(highest)) if highest > 0 else 0
-    with styled():
-        figure = Figure(figsize=(WIDTH, 2.9))
+    largest = max(step.lr for step in steps)
+    power = math.floor(math.log10(largest)) if largest > 0 else 0
+    with plot_style():
+        figure = Figure(figsize=(PANEL_WIDTH, 2.9))
         axes = framed_axes(figure, f"Learning rate, 1e{power}")
-        for own in by_task(steps):
-            line = _thinned(own, len(steps))
-            at, rates = [step.step for step in line], [step.lr / 10.0**power for step in line]
-            axes.plot(at, rates, color=run_colour(0), linewidth=1.8)
-        axes.set_ylim(0, HEADROOM * (highest / 10.0**power or 1.0))
-        _axes(axes, steps)
+        for task_steps in by_task(steps):
+            line = _downsample(task_steps, len(steps))
+            x, y = [step.step for step in line], [step.lr / 10.0**power for step in line]
+            axes.plot(x, y, color=series_color(0), linewidth=1.8)
+        axes.set_ylim(0, HEADROOM * (largest / 10.0**power or 1.0))
+        _set_axes(axes, steps)
     return figure
 
 
-def _axes(axes: Axes, steps: Sequence[Logged]) -> None:
-    """Steps below, and where each task begins."""
+def _set_axes(axes: Axes, steps: Sequence[LoggedStep]) -> None:
+    """Ticks and grid, and where each task begins."""
     last = steps[-1].step
     axes.set_xlim(0.5 - 0.02 * last, last + 0.5 + 0.02 * last)
     axes.set_xlabel("step", labelpad=5)
@@ -140,15 +139,15 @@ def _axes(axes: Axes, steps: Sequence[Logged]) -> None:
     axes.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
     axes.grid(True, axis="y")
     tasks = by_task(steps)
-    for own in tasks[1:]:
-        axes.axvline(own[0].step - 0.5, color=LINE, linewidth=0.9, zorder=1)
-    if 1 < len(tasks) <= MOST_NAMED:
-        for own in tasks:
-            middle = (own[0].step + own[-1].step) / 2
+    for task_steps in tasks[1:]:
+        axes.axvline(task_steps[0].step - 0.5, color=GRID, linewidth=0.9, zorder=1)
+    if 1 < len(tasks) <= MAX_LABELLED_TASKS:
+        for task_steps in tasks:
+            task = task_steps[0].task
             axes.text(
-                middle,
+                (task_steps[0].step + task_steps[-1].step) / 2,
                 1.0,
-                f"task {own[0].task}" if len(tasks) <= 5 else str(own[0].task),
+                f"task {task}" if len(tasks) <= 5 else str(task),
                 transform=axes.get_xaxis_transform(),
                 ha="center",
                 va="top",
@@ -156,18 +155,20 @@ def _axes(axes: Axes, steps: Sequence[Logged]) -> None:
             )
 
 
-def _smooth(own: Sequence[Logged]) -> list[float]:
-    return smoothed([step.loss for step in own], len(own) // 30)
+def _smooth(steps: Sequence[LoggedStep]) -> list[LoggedStep]:
+    """The steps with a moving average in place of their losses."""
+    averages = moving_average([step.loss for step in steps], len(steps) // 30)
+    return [step._replace(loss=loss) for step, loss in zip(steps, averages, strict=True)]
 
 
-def _thinned(own: Sequence[Logged], total: int) -> list[Logged]:
-    """Neighbours averaged where there are many steps in all."""
-    wide = math.ceil(total / MOST_POINTS)
-    if wide < 2:
-        return list(own)
-    groups = [own[i : i + wide] for i in range(0, len(own), wide)]
+def _downsample(steps: Sequence[LoggedStep], total: int) -> list[LoggedStep]:
+    """Averages of neighboring steps if there are more than `MAX_POINTS` steps in total."""
+    size = math.ceil(total / MAX_POINTS)
+    if size < 2:
+        return list(steps)
+    groups = [steps[i : i + size] for i in range(0, len(steps), size)]
     return [
-        Logged(
+        LoggedStep(
             group[0].task,
             group[len(group) // 2].step,
             sum(step.loss for step in group) / len(group),

@@ -1,4 +1,4 @@
-"""The page: one file that opens offline and says what was learned and what was forgotten."""
+"""The page: one file that opens offline and shows what was learned and what was forgotten."""
 
 import os
 import re
@@ -11,95 +11,106 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from retouch.evaluate.results import Results
 from retouch.files import write_atomically
-from retouch.report import phrasing
-from retouch.report.class_changes import class_by_class
-from retouch.report.facts import about, answers, made_of, notes, shared, title
-from retouch.report.figures import Gallery, drawings, inside, losses, moved
+from retouch.plotting.formatting import number
+from retouch.plotting.theme import THEME
+from retouch.report.answers import answers
+from retouch.report.class_changes import class_sections
+from retouch.report.compare import cautions, comparison_sentences
+from retouch.report.facts import provenance, shared_settings, subtitle, title, warnings
+from retouch.report.figures import (
+    Gallery,
+    analysis_figures,
+    change_figures,
+    loss_figures,
+    result_figures,
+)
+from retouch.report.run_metrics import class_count
 from retouch.report.summary import Run, RunSummary, named_results, run_summaries
 from retouch.report.table import columns, rows
-from retouch.report.theme import THEME
 
 FILE = "report.html"
 
 
 def write_report(folder: str | Path, runs: Sequence[Run]) -> Path:
-    """Write `report.html`, which holds all it needs, and its plots as files in `plots/`.
+    """Write `report.html`, which needs no other file, and its plots as files in `plots/`.
 
-    One run is told as a story, several are compared. The same runs always give the same bytes.
+    The page of one run shows it in detail; that of several compares them. The same runs always give
+    the same bytes.
 
     Args:
         folder: The folder to write to.
         runs: Folders of runs, or their results.
     """
     folder = Path(folder)
-    told = run_summaries(folder, runs)
-    results = named_results(told)
-    content = _content(results) | _story(told)  # before anything is written: it may be refused
+    summaries = run_summaries(folder, runs)
+    results = named_results(summaries)
+    # Before anything is written, since a damaged run raises an error here.
+    content = _results_content(results) | _run_content(summaries)
     gallery = Gallery(folder / "plots")
-    content |= drawings(results, gallery) | losses(told, gallery)
-    content |= moved(told, gallery) | inside(told, gallery)
-    content["links"] = _links(folder, told)
+    content |= result_figures(results, gallery) | loss_figures(summaries, gallery)
+    content |= change_figures(summaries, gallery) | analysis_figures(summaries, gallery)
+    content["links"] = _links(folder, summaries)
     environment = Environment(
         loader=PackageLoader("retouch.report", ""),
         autoescape=True,
         undefined=StrictUndefined,
         keep_trailing_newline=True,
     )
-    environment.filters |= {"unbroken": _unbroken, "number": phrasing.number}
+    environment.filters |= {"unbroken": _unbroken, "number": number}
     write_atomically(folder / FILE, environment.get_template("page.html.j2").render(content))
     return folder / FILE
 
 
-def _links(folder: Path, told: Sequence[RunSummary]) -> list[str]:
-    """Where each run's own page lies, seen from this one; "" where it has none."""
-    return [_link(folder, story) if len(told) > 1 else "" for story in told]
+def _links(folder: Path, summaries: Sequence[RunSummary]) -> list[str]:
+    """Links to the runs' own pages, relative to this one; "" if there is none."""
+    return [_link(folder, summary) if len(summaries) > 1 else "" for summary in summaries]
 
 
-def _link(folder: Path, story: RunSummary) -> str:
-    if story.folder is None or not (story.folder / FILE).is_file():
+def _link(folder: Path, summary: RunSummary) -> str:
+    if summary.folder is None or not (summary.folder / FILE).is_file():
         return ""
     try:
-        there = os.path.relpath(story.folder.resolve() / FILE, folder.resolve())
+        path = os.path.relpath(summary.folder.resolve() / FILE, folder.resolve())
     except ValueError:  # on another drive of Windows
         return ""
-    return quote(Path(there).as_posix())
+    return quote(Path(path).as_posix())
 
 
 def _unbroken(text: str) -> str:
-    """Numbers stay with their units, and "13.8 % → 60.2 %" on one line."""
+    """Keep numbers with their units, and "13.8 % → 60.2 %" on one line."""
     return re.sub(r" (?=%|points?\b|→|−)|(?<=[→−]) ", "\N{NO-BREAK SPACE}", text)
 
 
-def _content(runs: Sequence[Results]) -> dict[str, Any]:
-    """All that the template says in words of results."""
+def _results_content(runs: Sequence[Results]) -> dict[str, Any]:
+    """The text of the page that is computed from results alone."""
     return {
-        "about": about(runs),
-        "reading": phrasing.comparison_sentences(runs),
-        "cautions": phrasing.cautions(runs),
+        "subtitle": subtitle(runs),
+        "comparison": comparison_sentences(runs),
+        "cautions": cautions(runs),
         "columns": columns(runs),
         "rows": rows(runs),
-        "notes": notes(runs),
-        "shared": shared(runs),
+        "warnings": warnings(runs),
+        "settings": shared_settings(runs),
         "same_tasks": all(run.tasks == runs[0].tasks for run in runs),
         "tasks": max(len(run.tasks) for run in runs),
-        "class_count": phrasing.classes(runs[0]),
+        "class_count": class_count(runs[0]),
         "many_tasks": max(run.done for run in runs) > 1,
         "theme": THEME,
     }
 
 
-def _story(told: Sequence[RunSummary]) -> dict[str, Any]:
-    """What is told of one run alone, and how each is undone."""
-    only = told[0] if len(told) == 1 else None
-    by_class, folder = (only.classes, only.folder) if only else (None, None)
+def _run_content(summaries: Sequence[RunSummary]) -> dict[str, Any]:
+    """What is shown for a single run only, and how each run is undone."""
+    only = summaries[0] if len(summaries) == 1 else None
+    per_class, folder = (only.classes, only.folder) if only else (None, None)
     return {
-        "title": title([story.results for story in told], named=folder is not None),
+        "title": title([summary.results for summary in summaries], named=folder is not None),
         "name": folder.resolve().name if folder else "",
-        "made_of": made_of(only.results) if only else "",
+        "provenance": provenance(only.results) if only else "",
         "command": only.results.command if only else "",
-        "answers": answers(only.results, by_class) if only else [],
-        "classes": class_by_class(by_class, folder) if by_class else None,
-        "deltas": max((story.deltas for story in told), key=len),
-        "anything_learned": any(story.results.done for story in told),
-        "trouble": only.trouble if only else "",
+        "answers": answers(only.results, per_class) if only else [],
+        "classes": class_sections(per_class, folder) if per_class else None,
+        "deltas": max((summary.deltas for summary in summaries), key=len),
+        "anything_learned": any(summary.results.done for summary in summaries),
+        "change_problem": only.problem if only else "",
     }

@@ -1,15 +1,15 @@
-"""The figures. Each function takes results and returns a figure; pyplot's state is not touched."""
+"""All figures of results. Each function returns a figure; pyplot's global state is not used."""
 
 from retouch.report.accuracy_matrix import accuracy_matrix
 from retouch.report.change_by_layer import change_by_layer
-from retouch.report.line_charts import kept_over_time, learned_over_time, over_time
+from retouch.report.line_charts import control_over_time, learned_over_time, over_time
 from retouch.report.loss import loss_curve, rate_curve
 from retouch.report.scatter import learned_and_forgot
 
 __all__ = [
     "accuracy_matrix",
     "change_by_layer",
-    "kept_over_time",
+    "control_over_time",
     "learned_and_forgot",
     "learned_over_time",
     "loss_curve",

@@ -1,4 +1,4 @@
-"""What a run is called among others: its method, or its folder where the method is the same."""
+"""What a run is called among others: its method, or its folder if methods are the same."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -7,42 +7,42 @@ from pathlib import Path
 from retouch.evaluate.results import Results
 
 
-class Named(Results):
-    """A run that goes by the name of its folder."""
+class NamedResults(Results):
+    """Results of a run that is called by its folder."""
 
     name: str
 
 
-def labels(runs: Sequence[Results]) -> list[str]:
-    """A name for each run, numbered where several runs have the same."""
-    names = [run.name if isinstance(run, Named) else run.method for run in runs]
-    often, met = Counter(names), Counter[str]()
-    found = []
+def run_labels(runs: Sequence[Results]) -> list[str]:
+    """A name for each run; runs with the same name are numbered."""
+    names = [run.name if isinstance(run, NamedResults) else run.method for run in runs]
+    totals, counts = Counter(names), Counter[str]()
+    labels = []
     for name in names:
-        met[name] += 1
-        found.append(f"{name} {met[name]}" if often[name] > 1 else name)
-    return found
+        counts[name] += 1
+        labels.append(f"{name} {counts[name]}" if totals[name] > 1 else name)
+    return labels
 
 
-def heading(runs: Sequence[Results]) -> str:
-    """What the names are."""
-    return "run" if any(isinstance(run, Named) for run in runs) else "method"
+def label_heading(runs: Sequence[Results]) -> str:
+    """What the labels are: runs or methods."""
+    return "run" if any(isinstance(run, NamedResults) for run in runs) else "method"
 
 
-def named(runs: Sequence[Results], folders: Sequence[Path | None]) -> list[Results]:
-    """The runs, each by the name of its folder if their methods do not tell them apart."""
+def name_by_folder(runs: Sequence[Results], folders: Sequence[Path | None]) -> list[Results]:
+    """The runs, named by their folders if their methods do not tell them apart."""
     known = [folder for folder in folders if folder is not None]
     if len({run.method for run in runs}) == len(runs) or len(known) < len(runs):
         return list(runs)
     pairs = zip(runs, distinguishing_names(known), strict=True)
-    return [Named(name=name, **dict(run)) for run, name in pairs]
+    return [NamedResults(name=name, **dict(run)) for run, name in pairs]
 
 
 def distinguishing_names(folders: Sequence[Path]) -> list[str]:
-    """The part of each path in which it differs from the others: "march", "april"."""
+    """The part in which each path differs from the others: "march", "april"."""
     parts = [folder.resolve().parts for folder in folders]
-    most = min(map(len, parts)) - 1
-    start = next((i for i in range(most) if len({p[i] for p in parts}) > 1), most)
-    rest = min(map(len, parts)) - start - 1
+    shortest = min(map(len, parts))
+    start = next((i for i in range(shortest - 1) if len({p[i] for p in parts}) > 1), shortest - 1)
+    rest = shortest - start - 1
     end = next((i for i in range(rest) if len({p[-1 - i] for p in parts}) > 1), rest)
     return ["/".join(p[start : len(p) - end]) for p in parts]

@@ -8,9 +8,10 @@ from rich.table import Table
 from rich.text import Text
 
 from retouch.evaluate.results import Results
+from retouch.plotting.formatting import MISSING, duration, number, share
 from retouch.plural import count
-from retouch.report.phrasing import NONE, duration, number, numbers, share, update_summary
-from retouch.report.run_names import heading, labels
+from retouch.report.run_metrics import any_weight_trained, metrics
+from retouch.report.run_names import label_heading, run_labels
 
 
 class Column(NamedTuple):
@@ -24,11 +25,11 @@ class Column(NamedTuple):
 
 COLUMNS = (
     Column("method", "", "how it learned"),
-    Column("new classes", "%", "accuracy at the end, choosing among all of them", "Acc."),
+    Column("new classes", "%", "accuracy at the end, choosing among all new classes", "Acc."),
     Column(
-        "forgot of them",
+        "forgot",
         "points",
-        "how far the earlier tasks fell from their best, on average",
+        "how far the new classes of earlier tasks fell from their best, on average",
         "F.",
     ),
     Column(
@@ -37,65 +38,68 @@ COLUMNS = (
         "accuracy at the end on what the model could do before, which no task teaches",
         "control set, C.",
     ),
-    Column("forgot of that", "points", "what was lost of it since the beginning", "C. Drop"),
+    Column(
+        "control lost", "points", "how far the control accuracy fell since the start", "C. Drop"
+    ),
     Column(
         "weights that moved", "", "the largest share of the model that was free to move in one task"
     ),
-    Column("time", "", "to learn all tasks and to judge after each"),
+    Column("time", "", "to learn all tasks and to evaluate after each"),
 )
 
 
 def columns(runs: Sequence[Results]) -> list[Column]:
     """The columns, the first of which says what the runs' names are."""
-    return [COLUMNS[0]._replace(name=heading(runs)), *COLUMNS[1:]]
+    return [COLUMNS[0]._replace(name=label_heading(runs)), *COLUMNS[1:]]
 
 
 def rows(runs: Sequence[Results]) -> list[dict[str, str]]:
-    """The table's cells as text, a row a run, by the columns' names."""
-    first = heading(runs)
-    return [{first: _name(n, run), **_row(run)} for n, run in zip(labels(runs), runs, strict=True)]
+    """The table's cells as text: one row per run, by column name."""
+    heading = label_heading(runs)
+    labelled = zip(run_labels(runs), runs, strict=True)
+    return [{heading: _name(label, run), **_cells(run)} for label, run in labelled]
 
 
-def _name(name: str, run: Results) -> str:
-    return name if run.finished else f"{name} ({run.done} of {count(len(run.tasks), 'task')})"
+def _name(label: str, run: Results) -> str:
+    return label if run.finished else f"{label} ({run.done} of {count(len(run.tasks), 'task')})"
 
 
-def _row(run: Results) -> dict[str, str]:
-    found = numbers(run)
+def _cells(run: Results) -> dict[str, str]:
+    values = metrics(run)
 
     def cell(metric: str) -> str:
-        return number(found[metric]) if metric in found else NONE
+        return number(values[metric]) if metric in values else MISSING
 
-    moved = share(max(run.trained), run.parameters) if update_summary(run) else "0 %"
+    moved = share(max(run.trained), run.parameters) if any_weight_trained(run) else "0 %"
     return {
         "new classes": cell("accuracy"),
-        # With a single task there was no chance to forget one: 0 would say too much.
-        "forgot of them": cell("forgetting") if len(run.matrix) > 1 else NONE,
+        # After a single task there was nothing to forget: 0 would claim too much.
+        "forgot": cell("forgetting") if len(run.matrix) > 1 else MISSING,
         "control accuracy": cell("control"),
-        "forgot of that": cell("control_drop"),
-        "weights that moved": moved if run.done else NONE,
-        "time": duration(sum(run.seconds)) if run.done else NONE,
+        "control lost": cell("control_drop"),
+        "weights that moved": moved if run.done else MISSING,
+        "time": duration(sum(run.seconds)) if run.done else MISSING,
     }
 
 
-def comparison(runs: Sequence[Results]) -> Table:
-    """Several runs as a table for the terminal, with what each column means below it.
+def comparison_table(runs: Sequence[Results]) -> Table:
+    """Runs as a table for the terminal, with an explanation of each column below it.
 
     Args:
         runs: The results of each run.
     """
     table = Table(box=box.SIMPLE_HEAD, caption=_legend(), caption_justify="left", pad_edge=False)
     first, *others = columns(runs)
-    table.add_column(_head(first), justify="left")
+    table.add_column(_heading(first), justify="left")
     for column in others:
-        table.add_column(_head(column), justify="right", no_wrap=column.name == "time")
+        table.add_column(_heading(column), justify="right", no_wrap=column.name == "time")
     for row in rows(runs):
-        # Text, so that a name such as "[red]" stays a name.
+        # As Text, so that a name such as "[red]" is not read as markup.
         table.add_row(*map(Text, row.values()))
     return table
 
 
-def _head(column: Column) -> Text:
+def _heading(column: Column) -> Text:
     text = Text(column.name, style="bold")
     return text.append(f"\n{column.unit}", style="dim not bold") if column.unit else text
 

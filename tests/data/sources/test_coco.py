@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from source_cases import DEEP_JSON, PREPROCESS, damaged
 
-from retouch.analysis.objects import read_annotations
+from retouch.analysis.annotations import read_annotations
 from retouch.data import read_data, read_pairs
 from retouch.data.sources.coco import Objects
 from retouch.errors import UserError

@@ -12,10 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from networks import learn, network, perturb
 from safetensors import safe_open
+from tiny import tiny_clip
 from torch import nn
 
 from retouch.errors import UserError
-from retouch.sparse import Delta, Snapshot, fingerprint, read_header, select
+from retouch.sparse import Delta, Snapshot, fingerprint, locate, read_header, read_selection, select
 from retouch.sparse.delta.delta_file import _header_checksum
 
 
@@ -152,3 +153,21 @@ def test_size_for_vit_b_16(tmp_path: Path, dtype: torch.dtype, limit: float):
     perturb(model, selection)
     snapshot.delta().save(tmp_path / "d.safetensors")
     assert (tmp_path / "d.safetensors").stat().st_size <= limit
+
+
+def test_the_selection_is_read_from_a_delta_and_damage_is_noticed(tmp_path: Path) -> None:
+    model = tiny_clip().model
+    selection = select({name: p.detach().abs() for name, p in locate(model).items()}, 0.1)
+    file = tmp_path / "d.safetensors"
+    Snapshot(model, selection).delta().save(file)
+    stored = read_selection(file)
+    assert list(stored) == list(selection)
+    assert all(torch.equal(stored[n].index, selection[n].index) for n in selection)
+    data = bytearray(file.read_bytes())
+    data[-3] ^= 1  # in the last tensor's positions or change: the counts stay the same
+    file.write_bytes(data)
+    with pytest.raises(UserError, match=r"d\.safetensors is damaged"):
+        read_selection(file)
+    file.write_bytes(data[: len(data) // 2])
+    with pytest.raises(UserError, match=r"d\.safetensors is damaged"):
+        read_selection(file)

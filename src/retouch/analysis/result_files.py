@@ -1,0 +1,61 @@
+"""The files of an analysis: figure, data and caption, in a folder of their own.
+
+`RUN/analysis/NAME` holds `NAME.png`, `NAME.svg`, `NAME.csv` and `NAME.json`, with the title, the
+caption and the main numbers. The run's page shows what it finds there.
+"""
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+from pydantic import BaseModel
+
+from retouch import checksummed
+from retouch.files import write_atomically
+from retouch.plotting.rendering import to_png, to_svg
+
+FOLDER = "analysis"
+
+
+class AnalysisFacts(BaseModel):
+    """What the page reads of `NAME.json`; the other keys are for other readers."""
+
+    title: str
+    caption: str = ""
+    picture: str
+    """The SHA-256 of `NAME.png`."""
+
+
+def analysis_folder(run: str | Path, name: str) -> Path:
+    """Where the files of an analysis of a run belong."""
+    return Path(run) / FOLDER / name
+
+
+def write_analysis(
+    folder: str | Path,
+    name: str,
+    figure: Figure,
+    rows: Sequence[Mapping[str, Any]],
+    facts: Mapping[str, Any],
+) -> list[Path]:
+    """Write the figure as PNG and SVG, its data (`rows`) as CSV and `facts` as JSON."""
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    table = io.StringIO()
+    writer = csv.DictWriter(table, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    content: dict[str, bytes | str] = {
+        "png": (png := to_png(figure)),
+        "svg": to_svg(figure, name),
+        "csv": table.getvalue(),
+    }
+    files = [folder / f"{name}.{suffix}" for suffix in (*content, "json")]
+    for file, data in zip(files, content.values(), strict=False):
+        write_atomically(file, data)
+    checksummed.write_json(files[-1], {**facts, "picture": sha256(png).hexdigest()})
+    return files

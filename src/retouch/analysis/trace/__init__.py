@@ -1,0 +1,1 @@
+"""Where is the knowledge? Causal tracing through the blocks of a CLIP (the paper's Fig. 2)."""

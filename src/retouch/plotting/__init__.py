@@ -1,0 +1,1 @@
+"""What all figures share: the theme, axes, label layout, and how numbers are formatted."""

@@ -1,0 +1,181 @@
+"""One run in plain sentences, each computed from its results alone.
+
+Numbers are compared as they are shown, to one decimal.
+"""
+
+from retouch import plural
+from retouch.evaluate.results import Results
+from retouch.plotting.formatting import percent, points
+from retouch.report.continuation import Continuation, class_names, continuation, is_continued
+from retouch.report.run_metrics import any_weight_trained, class_count, metrics, starting_accuracy
+
+
+def run_sentences(run: Results) -> list[str]:
+    """All sentences about a run, in reading order."""
+    sentences = [
+        learned_sentence(run),
+        learned_earlier_sentence(run),
+        control_sentence(run),
+        total_sentence(run),
+        joint_sentence(run),
+        drift_sentence(run),
+    ]
+    return [sentence for sentence in sentences if sentence]
+
+
+def learned_sentence(run: Results) -> str:
+    """What a run learned; a run that continues another reports only what it learned itself.
+
+    Before all tasks are learned there is no "before → after": the model then chooses among fewer
+    classes than it did at the beginning, which is easier.
+    """
+    if is_continued(run):
+        return _learned_in_this_run(run, continuation(run))
+    total, start, now = class_count(run), starting_accuracy(run), metrics(run).get("accuracy")
+    new_classes = plural.count(total, "new class")
+    if not run.rows:
+        return f"The run has not begun; it will learn {new_classes}."
+    if not run.done and start is not None:
+        return f"Nothing learned yet: {percent(start)} of the {new_classes} recognised."
+    seen = f"{class_count(run, run.done)} of {new_classes}"
+    if now is None or start is None:
+        return f"It has seen {seen}; there are no test images to measure how many it recognises."
+    if not run.finished:
+        return f"So far it has seen {seen}: {percent(now)} recognised."
+    return _learned(run, range(len(run.tasks)), new_classes, start, now)
+
+
+def _learned_in_this_run(run: Results, own: Continuation) -> str:
+    which = _own_classes(own)
+    if run.done == run.learned_before:
+        known = "" if own.before is None else f": {percent(own.before)} of its {which} recognised"
+        return f"This run has not learned anything yet{known}."
+    tasks = range(run.learned_before, run.done)
+    seen = which
+    if not run.finished:
+        seen = f"{len(class_names(run, tasks))} of {plural.count(len(own.classes), 'class')}"
+    if own.before is None or own.now is None:
+        return (
+            f"In this run it has seen {seen}; there are no test images to measure how many it "
+            "recognises."
+        )
+    if not run.finished:
+        return f"So far in this run it has seen {seen}: {percent(own.now)} recognised."
+    sentence = _learned(run, tasks, which, own.before, own.now)
+    return f"In this run {sentence[0].lower()}{sentence[1:]}"
+
+
+def _own_classes(own: Continuation) -> str:
+    """This run's classes, and how many of them the model had been taught before."""
+    total, again = len(own.classes), len(own.taught_before)
+    if not again:
+        return f"{total} new class{'' if total == 1 else 'es'}"
+    if again == total:
+        return f"{total} class{'' if total == 1 else 'es'} it had been taught before"
+    return f"{total} classes ({again} of them taught before)"
+
+
+def _learned(run: Results, tasks: range, which: str, start: float, now: float) -> str:
+    """Whether the classes of finished tasks were learned."""
+    change = f"{percent(start)} → {percent(now)} recognised."
+    if not any_weight_trained(run):
+        return f"It learned nothing, as no weight could move: {change}"
+    if round(now, 1) <= round(start, 1):
+        return f"It did not learn the {which}: {change}"
+    reverted = [
+        task for task in tasks if task < len(run.fraction_kept) and not run.fraction_kept[task]
+    ]
+    if reverted_count := len(class_names(run, reverted)):
+        total = len(class_names(run, tasks))
+        learned = f"{total - reverted_count} of {plural.count(total, 'new class')}"
+        return f"It learned {learned}, and kept nothing of the others: {change}"
+    return f"It learned {which}: {change}"
+
+
+def learned_earlier_sentence(run: Results) -> str:
+    """What this run did to the classes that earlier runs taught; "" where there are none."""
+    if not is_continued(run) or run.done == run.learned_before:
+        return ""
+    own = continuation(run)
+    count = len(own.earlier)
+    which = f"The {count} classes learned before" if count > 1 else "The class learned before"
+    if own.earlier_before is None or own.earlier_now is None:
+        return f"{which}: not measured, as the earlier run kept no images of them."
+    seen = len(class_names(run, range(run.done)))
+    among = f", now choosing among {seen} classes instead of {count}" if seen > count else ""
+    return f"{which}: {percent(own.earlier_before)} → {percent(own.earlier_now)}{among}."
+
+
+def control_sentence(run: Results) -> str:
+    """The control accuracy before and now; of a continued run, since it began."""
+    values = metrics(run)
+    if is_continued(run):
+        own, values = continuation(run), {}
+        if own.control_before is not None and own.control_now is not None:
+            return f"Control accuracy in this run {_change(own.control_before, own.control_now)}."
+    if "control" in values:
+        return f"Control accuracy {_change(values['control_before'], values['control'])}."
+    start = run.rows[0].control if run.rows else None
+    if start is not None and run.done:
+        return f"Control accuracy was {percent(start)} before; it was not measured again."
+    if start is not None:
+        return f"Control accuracy {percent(start)} before the first task."
+    return "What it could do before was not measured: the run had no control set."
+
+
+def _change(before: float, now: float) -> str:
+    drop = before - now
+    verb = "unchanged" if round(drop, 1) == 0 else "lost" if drop > 0 else "gained"
+    size = "" if verb == "unchanged" else f"{points(abs(drop))} "
+    return f"{percent(before)} → {percent(now)}: {size}{verb}"
+
+
+def joint_sentence(run: Results) -> str:
+    """Accuracy over new and control classes at once, where it was measured."""
+    now, start = (run.rows[-1].joint, run.rows[0].joint) if run.rows else (None, None)
+    if now is None:
+        return ""
+    before = start if run.finished and run.done else None
+    new, control, overall = (
+        (f"{percent(getattr(before, part))} → " if before else "") + percent(getattr(now, part))
+        for part in ("new", "control", "overall")
+    )
+    among = f"Choosing among all {now.classes} classes, new and control"
+    return f"{among}: new classes {new}, control {control}, both together {overall}."
+
+
+def total_sentence(run: Results) -> str:
+    """A continued run and all runs before it together; "" for any other run."""
+    values, start = metrics(run), starting_accuracy(run)
+    if not is_continued(run) or not run.finished or start is None or "accuracy" not in values:
+        return ""
+    classes = plural.count(class_count(run), "new class")
+    change = f"{percent(start)} → {percent(values['accuracy'])} recognised"
+    sentence = f"In total, since before the first task: {classes}, {change}"
+    if "control" in values:
+        control = f"{percent(values['control_before'])} → {percent(values['control'])}"
+        sentence += f"; control accuracy {control}"
+    return f"{sentence}."
+
+
+def drift_sentence(run: Results) -> str:
+    """How far everyday words moved, which is known without any images."""
+    drift = run.rows[-1].drift if run.done else None
+    if drift is None:
+        return ""
+    weaker = "Weaker evidence than a control set, as it covers text only."
+    if not drift.moved:
+        return f"Everyday words mean the same to it as before. {weaker}"
+    same = f"{percent(drift.neighbours)} are still nearest to the same word"
+    distance = f"they moved by {drift.moved:.2g} (1 − cosine) on average"
+    return f"Everyday words: {same}; {distance}. {weaker}"
+
+
+def compile_sentence(run: Results) -> str:
+    """How much of the time went into compiling; "" if none did."""
+    seconds = run.environment.get("compiling")
+    return (
+        f"{seconds} went into compiling the model; the next run reuses most of it."
+        if seconds
+        else ""
+    )

@@ -1,0 +1,42 @@
+"""The command `retouch trace`."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from retouch.cli import app
+
+
+def command(*args: object) -> tuple[int, str]:
+    done = CliRunner().invoke(app, ["trace", *map(str, args)])
+    return done.exit_code, done.output
+
+
+def test_trace_writes_its_files_and_explains_mistakes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    small = ("builtin", "--images", 2, "--tokens", 2)
+    code, output = command(*small, "--json")
+    assert code == 0, output
+    result = json.loads(output[output.index("{") :])
+    assert result["pairs"] == 2
+    assert sorted(path.name for path in Path("trace").glob("trace.*")) == [
+        "trace.csv", "trace.json", "trace.png", "trace.svg",
+    ]  # fmt: skip
+    code, output = command(*small)
+    assert code == 0
+    assert "Average indirect effect" in output
+    assert "MLPs lead in" in output
+    for args, message in (
+        ((*small, "--noise", 1), "holds a trace with noise"),
+        (("builtin", "--tokens", "some"), "use all, object, or a number"),
+        (("builtin", "--noise", 0), "corrupts nothing"),
+        (("builtin", "--coco", "nowhere"), "nowhere has no instances"),
+        (("builtin", "--task", 1), "is not a run's folder"),
+    ):
+        code, output = command(*args)
+        assert code == 1, output
+        assert message in " ".join(output.split())

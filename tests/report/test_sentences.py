@@ -1,0 +1,126 @@
+"""One run in sentences."""
+
+import pytest
+from fake_results import FROZEN, SIGNS, continued_results, fake_results
+
+from retouch.evaluate.results import Results
+from retouch.evaluate.row import Drift, Joint
+from retouch.report.sentences import (
+    compile_sentence,
+    control_sentence,
+    drift_sentence,
+    joint_sentence,
+    learned_earlier_sentence,
+    learned_sentence,
+    run_sentences,
+    total_sentence,
+)
+
+
+@pytest.mark.parametrize(
+    ("run", "learned", "control"),
+    [
+        (
+            fake_results(),
+            "It learned 6 new classes: 12.0 % → 60.0 % recognised.",
+            "Control accuracy 97.5 % → 91.4 %: 6.1 points lost.",
+        ),
+        (
+            fake_results(accuracy=(12, 12, 11), control=(90, 90, 90, 90.4)),
+            "It did not learn the 6 new classes: 12.0 % → 11.0 % recognised.",
+            "Control accuracy 90.0 % → 90.4 %: 0.4 points gained.",
+        ),
+        (
+            fake_results().model_copy(update={"fraction_kept": [1.0, 0.0, 0.5]}),
+            "It learned 4 of 6 new classes, and kept nothing of the others: "
+            "12.0 % → 60.0 % recognised.",
+            "Control accuracy 97.5 % → 91.4 %: 6.1 points lost.",
+        ),
+        (
+            FROZEN,
+            "It learned nothing, as no weight could move: 12.0 % → 12.0 % recognised.",
+            "Control accuracy 97.5 % → 97.5 %: unchanged.",
+        ),
+        (
+            fake_results(accuracy=(80, 70), control=None),
+            "So far it has seen 4 of 6 new classes: 70.0 % recognised.",
+            "What it could do before was not measured: the run had no control set.",
+        ),
+        (
+            fake_results(accuracy=()),
+            "Nothing learned yet: 12.0 % of the 6 new classes recognised.",
+            "Control accuracy 97.5 % before the first task.",
+        ),
+        (
+            fake_results(accuracy=()).model_copy(update={"rows": []}),
+            "The run has not begun; it will learn 6 new classes.",
+            "What it could do before was not measured: the run had no control set.",
+        ),
+    ],
+)
+def test_one_run_in_sentences(run: Results, learned: str, control: str) -> None:
+    assert (learned_sentence(run), control_sentence(run)) == (learned, control)
+
+
+def test_a_continued_run_reports_its_own_tasks_first() -> None:
+    """What it taught, what it did to earlier classes and to control; then the total."""
+    assert run_sentences(continued_results()) == [
+        "In this run it did not learn the 2 new classes: 20.0 % → 20.0 % recognised.",
+        "The 4 classes learned before: 77.5 % → 70.0 %, now choosing among 6 classes instead of 4.",
+        "Control accuracy in this run 75.0 % → 74.6 %: 0.4 points lost.",
+        "In total, since before the first task: 6 new classes, 19.0 % → 50.8 % recognised; "
+        "control accuracy 76.0 % → 74.6 %.",
+    ]
+    better = continued_results(after=(80.0, 60.0))
+    assert learned_sentence(better) == (
+        "In this run it learned 2 new classes: 20.0 % → 60.0 % recognised."
+    )
+    again = continued_results(own=[SIGNS[0], SIGNS[5]], after=(80.0, 60.0))
+    assert learned_sentence(again).startswith(
+        "In this run it learned 2 classes (1 of them taught before): 20.0 % → 60.0 %"
+    )
+    assert total_sentence(again).startswith("In total, since before the first task: 5 new classes")
+    forgotten = continued_results(kept_images=0)
+    assert learned_earlier_sentence(forgotten) == (
+        "The 4 classes learned before: not measured, as the earlier run kept no images of them."
+    )
+    unfinished = continued_results()
+    unfinished.rows.pop()
+    assert run_sentences(unfinished)[0] == (
+        "This run has not learned anything yet: 20.0 % of its 2 new classes recognised."
+    )
+    assert not learned_earlier_sentence(fake_results())
+    assert not total_sentence(fake_results())
+
+
+def test_new_and_control_classes_at_once() -> None:
+    run = fake_results()
+    run.rows[0].joint = Joint(classes=162, new=50.0, control=95.0, overall=88.0)
+    run.rows[-1].joint = Joint(classes=162, new=86.9, control=94.0, overall=93.5)
+    assert joint_sentence(run) == (
+        "Choosing among all 162 classes, new and control: new classes 50.0 % → 86.9 %, "
+        "control 95.0 % → 94.0 %, both together 88.0 % → 93.5 %."
+    )
+    assert joint_sentence(run) in run_sentences(run)
+    run.rows.pop()
+    assert joint_sentence(run) == ""
+    assert joint_sentence(fake_results()) == ""
+
+
+def test_drift_is_weaker_evidence() -> None:
+    run = fake_results(control=None)
+    run.rows[-1].drift = Drift(moved=0.0123, neighbours=91.6)
+    assert drift_sentence(run) == (
+        "Everyday words: 91.6 % are still nearest to the same word; they moved by 0.012 "
+        "(1 − cosine) on average. Weaker evidence than a control set, as it covers text only."
+    )
+    run.rows[-1].drift = Drift(moved=0.0, neighbours=100.0)
+    assert drift_sentence(run).startswith("Everyday words mean the same to it as before. ")
+    assert drift_sentence(fake_results()) == ""
+
+
+def test_the_time_for_compiling() -> None:
+    run = fake_results()
+    assert compile_sentence(run) == ""
+    run.environment["compiling"] = "41 s"
+    assert compile_sentence(run).startswith("41 s went into compiling the model; ")

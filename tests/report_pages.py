@@ -1,0 +1,32 @@
+"""Pages of the report, parsed."""
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+from retouch.evaluate.results import Results
+from retouch.report import write_report
+
+
+class Page(HTMLParser):
+    """A page as a browser understands it."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.text = ""
+        self.source = file.read_text(encoding="utf-8")
+        self.feed(self.source)
+        self.text = re.sub(r"\s+", " ", self.text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += attrs
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def page_of(folder: Path, *runs: Results) -> Page:
+    return Page(write_report(folder, runs))
