@@ -12,10 +12,10 @@ import pytest
 import torch
 from backbones import dual, open_clip, own_pair, small_open_clip
 from commands import run
+from image_folders import to_folder
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from PIL import Image
 from runs import make_run
-from test_eval_cli import to_folder
 from tiny import images, tiny_clip
 from torch import Tensor, nn
 
@@ -341,7 +341,7 @@ def test_one_image_and_a_text(home: Path, tmp_path: Path):
     told = json.loads((tmp_path / "cam.json").read_text())
     assert told["title"]
     assert list(told["numbers"]["images"][0]["maps"]) == ["where they look"]
-    few = run("cam", model, home / "photos", "--most", "4", "-o", tmp_path).stdout
+    few = run("cam", model, home / "photos", "--max-images", "4", "-o", tmp_path).stdout
     assert "4 of 6 images, evenly spread" in few
 
 

@@ -506,7 +506,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         (("builtin", "--tokens", "some"), "names no tokens"),
         (("builtin", "--noise", 0), "corrupts nothing"),
         (("builtin", "--coco", "nowhere"), "nowhere has no instances"),
-        (("builtin", "--task", 1), "is no folder of a run"),
+        (("builtin", "--task", 1), "--task 1 is for a run"),
     ):
         code, told = command(*args)
         assert code == 1, told

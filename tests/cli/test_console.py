@@ -1,68 +1,73 @@
-"""What reaches the terminal: text alone, whatever the names of files and classes hold."""
+"""What is printed: plain text whatever names contain, and errors in one sentence."""
 
 import errno
 import json
 import logging
 import os
+import re
 import sys
+from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 from commands import run
 from rich.logging import RichHandler
 from rich.table import Table
 from rich.text import Text
+from typer.main import get_command
 
-from retouch.cli import console, log_to_terminal
+import retouch
+from retouch.cli import app, console, log_to_terminal
 from retouch.errors import UserError
 from retouch.export.markdown import escape_markdown
 from retouch.printable import printable
 
-ODD = "no\x1b[2J\x9b31m\u202e[bold]x[/]:car:\udcff\r\x07"
-SHOWN = r"no\x1b[2J\x9b31m\u202e[bold]x[/]:car:\udcff\x0d\x07"
+NAME = "no\x1b[2J\x9b31m\u202e[bold]x[/]:car:\udcff\r\x07"
+ESCAPED = r"no\x1b[2J\x9b31m\u202e[bold]x[/]:car:\udcff\x0d\x07"
 
 
-def test_controls_are_shown_and_all_else_stays():
-    assert printable(ODD) == SHOWN
+def test_control_characters_are_escaped_and_nothing_else():
+    assert printable(NAME) == ESCAPED
     plain = "Süßes\tכלב ¡漢字! 👩‍👩‍👧 \u200e\n"
     assert printable(plain) == plain
 
 
 @pytest.fixture
 def screen(monkeypatch: pytest.MonkeyPatch) -> StringIO:
-    """Both consoles write into it, as on a terminal of 200 columns."""
+    """What both consoles print, 200 columns wide."""
     file = StringIO()
-    for each in (console.out, console.err):
-        monkeypatch.setattr(each, "_file", file)
-        monkeypatch.setattr(each, "_width", 200)
+    for stream in (console.out, console.err):
+        monkeypatch.setattr(stream, "_file", file)
+        monkeypatch.setattr(stream, "_width", 200)
     return file
 
 
-def test_nothing_in_a_name_steers_the_terminal(screen: StringIO):
-    table = Table(title=ODD)
-    table.add_column(ODD)
-    table.add_row(ODD)
-    table.add_row(Text(ODD.replace("\r\x07", "")))  # rich takes these two away by itself
+def test_no_name_controls_the_terminal(screen: StringIO):
+    table = Table(title=NAME)
+    table.add_column(NAME)
+    table.add_row(NAME)
+    table.add_row(Text(NAME.replace("\r\x07", "")))  # rich removes these two itself
     console.out.print(table)
-    console.out.print(ODD)
-    console.err.print(ODD, markup=False, soft_wrap=True)
+    console.out.print(NAME)
+    console.err.print(NAME, markup=False, soft_wrap=True)
     handler = RichHandler(console=console.err, show_time=False, show_path=False)
-    handler.emit(logging.LogRecord("x", logging.WARNING, "", 0, "%s", (ODD,), None))
+    handler.emit(logging.LogRecord("x", logging.WARNING, "", 0, "%s", (NAME,), None))
     text = screen.getvalue()
-    assert text.count(SHOWN.removesuffix(r"\x0d\x07")) == 7
+    assert text.count(ESCAPED.removesuffix(r"\x0d\x07")) == 7
     assert not set(text) & set("\x1b\x9b\u202e\udcff\r\x07")
     rows = [line for line in text.splitlines() if line.startswith("│")]
     assert rows
 
 
-def test_an_error_about_an_odd_name(tmp_path: Path):
-    said = run("learn", ODD, "--model", "builtin", "--out", tmp_path / "r", code=1).stderr
-    assert SHOWN in said
-    assert not set(said) & set("\x1b\x9b\u202e\r\x07")
+def test_an_error_about_a_name_with_control_characters(tmp_path: Path):
+    error = run("learn", NAME, "--model", "builtin", "--out", tmp_path / "r", code=1).stderr
+    assert ESCAPED in error
+    assert not set(error) & set("\x1b\x9b\u202e\r\x07")
 
 
-def test_the_hubs_retries_are_told_once(screen: StringIO, monkeypatch: pytest.MonkeyPatch):
+def test_the_hubs_retries_are_printed_once(screen: StringIO, monkeypatch: pytest.MonkeyPatch):
     import huggingface_hub.utils  # which adds a handler of its own
 
     assert huggingface_hub.utils
@@ -78,27 +83,23 @@ def test_the_hubs_retries_are_told_once(screen: StringIO, monkeypatch: pytest.Mo
     assert screen.getvalue().count("[a] note") == 1
 
 
-def test_json_is_for_terminals_too(capsys: pytest.CaptureFixture[str]):
-    console.print_json({ODD: [ODD, "כלב"]})
+def test_json_is_safe_for_terminals(capsys: pytest.CaptureFixture[str]):
+    console.print_json({NAME: [NAME, "כלב"]})
     text = capsys.readouterr().out
-    assert not set(text) & set(ODD[2] + "\x9b\u202e\udcff\r\x07")
-    assert json.loads(text) == {ODD: [ODD, "כלב"]}
+    assert not set(text) & set(NAME[2] + "\x9b\u202e\udcff\r\x07")
+    assert json.loads(text) == {NAME: [NAME, "כלב"]}
     assert "כלב" in text
 
 
-def test_a_card_shows_controls_too():
-    assert "\x1b" not in escape_markdown(ODD)
-    assert r"&#92;x1b" in escape_markdown(ODD)
+def test_a_model_card_escapes_control_characters():
+    assert "\x1b" not in escape_markdown(NAME)
+    assert r"&#92;x1b" in escape_markdown(NAME)
 
 
-def failing(number: int, file: str | None = None) -> str:
-    def fail() -> None:
-        with console.user_errors():
-            raise OSError(number, os.strerror(number), *([file] if file else []))
-
-    with pytest.raises(console.typer.Exit):
-        fail()
-    return ""
+def fail(why: Exception) -> None:
+    """Raise an error where the command line explains it."""
+    with pytest.raises(console.typer.Exit), console.user_errors():
+        raise why
 
 
 @pytest.mark.parametrize(
@@ -113,9 +114,9 @@ def failing(number: int, file: str | None = None) -> str:
         (errno.EIO, "Input/output error"),
     ],
 )
-def test_what_the_system_refuses(number: int, words: str, screen: StringIO):
-    failing(number, "runs/a")
-    failing(number)
+def test_errors_of_the_operating_system(number: int, words: str, screen: StringIO):
+    fail(OSError(number, os.strerror(number), "runs/a"))
+    fail(OSError(number, os.strerror(number)))
     lines = screen.getvalue().splitlines()
     assert len(lines) == 2
     assert words in lines[0]
@@ -123,8 +124,9 @@ def test_what_the_system_refuses(number: int, words: str, screen: StringIO):
     assert words in lines[1]
 
 
-def test_a_large_file_is_refused_and_nothing_half_is_left(tmp_path: Path):
-    """The limit is of this process's files: in a child, so that it ends with it."""
+@pytest.mark.slow
+def test_a_file_that_is_too_large_leaves_nothing_behind(tmp_path: Path):
+    """The limit applies to a whole process, so the test forks one."""
     resource = pytest.importorskip("resource")
     from tiny import tiny_folder
 
@@ -133,28 +135,28 @@ def test_a_large_file_is_refused_and_nothing_half_is_left(tmp_path: Path):
     if not child:
         try:
             os.chdir(tmp_path)
-            with Path("said").open("w") as file:
+            with Path("output").open("w") as file:
                 sys.stderr = sys.stdout = file
                 resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
-                codes = [_code(_export, model, "hf"), _code(_export, model, "open_clip")]
+                codes = [_exit_code(_export, model, "hf"), _exit_code(_export, model, "open_clip")]
                 file.write(f"codes {codes}\n")
         finally:
             os._exit(0)
     os.waitpid(child, 0)
-    said = (tmp_path / "said").read_text()
-    assert said.count("larger than") == 2, said
-    assert "codes [1, 1]" in said
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "said"]
+    output = (tmp_path / "output").read_text()
+    assert output.count("larger than") == 2, output
+    assert "codes [1, 1]" in output
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "output"]
 
 
 def _export(model: Path, to: str) -> None:
     from retouch.export import export, of_model
 
     with console.user_errors():
-        export(of_model(str(model)), to, Path("there"))  # type: ignore[arg-type]
+        export(of_model(str(model)), to, Path("exported"))  # type: ignore[arg-type]
 
 
-def _code(work: object, *arguments: object) -> int | str:
+def _exit_code(work: object, *arguments: object) -> int | str:
     try:
         work(*arguments)  # type: ignore[operator]
     except console.typer.Exit as end:
@@ -164,11 +166,47 @@ def _code(work: object, *arguments: object) -> int | str:
     return 0
 
 
-def test_user_errors_stay_what_they_are(screen: StringIO):
-    def fail() -> None:
-        with console.user_errors():
-            raise UserError("too odd")
+@pytest.mark.parametrize(
+    ("argument", "shown"),
+    [
+        ("", ""),
+        ("overwrite=True", " (--overwrite)"),
+        ("skip_bad=True", " (--skip-bad)"),
+        ("model=…", " (--model)"),
+        ("earlier=…", " (--from)"),
+        ("folder=…", " (--out)"),
+        ("on=ray", " (--on ray)"),
+        ("shard=False", " (leave out --shard)"),
+    ],
+)
+def test_an_error_names_the_option_that_fixes_it(argument: str, shown: str, screen: StringIO):
+    fail(UserError("too large", argument=argument))
+    assert screen.getvalue() == f"error: too large{shown}\n"
 
-    with pytest.raises(console.typer.Exit):
-        fail()
-    assert screen.getvalue() == "error: too odd\n"
+
+def test_every_option_in_errors_exists():
+    """Each argument that the library's errors name is an option of some command."""
+    package = Path(retouch.__file__).parent
+    arguments = {
+        argument
+        for file in package.rglob("*.py")
+        if file.name != "errors.py"
+        for argument in re.findall(r'argument="([a-z_]+=[^"]*)"', file.read_text())
+    }
+    assert {"skip_bad=True"} <= arguments
+    options = {option for command in _commands(get_command(app)) for option in _options(command)}
+    for argument in arguments:
+        text = console._with_option(UserError("", argument=argument))
+        (option,) = re.findall(r"--[a-z-]+", text)
+        assert option in options, argument
+
+
+def _commands(command: Any) -> Iterator[Any]:
+    yield command
+    for child in getattr(command, "commands", {}).values():
+        yield from _commands(child)
+
+
+def _options(command: Any) -> Iterator[str]:
+    for parameter in command.params:
+        yield from parameter.opts

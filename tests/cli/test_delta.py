@@ -1,38 +1,32 @@
-"""`retouch delta`: what was learned, looked at, applied, undone and put together from the shell."""
+"""`retouch delta`: deltas are shown, applied, undone, merged and made from two checkpoints."""
 
 import io
-import json
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from backbones import saved_open_clip
+from commands import run, run_json
 from rich.console import Console
-from test_cli import retouch as in_a_shell
 from tiny import images, tiny_clip, tiny_folder
-from typer.testing import CliRunner
 
 import retouch
-from retouch.cli import app
 from retouch.clip import load
 from retouch.sparse import Delta, Selection, Snapshot, fingerprint, locate, read_header
+from retouch.train import open_run
 
 QUICK = retouch.Settings(epochs=1, batch=8, lr=1e-2)
 
 
-def run(*words: object) -> tuple[int, str]:
-    """The command in this process: its exit code, and what it says."""
-    done = CliRunner().invoke(app, ["delta", *map(str, words)])
-    if done.exception and not isinstance(done.exception, SystemExit):
-        raise done.exception
-    return done.exit_code, " ".join((done.output).split())
+def delta(*words: object, code: int = 0) -> str:
+    """What `retouch delta` prints, with single spaces."""
+    return " ".join(run("delta", *words, code=code).output.split())
 
 
-def answer(*words: object) -> dict:
-    done = CliRunner().invoke(app, ["delta", *map(str, words), "--json"])
-    assert done.exit_code == 0, done.output
-    return json.loads(done.stdout)
+def delta_json(*words: object) -> dict[str, Any]:
+    return run_json("delta", *words)
 
 
 def weights(name: object) -> str:
@@ -46,8 +40,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def teach(model: Path, folder: Path, order: int, method: str = "spu") -> Path:
     stream = retouch.Stream.split(images("a", 6, 6), images("b", 6, 2), tasks=3, order=order)
-    chosen = retouch.recipe(method, {"replay.size": 6})
-    retouch.teach(load(str(model)), stream, chosen, settings=QUICK, out=folder)
+    recipe = retouch.recipe(method, {"replay.size": 6})
+    retouch.teach(load(str(model)), stream, recipe, settings=QUICK, out=folder)
     return folder
 
 
@@ -58,7 +52,7 @@ def march(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def april(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Somebody else's, from the same model."""
+    """Somebody else's run, from the same model."""
     return teach(model, tmp_path_factory.mktemp("runs") / "april", 1)
 
 
@@ -67,21 +61,18 @@ def task(folder: Path, number: int) -> Path:
 
 
 def test_show_a_delta(march: Path):
-    code, text = run("show", task(march, 2))
+    text = delta("show", task(march, 2))
     header = read_header(task(march, 2))
-    assert code == 0
     for part in (header.before, header.after, "spu: selective parameter update", "task 2", "kB"):
         assert part in text
     for name in header.metadata["classes"]:
         assert name in text
     assert "4, mlp.fc1.weight of each block" in text
     assert "vision_model.encoder.layers.1 204 204 10.0 % " in text
-    assert "in all 816 816" in text
+    assert "total 816 816" in text
     assert any(bar in text for bar in "▂▃▄▅▆▇█")
-    assert (
-        "vision_model.encoder.layers.1.mlp.fc1.weight"
-        in run("show", task(march, 2), "--tensors")[1]
-    )
+    by_tensor = delta("show", task(march, 2), "--tensors")
+    assert "vision_model.encoder.layers.1.mlp.fc1.weight" in by_tensor
 
 
 @pytest.mark.parametrize("tensors", [False, True])
@@ -92,63 +83,60 @@ def test_rows_differ_in_a_narrow_terminal_and_are_whole_in_a_pipe(
     words = ["--tensors"] if tensors else []
     end = ".mlp.fc1.weight" if tensors else ""
     header = read_header(task(march, 2))
-    for movement in header.change_stats:
-        movement.selected, movement.moved, movement.size = 12_345_678, 12_345_678, 123_456_789
+    for stats in header.change_stats:
+        stats.selected, stats.moved, stats.size = 12_345_678, 12_345_678, 123_456_789
     monkeypatch.setattr("retouch.train.deltas.headers_in", lambda files: [header])
-    shown = {}
+    names = {}
     for terminal in (True, False):
         console = Console(width=80, force_terminal=terminal, color_system=None, file=io.StringIO())
         monkeypatch.setattr(sys.modules["retouch.cli.delta"], "out", console)
-        assert run("show", task(march, 2), *words)[0] == 0
+        delta("show", task(march, 2), *words)
         text = console.file.getvalue()
-        shown[terminal] = [line.split()[0] for line in text.splitlines() if "12,345,678" in line]
+        names[terminal] = [line.split()[0] for line in text.splitlines() if "12,345,678" in line]
         assert not terminal or max(map(len, text.splitlines())) <= 80
     every = [f"{t}_model.encoder.layers.{n}{end}" for t in ("vision", "text") for n in (0, 1)]
-    assert sorted(shown[False]) == sorted(every)
-    assert len(set(shown[True])) == 4
-    assert {name.split("…")[0] for name in shown[True]} == {"vision_model", "text_model"}
+    assert sorted(names[False]) == sorted(every)
+    assert len(set(names[True])) == 4
+    assert {name.split("…")[0] for name in names[True]} == {"vision_model", "text_model"}
 
 
 def test_show_a_run_and_json(march: Path):
-    code, text = run("show", march)
-    assert code == 0
+    text = delta("show", march)
     assert all(f"task-0{n}.safetensors" in text for n in (1, 2, 3))
-    assert "in all 2,448 2,448" in text
-    told = answer("show", march)["deltas"]
-    assert [part["metadata"]["task"] for part in told] == [1, 2, 3]
-    assert told[0]["bytes"] == task(march, 1).stat().st_size
-    layer = told[1]["tensors"]["text_model.encoder.layers.0.mlp.fc1.weight"]
+    assert "total 2,448 2,448" in text
+    facts = delta_json("show", march)["deltas"]
+    assert [part["metadata"]["task"] for part in facts] == [1, 2, 3]
+    assert facts[0]["bytes"] == task(march, 1).stat().st_size
+    layer = facts[1]["tensors"]["text_model.encoder.layers.0.mlp.fc1.weight"]
     assert (layer["shape"], layer["moved"], len(layer["histogram"])) == ([64, 32], 204, 24)
 
 
 def test_apply_and_undo_are_exact_through_folders(model: Path, march: Path, tmp_path: Path):
-    """The fingerprint survives being saved and loaded; the files find their order."""
+    """The fingerprint survives being saved and loaded; the order of the files does not matter."""
     mixed = [task(march, n) for n in (3, 1, 2)]
-    told = answer("apply", model, *mixed, "-o", tmp_path / "new")
-    assert told["written"] == told["model"] == str(tmp_path / "new")
+    facts = delta_json("apply", model, *mixed, "-o", tmp_path / "new")
+    assert facts["written"] == facts["model"] == str(tmp_path / "new")
     last = read_header(task(march, 3)).after
-    assert told["weights"] == last == weights(tmp_path / "new")
-    code, text = run("undo", tmp_path / "new", *mixed, "-o", tmp_path / "old")
-    assert code == 0
+    assert facts["weights"] == last == weights(tmp_path / "new")
+    text = delta("undo", tmp_path / "new", *mixed, "-o", tmp_path / "old")
     assert "Undid 3 deltas" in text
     assert weights(tmp_path / "old") == weights(model)
     saved = [(folder / "model.safetensors").read_bytes() for folder in (model, tmp_path / "old")]
     assert saved[0] == saved[1]
-    run("undo", tmp_path / "new", task(march, 3), "-o", tmp_path / "two")
+    delta("undo", tmp_path / "new", task(march, 3), "-o", tmp_path / "two")
     assert weights(tmp_path / "two") == read_header(task(march, 2)).after
     assert not list(tmp_path.glob(".*"))
 
 
-def test_a_run_stands_for_its_model(model: Path, march: Path, tmp_path: Path):
-    assert run("apply", march, march, "-o", tmp_path / "all")[0] == 0
-    code, text = run("apply", march, task(march, 3), "-o", tmp_path / "last")
-    assert code == 0
+def test_a_run_can_be_given_instead_of_a_model(model: Path, march: Path, tmp_path: Path):
+    delta("apply", march, march, "-o", tmp_path / "all")
+    text = delta("apply", march, task(march, 3), "-o", tmp_path / "last")
     assert f"Applied 1 delta to {march} after its first 2 tasks;" in text
     assert weights(tmp_path / "all") == weights(tmp_path / "last")
-    assert answer("apply", march, task(march, 1), "-o", tmp_path / "1")["tasks_before"] == 0
-    assert run("undo", march, march, "-o", tmp_path / "none")[0] == 0
+    assert delta_json("apply", march, task(march, 1), "-o", tmp_path / "1")["tasks_before"] == 0
+    delta("undo", march, march, "-o", tmp_path / "none")
     assert weights(tmp_path / "none") == weights(model)
-    run("undo", march, task(march, 3), task(march, 2), "-o", tmp_path / "one")
+    delta("undo", march, task(march, 3), task(march, 2), "-o", tmp_path / "one")
     assert weights(tmp_path / "one") == read_header(task(march, 1)).after
 
 
@@ -158,22 +146,20 @@ def test_an_earlier_task_is_not_undone_without_the_later_ones(march: Path, tmp_p
         ([2], "task-03.safetensors"),
         ([2, 1], "task-03.safetensors"),
     ):
-        told = [task(march, n) for n in files]
-        code, text = run("undo", march, *told, "-o", tmp_path / "new")
-        assert code == 1
-        assert f"learned more after {told[0]}: undo {missing} as well" in text.replace("\n", " ")
+        deltas = [task(march, n) for n in files]
+        text = delta("undo", march, *deltas, "-o", tmp_path / "new", code=1)
+        assert f"learned more after {deltas[0]}: undo {missing} as well" in text.replace("\n", " ")
         assert not (tmp_path / "new").exists()
 
 
-def test_prompts_travel_with_the_model(model: Path, tmp_path: Path):
-    """L2P makes the model larger: the run knows with what it began."""
+def test_learned_prompts_are_part_of_the_model(model: Path, tmp_path: Path):
+    """L2P adds parameters to the model: the run knows which model it started from."""
     out = teach(model, tmp_path / "run", 0, "l2p")
-    assert run("apply", out, out, "-o", tmp_path / "new")[0] == 0
+    delta("apply", out, out, "-o", tmp_path / "new")
     assert weights(tmp_path / "new") == read_header(task(out, 3)).after
-    assert run("undo", tmp_path / "new", out, "-o", tmp_path / "old")[0] == 0
+    delta("undo", tmp_path / "new", out, "-o", tmp_path / "old")
     assert weights(tmp_path / "old") == read_header(task(out, 1)).before
-    code, text = run("show", out)
-    assert code == 0
+    text = delta("show", out)
     assert "prompts" in text
 
 
@@ -184,49 +170,49 @@ def test_a_model_of_open_clip(tmp_path: Path):
     for parameter in locate(clip.model).values():
         parameter.data.mul_(1.5)
     snapshot.delta().save(tmp_path / "d.safetensors")
-    told = answer("apply", base, tmp_path / "d.safetensors", "-o", tmp_path / "new")
-    assert weights(told["model"]) == told["weights"] == fingerprint(clip.model)
-    told = answer("undo", told["model"], tmp_path / "d.safetensors", "-o", tmp_path / "old")
-    assert weights(told["model"]) == weights(base)
+    facts = delta_json("apply", base, tmp_path / "d.safetensors", "-o", tmp_path / "new")
+    assert weights(facts["model"]) == facts["weights"] == fingerprint(clip.model)
+    facts = delta_json("undo", facts["model"], tmp_path / "d.safetensors", "-o", tmp_path / "old")
+    assert weights(facts["model"]) == weights(base)
 
 
 def test_a_run_that_changed_nothing(model: Path, tmp_path: Path):
     stream = retouch.Stream.split(images("a", 6, 6), images("b", 6, 2), tasks=2)
     retouch.teach(load(str(model)), stream, "frozen", settings=QUICK, out=tmp_path / "run")
-    code, text = run("show", task(tmp_path / "run", 1))
-    assert code == 0
+    text = delta("show", task(tmp_path / "run", 1))
     assert "none: nothing changes" in text
-    assert run("show", tmp_path / "run")[0] == 0
-    told = answer("apply", model, tmp_path / "run", "-o", tmp_path / "m")
-    assert told["weights"] == weights(model)
+    delta("show", tmp_path / "run")
+    facts = delta_json("apply", model, tmp_path / "run", "-o", tmp_path / "m")
+    assert facts["weights"] == weights(model)
 
 
-def test_merge_what_follows_each_other(model: Path, march: Path, tmp_path: Path):
-    told = answer("merge", task(march, 2), task(march, 1), "-o", tmp_path / "12.safetensors")
-    assert (told["deltas"], told["chain"]) == (2, True)
-    assert told["after"] == read_header(task(march, 2)).after
-    code, text = run("merge", march, "-o", tmp_path / "all.safetensors")
-    assert code == 0
+def test_merge_deltas_that_follow_each_other(model: Path, march: Path, tmp_path: Path):
+    facts = delta_json("merge", task(march, 2), task(march, 1), "-o", tmp_path / "12.safetensors")
+    assert (facts["deltas"], facts["chain"]) == (2, True)
+    assert facts["after"] == read_header(task(march, 2)).after
+    text = delta("merge", march, "-o", tmp_path / "all.safetensors")
     assert "Merged 3 deltas that follow each other, by sum." in text
-    assert run("apply", model, tmp_path / "all.safetensors", "-o", tmp_path / "new")[0] == 0
+    delta("apply", model, tmp_path / "all.safetensors", "-o", tmp_path / "new")
     assert weights(tmp_path / "new") == read_header(task(march, 3)).after
-    shown = run("show", tmp_path / "all.safetensors")[1]
+    shown = delta("show", tmp_path / "all.safetensors")
     assert "made of 3 deltas, one after the other" in shown
-    assert "not known of deltas that were joined without their model" in shown
-    run("merge", march, "-o", tmp_path / "known.safetensors", "--base", model)
-    assert "not known" not in run("show", tmp_path / "known.safetensors")[1]
-    largest = answer("merge", march, "--how", "magmax", "-o", tmp_path / "largest.safetensors")
-    assert largest["before"] == told["before"]
+    assert "unknown for deltas that were merged without their model" in shown
+    delta("merge", march, "-o", tmp_path / "known.safetensors", "--base", model)
+    assert "unknown" not in delta("show", tmp_path / "known.safetensors")
+    largest = delta_json("merge", march, "--how", "magmax", "-o", tmp_path / "largest.safetensors")
+    assert largest["before"] == facts["before"]
     assert largest["after"] != read_header(task(march, 3)).after
 
 
-def test_merge_two_peoples_work(model: Path, march: Path, april: Path, tmp_path: Path):
+def test_merge_runs_that_start_from_the_same_model(
+    model: Path, march: Path, april: Path, tmp_path: Path
+):
     file = tmp_path / "deep" / "both.safetensors"
-    told = answer("merge", march, april, "--how", "mean", "-o", file)
-    assert (told["deltas"], told["chain"], told["how"]) == (2, False, "mean")
-    assert run("apply", model, file, "-o", tmp_path / "new")[0] == 0
+    facts = delta_json("merge", march, april, "--how", "mean", "-o", file)
+    assert (facts["deltas"], facts["chain"], facts["how"]) == (2, False, "mean")
+    delta("apply", model, file, "-o", tmp_path / "new")
     states = [load(str(place)).model.state_dict() for place in (model, tmp_path / "new")] + [
-        retouch.train.run_folder(folder).go_to().model.state_dict() for folder in (march, april)
+        open_run(folder).load_task().model.state_dict() for folder in (march, april)
     ]
     for name, base in states[0].items():
         mean = (states[2][name].double() + states[3][name].double()) / 2
@@ -235,17 +221,17 @@ def test_merge_two_peoples_work(model: Path, march: Path, april: Path, tmp_path:
     about = Delta.load(file).metadata
     assert about["model"] == str(model)
     assert len(about["classes"]) == 6
-    # Of single files, the model is the one that they name, or the one that is given.
+    # For single files, the model is the one that they name, or the one given.
     pair = [task(march, 1), task(april, 1)]
-    assert run("merge", *pair, "-o", tmp_path / "named.safetensors")[0] == 0
-    assert run("merge", *pair, "-o", tmp_path / "given.safetensors", "--base", march)[0] == 0
+    delta("merge", *pair, "-o", tmp_path / "named.safetensors")
+    delta("merge", *pair, "-o", tmp_path / "given.safetensors", "--base", march)
     assert (tmp_path / "named.safetensors").read_bytes() == (
         tmp_path / "given.safetensors"
     ).read_bytes()
 
 
-def test_runs_that_went_on_from_one_do_not_count_it_twice(march: Path, tmp_path: Path):
-    clip = retouch.train.run_folder(march).go_to(2)
+def test_tasks_that_merged_runs_share_are_left_out(march: Path, tmp_path: Path):
+    clip = open_run(march).load_task(2)
     other = tmp_path / "other"
     shutil.copytree(march, other)
     parameters = locate(clip.model)
@@ -253,13 +239,13 @@ def test_runs_that_went_on_from_one_do_not_count_it_twice(march: Path, tmp_path:
     for parameter in parameters.values():
         parameter.data.mul_(1.01)
     snapshot.delta().save(task(other, 3))
-    told = answer("merge", march, other, "-o", tmp_path / "both.safetensors")
-    assert told["before"] == read_header(task(march, 2)).after
-    assert not told["chain"]
-    assert run("apply", march, tmp_path / "both.safetensors", "-o", tmp_path / "new")[0] == 0
+    facts = delta_json("merge", march, other, "-o", tmp_path / "both.safetensors")
+    assert facts["before"] == read_header(task(march, 2)).after
+    assert not facts["chain"]
+    delta("apply", march, tmp_path / "both.safetensors", "-o", tmp_path / "new")
 
 
-def test_merge_says_when_it_needs_the_model(tmp_path: Path):
+def test_merge_asks_for_the_model_if_it_needs_it(tmp_path: Path):
     files = []
     for seed, about in enumerate([{}, {"model": str(tmp_path / "gone")}]):
         clip = tiny_clip()
@@ -269,34 +255,29 @@ def test_merge_says_when_it_needs_the_model(tmp_path: Path):
         snapshot.delta(about).save(tmp_path / f"{seed}.safetensors")
         files.append(tmp_path / f"{seed}.safetensors")
     out = tmp_path / "both.safetensors"
-    code, text = run("merge", *files, "-o", out)
-    assert code == 1
+    text = delta("merge", *files, "-o", out, code=1)
     assert "does not say which model it begins at" in text
     assert "name the model (--base)" in text
-    code, text = run("merge", *reversed(files), "-o", out)
-    assert code == 1
+    text = delta("merge", *reversed(files), "-o", out, code=1)
     assert "Say where that model is (--base)" in text
-    code, text = run("merge", *files, "-o", out, "--base", tiny_folder(tmp_path / "m", seed=5))
-    assert code == 1
+    text = delta("merge", *files, "-o", out, "--base", tiny_folder(tmp_path / "m", seed=5), code=1)
     assert "give the model that the deltas begin at" in text
     assert not out.exists()
 
 
 def test_diff(model: Path, march: Path, tmp_path: Path):
     file = tmp_path / "d.safetensors"
-    told = answer("diff", model, march, "-o", file)
-    assert told["after"] == read_header(task(march, 3)).after
-    assert 816 <= told["moved"] <= 3 * 816
-    assert told["bytes"] == file.stat().st_size
-    run("apply", model, file, "-o", tmp_path / "new")
-    assert weights(tmp_path / "new") == told["after"]
-    code, text = run("diff", march, tmp_path / "new", "-o", tmp_path / "none.safetensors")
-    assert code == 0
+    facts = delta_json("diff", model, march, "-o", file)
+    assert facts["after"] == read_header(task(march, 3)).after
+    assert 816 <= facts["moved"] <= 3 * 816
+    assert facts["bytes"] == file.stat().st_size
+    delta("apply", model, file, "-o", tmp_path / "new")
+    assert weights(tmp_path / "new") == facts["after"]
+    text = delta("diff", march, tmp_path / "new", "-o", tmp_path / "none.safetensors")
     assert "Nothing differs" in text
-    assert answer("diff", model, model, "-o", tmp_path / "none.safetensors")["written"] is None
+    assert delta_json("diff", model, model, "-o", tmp_path / "none.safetensors")["written"] is None
     assert not (tmp_path / "none.safetensors").exists()
-    code, text = run("diff", model, "builtin", "-o", tmp_path / "none.safetensors")
-    assert code == 1
+    text = delta("diff", model, "builtin", "-o", tmp_path / "none.safetensors", code=1)
     assert "not of the same architecture" in text
 
 
@@ -321,7 +302,7 @@ def test_diff(model: Path, march: Path, tmp_path: Path):
         (["merge", "{one}", "{two}", "-o", "{one}"], "exists already"),
     ],
 )
-def test_mistakes_get_a_sentence_and_write_nothing(
+def test_errors_write_nothing(
     words: list[str], complaint: str, model: Path, march: Path, april: Path, tmp_path: Path
 ):
     content = bytearray(task(march, 2).read_bytes())
@@ -333,14 +314,6 @@ def test_mistakes_get_a_sentence_and_write_nothing(
     names = {"tmp": tmp_path, "model": model, "march": march, "april": april}
     files = {"one": task(march, 1), "two": task(march, 2)}
     files |= {name: broken / f"{name}.safetensors" for name in ("cut", "edited")}
-    code, text = run(*(word.format(**names, **files) for word in words))
-    assert code == 1
+    text = delta(*(word.format(**names, **files) for word in words), code=1)
     assert complaint in text
     assert {path.name for path in tmp_path.iterdir()} == {"broken"}
-
-
-def test_from_a_shell(march: Path, tmp_path: Path):
-    """Nothing but JSON where JSON is asked for."""
-    done = in_a_shell("delta", "apply", march, march, "-o", tmp_path / "new", "--json")
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["weights"] == read_header(task(march, 3)).after

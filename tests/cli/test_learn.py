@@ -1,215 +1,287 @@
-"""`retouch learn` for someone with a folder of images and a model in production."""
+"""`retouch learn`: from a folder of images to a run, and from a run to the next."""
 
 import json
+import os
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from commands import run
+from commands import error_of, run, run_json
 from layouts import make_folder
-from tiny import tiny_clip, tiny_folder
+from PIL import Image
+from tiny import tiny_folder
 
 import retouch
+from retouch.clip.zero_shot import classifier
+from retouch.data import in_memory
 from retouch.evaluate import Results
-from retouch.methods import recipe
-from retouch.methods.merging import BoundedDrop
-from retouch.sparse import fingerprint
+from retouch.evaluate.image_features import image_features
+from retouch.sparse import Delta, fingerprint
 from retouch.train import open_run
-from retouch.train.defaults import choose_defaults
 
 FAST = ["--epochs", "2", "--batch", "8", "--lr", "1e-3", "--no-cache"]
+ONE_EPOCH = ["--epochs", "1", *FAST[2:]]
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_folder(tmp_path_factory.mktemp("model"))
+    return tiny_folder(tmp_path_factory.mktemp("a model"))
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Photos of two months, and of what the model must still know."""
-    folder = tmp_path_factory.mktemp("data")
+    folder = tmp_path_factory.mktemp("my data")
     make_folder(folder / "photos", {"dark_red": 6, "bright green": 6})
     make_folder(folder / "more", {"blue <script>": 6, 'the "photo"': 6})
     make_folder(folder / "known", {"a": 5, "b": 5})
+    make_folder(folder / "hollow", {"a": 3, "b": 0})
+    make_folder(folder / "broken", {"a": 3, "b": 3})
+    (folder / "broken" / "b" / "1.png").write_bytes(b"broken")
+    (folder / "empty").mkdir()
     return folder
 
 
 @pytest.fixture(scope="module")
 def march(model: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of two tasks, with a control set."""
     out = tmp_path_factory.mktemp("runs") / "march"
-    control = ["--control", data / "known"]
-    run("learn", data / "photos", "--model", model, "--out", out, *control, *FAST)
+    words = ("--model", model, "--control", data / "known", "--tasks", 2, "--out", out)
+    text = run("learn", data / "photos", *words, *FAST).stdout
+    assert "task  2/2" in text
+    assert "Control accuracy" in text
     return out
 
 
-def test_before_training_it_says_what_will_happen(model: Path, data: Path, tmp_path: Path):
+def test_a_run_has_a_page_plots_and_deltas(march: Path):
+    assert (march / "report.html").exists()
+    assert {p.suffix for p in (march / "plots").iterdir()} == {".png", ".svg"}
+    results = Results.read(march)
+    assert results.method == "spu"
+    assert results.finished
+    assert Delta.load(march / "deltas" / "task-02.safetensors").metadata["classes"]
+
+
+@pytest.mark.usefixtures("no_page")
+def test_the_same_command_changes_nothing_and_another_is_refused(
+    march: Path, model: Path, data: Path
+):
+    words = ("learn", data / "photos", "--model", model, "--control", data / "known")
+    words = (*words, "--tasks", 2, "--out", march, *FAST)
+    results = Results.read(march)
+    run(*words)
+    assert Results.read(march) == results
+    error = error_of(*words, "--seed", "1")
+    assert "settings.seed: 0 there, 1 asked for" in error
+    assert "--overwrite" in error
+
+
+def test_dry_run_shows_the_plan_and_writes_nothing(model: Path, data: Path, tmp_path: Path):
     words = ["learn", data / "photos", "--model", model, "--out", tmp_path / "x", "--dry-run"]
-    said = run(*words, "--no-cache").stdout
-    assert "2 classes to learn, from 10 images; 2 more to test with" in said
-    assert "a photo of dark red" in said
-    assert "a photo of bright green" in said
-    assert "Batches of 8, 30 epochs, learning rate 0.001 (suited to 10 images" in said
-    assert "Up to 8 images are kept to replay them later." in said
-    assert "the whole model" in said
-    assert "It will take about" in said
-    assert not (tmp_path / "x").exists()
+    text = run(*words, "--no-cache").stdout
+    assert "2 classes to learn, from 10 images; 2 more to test with" in text
+    assert "a photo of dark red" in text
+    assert "a photo of bright green" in text
+    assert "Batches of 8, 30 epochs, learning rate 0.001 (suited to 10 images" in text
+    assert "Up to 8 images are kept to replay them later." in text
+    assert "vision_model.encoder.layers.0.mlp.fc1.weight" in text
+    assert "the whole model" in text
+    assert "It will take about" in text
+    assert not list(tmp_path.iterdir())
 
 
-def test_a_month_later(march: Path, model: Path, data: Path, tmp_path: Path):
-    out = tmp_path / "april"
-    words = ["learn", data / "more", "--from", march, "--out", out, "--control", data / "known"]
-    done = run(*words, "--json", *FAST)
-    told = json.loads(done.stdout)
-    assert told["classes"] == ["bright green", "dark red", "blue <script>", 'the "photo"']
-    assert told["fraction_kept"] == [1.0, 1.0]
-    assert {"accuracy", "control_drop", "drift"} <= set(told["metrics"])
-    assert "(it learned 2 classes before)" in done.stderr
-    results = Results.read(out)
-    assert results.settings["lr"] == 1e-3  # as it was in March
-    assert not (out / "earlier").exists()
-    assert (out / "report.html").exists()
-    again = run(*words, "--json", *FAST)
-    assert json.loads(again.stdout)["metrics"] == told["metrics"]
-    # All it needs lies in its folder: March may go, and April may move.
-    moved = shutil.move(out, tmp_path / "elsewhere")
-    assert open_run(moved).classes == told["classes"]
-    may = ["learn", data / "photos", "--from", moved, "--out", tmp_path / "may", *FAST]
-    said = run(*may).stdout
-    assert "as it knows" not in said
-    assert "In this step it " in said
-    assert "The 4 classes learned before: " in said
-    third = Results.read(tmp_path / "may")
-    assert (third.done, third.learned_before) == (3, 2), "a step begins at the last --from"
-    assert third.command.startswith(f"retouch learn {data / 'photos'} --from ")
-    assert third.data["train"].name == str(data / "photos")
+@pytest.mark.usefixtures("no_page")
+def test_images_decoded_once_or_every_time_give_the_same_run(model: Path, tmp_path: Path):
+    """Three classes in a given order, and one broken image."""
+    photos = make_folder(tmp_path / "my photos", {"red kite": 5, "cat": 5, "dog": 5})
+    (photos / "cat" / "3.png").write_bytes(b"broken")
+    (tmp_path / "order.txt").write_text("dog\ncat\nred kite\n")
+    runs = []
+    for cache in (["--cache", tmp_path / "cache"], ["--no-cache", "--workers", 3]):
+        out = tmp_path / f"run {len(runs)}"
+        words = ("learn", photos, "--model", model, "--out", out, "--order", tmp_path / "order.txt")
+        settings = ("--tasks", 3, "--skip-bad", "--epochs", 1, "--batch", 8, "--lr", 1e-3)
+        result = run(*words, *settings, *cache)
+        assert ("MB in" in result.stderr) == (cache[0] == "--cache")
+        runs.append(Results.read(out))
+        assert [task.classes for task in runs[-1].tasks] == [["dog"], ["cat"], ["red kite"]]
+        assert "1 of 15 images skipped" in runs[-1].notes[0]
+        assert "cat/3.png" in runs[-1].notes[0]
+    assert runs[0].rows == runs[1].rows
+
+
+@pytest.fixture(scope="module")
+def april(march: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """March continued with one more task."""
+    out = tmp_path_factory.mktemp("runs") / "april"
+    words = ("learn", data / "more", "--from", march, "--control", data / "known", "--out", out)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("retouch.report.write_report", lambda folder, runs: folder / "report.html")
+        result = run(*words, "--json", *FAST)
+    assert "(it learned 2 classes before)" in result.stderr
+    facts = json.loads(result.stdout)
+    assert sorted(facts["classes"][:2]) == ["bright green", "dark red"]
+    assert facts["classes"][2:] == ["blue <script>", 'the "photo"']
+    assert facts["fraction_kept"] == [1.0, 1.0, 1.0]
+    assert {"accuracy", "control_drop", "drift"} <= set(facts["metrics"])
+    return out
+
+
+@pytest.mark.usefixtures("no_page")
+def test_a_continued_run_keeps_its_settings_and_can_be_resumed(
+    april: Path, march: Path, data: Path
+):
+    results = Results.read(april)
+    assert results.settings["lr"] == 1e-3, "as it was in March"
+    assert not (april / "earlier").exists()
+    words = ("learn", data / "more", "--from", march, "--control", data / "known", "--out", april)
+    assert run_json(*words, *FAST)["metrics"] == results.metrics()
+
+
+def test_a_continued_run_needs_neither_the_earlier_folder_nor_its_place(
+    april: Path, data: Path, tmp_path: Path
+):
+    moved = shutil.copytree(april, tmp_path / "elsewhere")
+    classes = open_run(moved).classes
+    assert len(classes) == 4
+    words = ["learn", data / "photos", "--from", moved, "--out", tmp_path / "may", *ONE_EPOCH]
+    text = run(*words).stdout
+    assert "as it knows" not in text
+    assert "In this step it " in text
+    assert "The 4 classes learned before: " in text
+    results = Results.read(tmp_path / "may")
+    assert (results.done, results.learned_before) == (4, 3), "a step starts at the last --from"
+    assert results.command.startswith(f"retouch learn '{data / 'photos'}' --from ")
+    assert results.data["train"].name == str(data / "photos")
     page = (tmp_path / "may" / "report.html").read_text()
-    for shown in ("In this step it ", "While it learned", "Confusion matrix", "--from"):
-        assert shown in page
+    for heading in ("In this step it ", "While it learned", "Confusion matrix", "--from"):
+        assert heading in page
 
 
-def test_more_than_the_allowed_drop_is_not_kept(model: Path, data: Path, tmp_path: Path):
+@pytest.mark.usefixtures("no_page")
+def test_a_task_that_costs_more_than_the_allowed_drop_is_not_kept(
+    model: Path, data: Path, tmp_path: Path
+):
     clip = retouch.load(str(model))
-    control = sure_control(clip, tmp_path / "control")
+    control = recognized_images(clip, tmp_path / "control")
     words = ["learn", data / "photos", "--model", model, "--control", control]
     wild = ["--method", "flyp", "--lr", "0.004", "--epochs", "3", "--batch", "4", "--no-cache"]
-    free = run(*words, *wild, "--out", tmp_path / "free", "--json")
-    cost = json.loads(free.stdout)["metrics"]["control_drop"]
+    cost = run_json(*words, *wild, "--out", tmp_path / "free")["metrics"]["control_drop"]
     assert cost > 2
-    done = run(*words, *wild, "--out", tmp_path / "held", "--max-drop", 0, "--json", code=3)
-    told = json.loads(done.stdout)
-    assert told["fraction_kept"] == [0.0]
-    assert told["metrics"]["control_drop"] == 0
-    assert "nothing of task 1 was kept" in told["notes"][0]
-    held = open_run(tmp_path / "held")
-    before = fingerprint(held.clip.model)
-    assert fingerprint(held.load_task().model) == before
-    half = ["--max-drop", cost / 2]
-    told = json.loads(run(*words, *wild, "--out", tmp_path / "some", *half, "--json").stdout)
-    assert told["metrics"]["control_drop"] <= cost / 2
-    assert told["fraction_kept"][0] < 1
+    facts = run_json(*words, *wild, "--out", tmp_path / "none", "--max-drop", 0, code=3)
+    assert facts["fraction_kept"] == [0.0]
+    assert facts["metrics"]["control_drop"] == 0
+    assert "nothing of task 1 was kept" in facts["notes"][0]
+    unchanged = open_run(tmp_path / "none")
+    before = fingerprint(unchanged.clip.model)
+    assert fingerprint(unchanged.load_task().model) == before
+    facts = run_json(*words, *wild, "--out", tmp_path / "some", "--max-drop", cost / 2)
+    assert facts["metrics"]["control_drop"] <= cost / 2
+    assert facts["fraction_kept"][0] < 1
 
 
-def sure_control(clip: Any, folder: Path) -> Path:
-    """Pictures that the model recognises, whatever they show."""
-    import numpy as np
-    from PIL import Image
-
-    from retouch.clip.zero_shot import classifier
-    from retouch.data import in_memory
-    from retouch.evaluate.image_features import image_features
-
+def recognized_images(clip: Any, folder: Path) -> Path:
+    """Random images in folders named after the class that the model takes them for."""
     rng = np.random.default_rng(0)
     arrays = rng.integers(0, 256, (60, 16, 16, 3)).astype(np.uint8)
     names = ["red", "blue", "pale", "dark"]
-    pictures = in_memory("x", names, [0] * 60, arrays)
+    images = in_memory("x", names, [0] * 60, arrays)
     texts = classifier(clip, names, ("a photo of {}",))
-    said = (image_features(clip, pictures, np.arange(60)) @ texts.T).argmax(dim=1).tolist()
-    for number, (array, label) in enumerate(zip(arrays, said, strict=True)):
+    labels = (image_features(clip, images, np.arange(60)) @ texts.T).argmax(dim=1).tolist()
+    for number, (array, label) in enumerate(zip(arrays, labels, strict=True)):
         (folder / names[label]).mkdir(parents=True, exist_ok=True)
         Image.fromarray(array).save(folder / names[label] / f"{number}.png")
-    assert len(set(said)) > 1
+    assert len(set(labels)) > 1
     return folder
 
 
-def test_any_method_can_be_bounded_with_what_settles_it():
-    from retouch.methods.merging import Interpolate, with_max_drop
-    from retouch.train.run_folder import method_of
-
-    halfway = with_max_drop(recipe("wise-ft"), 0.5)
-    assert isinstance(halfway.after_task, BoundedDrop)
-    assert isinstance(halfway.after_task.after, Interpolate)
-    config = {"method": halfway.model_dump(mode="json")}
-    assert method_of(config) == halfway
-    assert with_max_drop(halfway, 2).after_task.after == halfway.after_task.after
-
-
-def test_those_who_may_not_store_data_store_none(model: Path, data: Path, tmp_path: Path):
+def test_no_image_is_stored_without_replay(model: Path, data: Path, tmp_path: Path):
     out, words = tmp_path / "x", ["learn", data / "photos", "--model", model]
-    run(*words, "--out", out, "--replay", "none", *FAST)
+    run(*words, "--out", out, "--replay", "none", *ONE_EPOCH)
     kinds = {file.suffix for file in out.rglob("*") if file.is_file()}
     assert kinds <= {".json", ".jsonl", ".yaml", ".safetensors", ".html", ".svg", ".png"}
-    pictures = [f for f in out.rglob("*.png") if f.parent.name != "plots"]
-    assert not pictures
+    assert not [f for f in out.rglob("*.png") if f.parent.name != "plots"]
     assert "data:image/jpeg" not in (out / "report.html").read_text()
     more = ["learn", data / "more", "--from", out, "--out", tmp_path / "y", "--replay", "none"]
-    run(*more, *FAST)
+    run(*more, *ONE_EPOCH)
     assert Results.read(tmp_path / "y").rows[-1].tasks[0] is None
 
 
 def test_classes_get_other_names(model: Path, data: Path, tmp_path: Path):
     (tmp_path / "names.csv").write_text('folder,name\ndark_red,"a mole, red"\n')
-    out, names = tmp_path / "x", ["--names", tmp_path / "names.csv"]
-    said = run("learn", data / "photos", "--model", model, "--out", out, *names, *FAST).stdout
-    assert "a photo of a mole, red" in said
-    assert sorted(Results.read(out).tasks[0].classes) == ["a mole, red", "bright green"]
+    names = ["--names", tmp_path / "names.csv"]
+    words = ["learn", data / "photos", "--model", model, "--out", tmp_path / "x", *names]
+    assert "a photo of a mole, red" in run(*words, "--dry-run").stdout
     (tmp_path / "names.csv").write_text("dark rod,mole\n")
-    words = ["learn", data / "photos", "--model", model, "--out", tmp_path / "y", *names, *FAST]
-    complaint = run(*words, code=1).stderr.replace("\n", " ")
-    assert "there is no class 'dark rod'" in complaint
-    assert "dark red" in complaint
+    error = error_of(*words)
+    assert "there is no class 'dark rod'" in error
+    assert "dark red" in error
+
+
+def test_random_weights_must_be_asked_for(data: Path, tmp_path: Path):
+    bare = tiny_folder(tmp_path / "bare")
+    (bare / "model.safetensors").unlink()
+    words = ("learn", data / "photos", "--model", bare, "--out", tmp_path / "run", "--dry-run")
+    assert "model.safetensors" in error_of(*words)
+    run(*words, "--random-weights")
 
 
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["{more}", "--out", "{x}"], "no model given"),
-        (["{more}", "--from", "{march}", "--out", "{march}"], "the same"),
-        (["{more}", "--from", "{more}", "--out", "{x}"], "holds no run"),
-        (["{more}", "--from", "{march}", "--method", "er", "--out", "{x}"], "learned by spu"),
-        (["{more}", "--from", "{march}", "--model", "builtin", "--out", "{x}"], "began with"),
-        (["{more}", "--from", "{march}", "--replay", "-3", "--out", "{x}"], "--replay -3"),
-        (["{more}", "--from", "{march}", "--max-drop", "1", "--out", "{x}"], "--control"),
+        (["{photos}", "--model", "nowhere/at/all"], "there is no folder nowhere/at/all"),
+        (["{photos}", "--model", "{photos}"], "could not be loaded"),
+        (["{empty}", "--model", "{model}"], "has no subfolders"),
+        (["{missing}", "--model", "{model}"], "is an unknown data set or path"),
+        (["{hollow}", "--model", "{model}"], "the class 'b' has no image"),
+        (["{photos}", "--model", "{model}", "--tasks", "9"], "cannot be split into 9 tasks"),
+        (["{photos}", "--model", "{model}", "--method", "spo"], "no method 'spo'"),
+        (["{photos}", "--model", "{model}", "--set", "update.rate=7"], "less than or equal to 1"),
+        (["{photos}", "--model", "{model}", "--set", "rate"], "write NAME=VALUE"),
+        (["{photos}", "--model", "{model}", "--lr", "1e30", *FAST[:4]], "the loss became nan"),
+        (["{photos}", "--model", "{model}", "--lr", "-1"], "lr"),
+        (["{photos}", "--model", "{model}", "--device", "cuda:7"], "cuda:7"),
+        (["{photos}", "--model", "{model}", "--order", "x.txt"], "neither a number nor a file"),
+        (["{broken}", "--model", "{model}"], "b/1.png cannot be read as an image"),
+        (["{broken}", "--model", "{model}"], "--skip-bad"),
+        (["{broken}", "--model", "{model}", "--no-cache"], "b/1.png cannot be read as an image"),
+        (["cub", "--model", "{model}", "--data-root", "{empty}"], "CUB-200-2011 was not found"),
+        (["{more}"], "no model given"),
+        (["{more}", "--from", "{more}"], "holds no run"),
+        (["{more}", "--from", "{march}", "--method", "er"], "learned by spu"),
+        (["{more}", "--from", "{march}", "--model", "builtin"], "--model"),
+        (["{more}", "--from", "{march}", "--replay", "-3"], "--replay -3"),
+        (["{more}", "--from", "{march}", "--max-drop", "1"], "--control"),
     ],
 )
-def test_mistakes_are_explained(
-    words: list[str], complaint: str, march: Path, data: Path, tmp_path: Path
+def test_errors(
+    words: list[str], complaint: str, model: Path, data: Path, march: Path, tmp_path: Path
 ):
-    places = {"more": data / "more", "march": march, "x": tmp_path / "x"}
-    done = run("learn", *(word.format(**places) for word in words), *FAST, code=1)
-    assert complaint in " ".join(done.stderr.split())
+    folders = {folder.name: folder for folder in data.iterdir()}
+    folders |= {"model": model, "march": march, "missing": data / "missing"}
+    words = [word.format(**folders) for word in words]
+    assert complaint in error_of("learn", *words, "--out", tmp_path / "run")
 
 
-def test_settings_suit_few_images_and_many():
-    clip, method = tiny_clip(), recipe("spu")
-    few = choose_defaults(clip, method, {}, images=[12], classes=3)
-    assert (few.settings.batch, few.settings.epochs) == (8, 30)
-    assert few.method.replay.size == 12
-    many = choose_defaults(clip, method, {}, images=[6000], classes=20, learned=4000)
-    assert (many.settings.batch, many.settings.epochs) == (128, 10)
-    assert many.method.replay.size == 400
-    asked = choose_defaults(
-        clip, method, {"batch": 32, "epochs": 3, "lr": 1e-4}, images=[12], classes=3
-    )
-    assert (asked.settings.batch, asked.settings.epochs, asked.settings.lr) == (32, 3, 1e-4)
-    for size in (7, 0.04):  # the default is respected as well, where it is asked for
-        own = choose_defaults(
-            clip, method.with_change({"replay.size": size}), {}, images=[12], classes=3
-        )
-        assert own.method.replay.size == size
-        assert len(own.notes) == 1
-    class_balanced = method.with_change({"replay.balance": "class"})
-    assert (
-        choose_defaults(clip, class_balanced, {}, images=[12], classes=3).method.replay.size == 12
-    )
+def test_a_run_is_not_continued_in_its_own_folder(march: Path, data: Path):
+    assert "the same" in error_of("learn", data / "more", "--from", march, "--out", march)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
+def test_a_disk_that_fills_up(
+    model: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=160k", "tmpfs", disk]).returncode:
+        pytest.skip("no file system can be mounted here")
+    try:
+        words = ("learn", data / "known", "--model", model, "--method", "flyp", "--tasks", "2")
+        monkeypatch.setattr("retouch.output_paths.free_bytes", lambda path: 10**9)  # at the start
+        assert "the disk is full" in error_of(*words, "--out", disk / "run", *FAST)
+        assert Results.read(disk / "run").rows
+    finally:
+        subprocess.run(["umount", disk], check=True)

@@ -1,4 +1,4 @@
-"""The program as a user starts it, in a process of its own, and what all commands share."""
+"""The program as a user starts it, in its own process, and what all commands have in common."""
 
 import json
 import os

@@ -61,4 +61,4 @@ def test_the_check_command_shows_duplicates_and_the_training_error(tmp_path: Pat
     shown = run("datasets", "check", folder, code=1).stdout
     assert f"in two classes: 1\n  {folder}/cat/0.png is {folder}/dog/0.png\n" in shown
     assert "`retouch learn` would not begin: " in shown
-    assert shown.endswith("not whole\n")
+    assert shown.endswith("not complete\n")

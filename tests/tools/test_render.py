@@ -1,52 +1,63 @@
 """The archive in the package holds what `tools` draws.
 
-Drawing needs numpy alone, neither a font nor Pillow. A sheet is rendered again, encoded and decoded
-with the same settings, and compared with that of the archive. Versions of libwebp may round
-differently, and so do matrix products from one BLAS kernel to the next: a little is allowed.
+Drawing needs numpy alone, neither a font nor Pillow, and WebP stores it without loss. Still, pixels
+depend on the processor: matrix products round differently from one BLAS kernel to the next, which
+changes about one value in a million by one level. That much is allowed here, and no more.
 """
 
-import io
 import json
 import tarfile
 
 import numpy as np
 import pytest
-from PIL import Image
 
-from retouch.builtin.archive import ARCHIVE, read_index, read_sheets
+from retouch.builtin.archive import ARCHIVE, read_sheets
 from tools import render
 from tools.pictures import effects
+from tools.pictures.canvas import Pixels
 from tools.pictures.sets import SETS
 
-TOLERANCE = 0.1  # mean absolute difference, in levels of 255
+SAMPLE = 40  # pictures per set
+ROUNDED = 4  # values per picture, of 12,288
 
 
-def difference(name: str, sheet: int) -> float:
-    """Mean absolute difference between a sheet of the archive and the same one rendered now."""
-    encoded = render.encode_sheet(SETS[name], sheet)
-    rendered = np.asarray(Image.open(io.BytesIO(encoded)).convert("RGB"), dtype=int)
-    stored = read_sheets(name, sheet + 1)[sheet]
-    return float(np.abs(rendered - stored.reshape(rendered.shape)).mean())
+def difference(drawn: Pixels, stored: Pixels) -> str:
+    """How two pictures differ beyond rounding, or ""."""
+    distance = np.abs(drawn.astype(int) - stored)
+    if distance.max() <= 1 and np.count_nonzero(distance) <= ROUNDED:
+        return ""
+    return f"{np.count_nonzero(distance)} values, by up to {distance.max()}"
+
+
+def changes(name: str, seed: int = 0) -> dict[tuple[int, int], str]:
+    """Draw a random sample of a set; return how its pictures (sheet, row) differ, if they do."""
+    picture_set = SETS[name]
+    stored = read_sheets(name, picture_set.sheets)
+    rng = np.random.default_rng(seed)
+    positions = rng.permutation(picture_set.sheets * picture_set.rows)[:SAMPLE]
+    places = [divmod(int(position), picture_set.rows) for position in positions]
+    compared = {place: difference(picture_set.draw(*place), stored[place]) for place in places}
+    return {place: text for place, text in compared.items() if text}
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_a_sheet_rendered_again_is_that_of_the_archive(name: str):
-    sheet = int(np.random.default_rng(len(name)).integers(SETS[name].sheets))
-    changed = difference(name, sheet)
-    assert changed < TOLERANCE, (
-        f"sheet {sheet} of {name} is drawn differently now, by {changed:.2f} levels per value. If "
-        "the drawing was changed on purpose, run `python -m tools.render` and measure the numbers "
-        f"of the demo in README and docs again; if not, look for a change in numpy "
-        f"({np.__version__} here)."
+def test_pictures_drawn_again_are_those_of_the_archive(name: str):
+    changed = changes(name)
+    assert not changed, (
+        f"{len(changed)} of {SAMPLE} pictures of {name} (sheet, row) are drawn differently now: "
+        f"{changed}. If the drawing was changed on purpose, run `python -m tools.render` and "
+        f"measure the numbers of the demo in README and docs again; if not, look for a change in "
+        f"numpy ({np.__version__} here)."
     )
 
 
-def test_a_changed_drawing_is_noticed(monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("name", SETS)
+def test_a_changed_drawing_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch):
     noise = effects.noise
     monkeypatch.setattr(
         effects, "noise", lambda canvas, rng, amount: noise(canvas, rng, 1.05 * amount)
     )
-    assert difference("signs-train", 3) > TOLERANCE
+    assert len(changes(name)) > SAMPLE // 2
 
 
 def test_the_index_is_what_would_be_written_now():
@@ -55,14 +66,12 @@ def test_the_index_is_what_would_be_written_now():
     assert stored == json.loads(json.dumps(render.index()))
 
 
-def test_every_sheet_is_in_the_archive():
-    sets = read_index().sets
-    assert {name: (s.sheets, s.rows) for name, s in SETS.items()} == {
-        name: (s.sheets, s.rows) for name, s in sets.items()
-    }
-    assert all(read_sheets(name, s.sheets).any() for name, s in sets.items())
+def test_a_sheet_encoded_again_is_as_large():
+    with ARCHIVE.open("rb") as file, tarfile.open(fileobj=file) as archive:
+        stored = archive.getmember("signs-train/00.webp").size
+    assert len(render.encode_sheet(SETS["signs-train"], 0)) == pytest.approx(stored, rel=0.05)
 
 
 def test_the_archive_is_not_too_large():
     with ARCHIVE.open("rb") as file:
-        assert file.seek(0, 2) <= 8e6
+        assert file.seek(0, 2) < 26e6

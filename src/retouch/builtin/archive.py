@@ -1,9 +1,9 @@
 """The archive of rendered pictures that comes with the package.
 
 `pictures.tar` holds `index.json` and sheets such as `signs-train/07.webp`: a sheet is a column of
-pictures. For signs and control classes, sheet n holds picture n of every
+pictures, compressed without loss. For signs and control classes, sheet n holds picture n of every
 class, so a few pictures per class are a few sheets to decode. `tools/render.py` in the source
-repository writes the archive; a test renders some of the sheets again and compares them.
+repository writes the archive; a test draws some of the pictures again and compares every pixel.
 """
 
 import json

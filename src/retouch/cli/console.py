@@ -82,7 +82,7 @@ def _with_option(why: UserError) -> str:
     option = f"--{_OPTIONS.get(argument, argument).replace('_', '-')}"
     if value == "False":
         return f"{why.message} (leave out {option})"
-    return f"{why.message} ({option if value in ('', 'True') else f'{option} {value}'})"
+    return f"{why.message} ({option if value in ('', 'True', '…') else f'{option} {value}'})"
 
 
 def _system_error(why: OSError) -> str:

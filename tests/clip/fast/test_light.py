@@ -109,9 +109,14 @@ def test_unusual_folders_are_left_to_transformers(
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("home")
     make_folder(home / "photos", {"dark_red": 6, "bright green": 6})
-    command = ("learn", home / "photos", "--model", tiny_folder(home / "model"), "--epochs", 1)
+    model = str(tiny_folder(home / "model"))
+    train, test = retouch.read_data(home / "photos").train_and_test()
+    stream = retouch.Stream.split(train, test, tasks=1)
+    settings = retouch.Settings(epochs=1, batch=8, lr=1e-3)
     for method in ("spu", "l2p"):
-        run(*command, "--method", method, "-o", home / method)
+        clip = retouch.load(model)
+        options = {"settings": settings, "out": home / method, "store_images": False}
+        retouch.teach(clip, stream, method, per_class=False, **options)
     return home
 
 

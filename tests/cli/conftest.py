@@ -1,0 +1,33 @@
+"""Fixtures that the tests of several commands share."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from image_folders import to_folder
+from runs import CONTROL, make_run
+from tiny import images
+
+
+@pytest.fixture(scope="session")
+def evaluated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a run, its model, photos to test both with, and a control set.
+
+    Do not change what it holds.
+    """
+    home = tmp_path_factory.mktemp("evaluated")
+    make_run(home)
+    to_folder(images("test", 6, 4), home / "photos" / "test")
+    to_folder(images("train", 6, 2), home / "photos" / "train")
+    to_folder(CONTROL, home / "control")
+    return home
+
+
+@pytest.fixture
+def no_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No page for runs whose page is not looked at: its plots take longer than the training."""
+
+    def write_report(folder: Path, runs: Any) -> Path:
+        return folder / "report.html"
+
+    monkeypatch.setattr("retouch.report.write_report", write_report)
