@@ -75,7 +75,7 @@ def test_the_same_command_changes_nothing_and_another_is_refused(
     run(*words)
     assert Results.read(march) == results
     error = error_of(*words, "--seed", "1")
-    assert "settings.seed: 0 there, 1 asked for" in error
+    assert "settings.seed: 0 in that run, 1 now" in error
     assert "--overwrite" in error
 
 
