@@ -37,7 +37,7 @@ from retouch.train.replay_store import StoredImages, read_stored_images, write_i
 from retouch.train.run_folder import read_config
 
 MUTATIONS = 40
-"""Of the bytes of each file, and as many of the values of each document."""
+"""Changes to the bytes of each file, and as many to the values of each document."""
 
 
 def teach(out: Path, **options: Any) -> Results:
@@ -51,7 +51,7 @@ def teach(out: Path, **options: Any) -> Results:
 
 @pytest.fixture(scope="module")
 def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that was stopped in its second task, and other things that are read back."""
+    """A run that was stopped in its second task, and other files that are read back."""
     folder = tmp_path_factory.mktemp("state")
     with pytest.raises(ZeroDivisionError):
         teach(folder / "run", callback=Stop(16, ZeroDivisionError()))
@@ -81,32 +81,34 @@ def cell() -> Cell:
     return Cell(**about, settings={"epochs": 1, "lr": 1e-3})
 
 
-def kept_of(run: Path) -> Any:
+def stored_images_of(run: Path) -> Any:
     def plain(value: Any) -> Any:
         return value.tolist() if isinstance(value, np.ndarray) else value
 
-    kept: StoredImages = read_stored_images(run)
+    stored: StoredImages = read_stored_images(run)
     both = [
         (i.classes, i.labels.tolist(), list(i.store.names), i.prompt, tuple(i.templates))  # type: ignore[attr-defined]
-        for i in (kept.replay, kept.test)
+        for i in (stored.replay, stored.test)
     ]
-    return both, *(plain(v) for v in (kept.replay_tasks, kept.test_tasks, kept.groups, kept.seen))
+    return both, *(
+        plain(v) for v in (stored.replay_tasks, stored.test_tasks, stored.groups, stored.seen)
+    )
 
 
-def tensors(found: dict[str, Any]) -> dict[str, Any]:
-    return {name: (str(t.dtype), t.tolist()) for name, t in sorted(found.items())}
+def plain_tensors(tensors: dict[str, Any]) -> dict[str, Any]:
+    return {name: (str(t.dtype), t.tolist()) for name, t in sorted(tensors.items())}
 
 
 def checkpoint_of(run: Path) -> Any:
-    place, content = read_checkpoint(run / "checkpoint.safetensors")
-    return place, tensors(content)
+    position, tensors = read_checkpoint(run / "checkpoint.safetensors")
+    return position, plain_tensors(tensors)
 
 
 def prompts_in(folder: Path) -> Any:
     clip = tiny_clip()
     load_prompts(clip, folder)
     prompts = prompts_of(clip.model)
-    return prompts and (prompts.kind, prompts.shape, tensors(prompts.state_dict()))
+    return prompts and (prompts.kind, prompts.shape, plain_tensors(prompts.state_dict()))
 
 
 def delta_of(file: Path) -> Any:
@@ -124,7 +126,7 @@ STATE: dict[str, tuple[str, Callable[[Path], Any]]] = {
     "run/config.yaml": ("run", read_config),
     "run/results.json": ("run", Results.read),
     "run/classes.json": ("run", PerClass.read),
-    "run/images/index.json": ("run", kept_of),
+    "run/images/index.json": ("run", stored_images_of),
     "run/metrics.jsonl": ("run", read_metrics),
     "run/checkpoint.safetensors": ("run", checkpoint_of),
     "run/deltas/task-01.safetensors": ("run/deltas/task-01.safetensors", delta_of),
@@ -136,7 +138,7 @@ STATE: dict[str, tuple[str, Callable[[Path], Any]]] = {
 }
 
 
-def spoiled_bytes(data: bytes, rng: np.random.Generator, low: int, high: int) -> bytes:
+def damaged_bytes(data: bytes, rng: np.random.Generator, low: int, high: int) -> bytes:
     at = int(rng.integers(low, high))
     how = rng.integers(5)
     if how == 0:
@@ -149,7 +151,7 @@ def spoiled_bytes(data: bytes, rng: np.random.Generator, low: int, high: int) ->
     return data[:at] + bytes([flipped]) + data[at + 1 :]
 
 
-def spoil_value(content: Any, rng: np.random.Generator) -> None:
+def change_value(content: Any, rng: np.random.Generator) -> None:
     """Change one value, or one key, somewhere below; but not the checksum itself."""
     keys = list(content) if isinstance(content, dict) else list(range(len(content)))
     key = [k for k in keys if k != checksummed.KEY][
@@ -157,7 +159,7 @@ def spoil_value(content: Any, rng: np.random.Generator) -> None:
     ]
     value = content[key]
     if isinstance(value, dict | list) and value and rng.integers(6):
-        spoil_value(value, rng)
+        change_value(value, rng)
     elif isinstance(content, dict) and not rng.integers(6):
         content[f"{key}x"] = content.pop(key)
     elif isinstance(value, bool) or value is None:
@@ -172,30 +174,30 @@ def spoil_value(content: Any, rng: np.random.Generator) -> None:
         content[key] = [*value, value[0]] if isinstance(value, list) and value else {"a": [1]}
 
 
-def spoiled_values(name: str, data: bytes, rng: np.random.Generator) -> bytes:
+def damaged_values(name: str, data: bytes, rng: np.random.Generator) -> bytes:
     if name.endswith(".safetensors"):
-        return spoiled_header(data, rng)
+        return damaged_header(data, rng)
     if name.endswith(".yaml"):
         content = yaml.safe_load(data)
-        spoil_value(content, rng)
+        change_value(content, rng)
         return yaml.safe_dump(content, sort_keys=False).encode()
     if name.endswith(".json"):
         content = json.loads(data)
-        spoil_value(content, rng)
+        change_value(content, rng)
         return json.dumps(content, indent=1).encode()
     lines = data.splitlines(keepends=True)
     at = int(rng.integers(len(lines)))
     content = json.loads(lines[at])
-    spoil_value(content, rng)
+    change_value(content, rng)
     lines[at] = json.dumps(content).encode() + b"\n"
     return b"".join(lines)
 
 
-def spoiled_header(data: bytes, rng: np.random.Generator) -> bytes:
-    """Of a safetensors file, what stands beside the tensors."""
-    told = header_of(data)
-    spoil_value(told, rng)
-    return to_bytes(load(data), {"retouch": json.dumps(told)})
+def damaged_header(data: bytes, rng: np.random.Generator) -> bytes:
+    """A safetensors file with a change in its header."""
+    header = header_of(data)
+    change_value(header, rng)
+    return to_bytes(load(data), {"retouch": json.dumps(header)})
 
 
 def header_of(data: bytes) -> Any:
@@ -203,45 +205,45 @@ def header_of(data: bytes) -> Any:
     return json.loads(json.loads(data[8 : 8 + size])["__metadata__"]["retouch"])
 
 
-def outcome(read: Callable[[Path], Any], place: Path) -> tuple[Any, str]:
+def outcome(read: Callable[[Path], Any], path: Path) -> tuple[Any, str]:
     try:
-        return read(place), ""
+        return read(path), ""
     except UserError as why:
         return None, str(why)
 
 
 @pytest.mark.parametrize("name", STATE)
 def test_damage_is_refused_or_changes_nothing(name: str, state: Path):
-    (place, read), file = STATE[name], state / name
+    (path, read), file = STATE[name], state / name
     whole, rng = file.read_bytes(), np.random.default_rng(len(name))
-    expected = read(state / place)
+    expected = read(state / path)
     refused = 0
     try:
         for number in range(2 * MUTATIONS):
             header = 8 + int.from_bytes(whole[:8], "little") if name.endswith("tensors") else 0
             end = header if header and number % 4 == 0 else len(whole)
             by_bytes = number < MUTATIONS
-            spoiled = (
-                spoiled_bytes(whole, rng, 0, end) if by_bytes else spoiled_values(name, whole, rng)
+            damaged = (
+                damaged_bytes(whole, rng, 0, end) if by_bytes else damaged_values(name, whole, rng)
             )
-            file.write_bytes(spoiled)
-            found, complaint = outcome(read, state / place)
+            file.write_bytes(damaged)
+            content, complaint = outcome(read, state / path)
             if complaint:
                 refused += 1
                 assert file.name in complaint or "seed-0" in complaint
                 assert len(complaint) < 1000
                 assert "\n" not in complaint
             else:
-                # A file that grows line by line may have been cut off: the rest is done again.
-                lines = len(found) if name.endswith(".jsonl") else None
-                same = found == (expected if lines is None else expected[:lines])
-                assert same, f"{name}, mutation {number}: {_where(whole, spoiled)}"
+                # A file that grows line by line may have been cut off: the rest is written again.
+                lines = len(content) if name.endswith(".jsonl") else None
+                same = content == (expected if lines is None else expected[:lines])
+                assert same, f"{name}, mutation {number}: {_where(whole, damaged)}"
     finally:
         file.write_bytes(whole)
     assert refused > MUTATIONS
-    assert read(state / place) == expected
+    assert read(state / path) == expected
 
 
-def _where(whole: bytes, spoiled: bytes) -> str:
-    at = next((i for i, (a, b) in enumerate(zip(whole, spoiled, strict=False)) if a != b), -1)
-    return f"{whole[max(0, at - 30) : at + 30]!r} became {spoiled[max(0, at - 30) : at + 30]!r}"
+def _where(whole: bytes, damaged: bytes) -> str:
+    at = next((i for i, (a, b) in enumerate(zip(whole, damaged, strict=False)) if a != b), -1)
+    return f"{whole[max(0, at - 30) : at + 30]!r} became {damaged[max(0, at - 30) : at + 30]!r}"

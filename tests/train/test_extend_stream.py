@@ -50,13 +50,14 @@ def test_a_continued_run_is_like_one_long_run(model: Path, march_folder: Path, t
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_method_can_be_continued_and_interrupted(name: str, model: Path, tmp_path: Path):
     """The state of a method's parts is carried from run to run."""
-    march(model, tmp_path / "march", name)
-    _, whole, _ = april(model, tmp_path / "march", tmp_path / "whole", name, per_class=False)
+    quickly: dict[str, Any] = {"checkpoint_seconds": 60, "per_class": False}
+    march(model, tmp_path / "march", name, **quickly)
+    _, whole, _ = april(model, tmp_path / "march", tmp_path / "whole", name, **quickly)
     if name != "frozen":  # which takes no steps
         stop = Stop(4, ZeroDivisionError())
         with pytest.raises(ZeroDivisionError):
             april(model, tmp_path / "march", tmp_path / "april", name, callback=stop)
-    results, clip, _ = april(model, tmp_path / "march", tmp_path / "april", name)
+    results, clip, _ = april(model, tmp_path / "march", tmp_path / "april", name, **quickly)
     assert fingerprint(clip.model) == fingerprint(whole.model)
     shutil.rmtree(tmp_path / "march")  # the new run does not need it any more
     run = open_run(tmp_path / "april", model=str(model))
