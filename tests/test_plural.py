@@ -12,7 +12,7 @@ from retouch.train.defaults import choose_defaults
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("arguments", "text"),
     [
         ((1, "epoch"), "1 epoch"),
         ((0, "epoch"), "0 epochs"),
@@ -22,8 +22,8 @@ from retouch.train.defaults import choose_defaults
         ((2, "entry", "entries"), "2 entries"),
     ],
 )
-def test_a_count_with_its_noun(words: tuple, said: str):
-    assert count(*words) == said
+def test_count(arguments: tuple, text: str):
+    assert count(*arguments) == text
 
 
 def test_one_of_each_is_singular():

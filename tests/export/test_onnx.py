@@ -14,8 +14,9 @@ from retouch.errors import UserError
 from retouch.export import ExportModel, export, of_model, onnx
 
 
+@pytest.mark.slow
 def test_encoders_of_a_transformers_model(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
-    """A tiny model, as the exporter takes seconds per layer."""
+    """A tiny model, as the exporter takes seconds per layer; importing it takes as long."""
     folder = tmp_path / "onnx"
     source = str(tiny_folder(tmp_path / "model"))
     export(of_model(source), "onnx", folder)
