@@ -151,7 +151,7 @@ def test_what_slca_needs_is_explained():
         SLCA,
         Method(name="x", update=FullFinetune(), after_task=ClassifierAlignment()),
     ):
-        with pytest.raises(UserError, match="own pair of encoders has none"):
+        with pytest.raises(UserError, match="dual encoder has none"):
             teach(method, own_pair())
     held = Method(
         name="x", update=FullFinetune(where="first-mlp"), after_task=ClassifierAlignment()
