@@ -45,5 +45,5 @@ def test_a_missing_reference_is_found(tmp_path: Path):
     bench = tiny_bench("table1", tmp_path, ["zscl"])
     bench.data = BenchData(tiny_model, small=True)
     bench.data._splits = tiny_data()._splits
-    with pytest.raises(UserError, match="pass them as `reference`"):
+    with pytest.raises(UserError, match="reference=…"):
         estimate(bench)

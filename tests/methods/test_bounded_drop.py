@@ -192,7 +192,7 @@ def test_every_method_can_be_bounded(name: str):
 
 def test_a_bound_needs_a_control_set_and_says_so_before_training():
     recorder = LossRecorder()
-    with pytest.raises(UserError, match=r"limits how far .* a control set may fall.*as `control`"):
+    with pytest.raises(UserError, match=r"limits how far .* a control set may fall.*control=…"):
         teach(method(BoundedDrop()), control=None, callback=recorder)
     assert recorder.losses == []
 

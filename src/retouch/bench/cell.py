@@ -70,8 +70,9 @@ class Cell:
         stored = checksummed.read_json(folder / FILE, REMEDY)
         if stored != json.loads(json.dumps(self._description())):
             raise UserError(
-                f"{folder} holds a cell with other settings; choose another output folder, or "
-                "delete it"
+                f"{folder} holds a cell with other settings; delete it, or choose another "
+                "output folder",
+                argument="out=…",
             )
         if not (folder / DONE).is_file():
             return None

@@ -98,12 +98,14 @@ class Method(BaseModel):
         if self.needs_reference and not reference:
             raise UserError(
                 f"{self.name} preserves earlier knowledge with images and captions like those the "
-                "model was pre-trained on; pass them as `reference`"
+                "model was pre-trained on, and there are none; give some",
+                argument="reference=…",
             )
         if any(part.needs_control for part in self.parts.values()) and not control:
             raise UserError(
                 f"{self.name} limits how far the accuracy on a control set may fall (max_drop), "
-                "and there is no control set; pass one as `control`"
+                "and there is no control set; give one",
+                argument="control=…",
             )
 
     def check_weights(self, clip: Clip) -> None:

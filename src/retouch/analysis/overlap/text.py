@@ -47,7 +47,8 @@ def _tower_layers(
         other = "text" if tower == "image" else "image"
         raise UserError(
             f"the {tower} tower has no layer {missing[0]} to show; its layers are {existing}. "
-            f"Choose other layers, or the {other} tower alone"
+            f"Choose the {other} tower alone, or other layers",
+            argument="layers=…",
         )
     return [blocks[n] for n in numbers]
 

@@ -76,8 +76,9 @@ class Journal:
             key = different[0]
             was, now = (str(settings.get(key))[:12] for settings in (stored, current))
             raise UserError(
-                f"{self._settings_file.parent} holds a trace with {key} {was}, not {now}; choose "
-                "another folder, or delete this one"
+                f"{self._settings_file.parent} holds a trace with {key} {was}, not {now}; "
+                "delete it, or choose another folder",
+                argument="folder=…",
             )
         if self._pairs_file.exists():
             self._read_pairs(self._pairs_file)

@@ -1,4 +1,4 @@
-"""`retouch bench` as a user meets it."""
+"""`retouch bench`: the table, a resumed bench, the plan, and cells that fail."""
 
 from pathlib import Path
 
