@@ -15,6 +15,7 @@ from tiny import tiny_folder
 
 from retouch.evaluate import Results
 
+pytestmark = pytest.mark.usefixtures("no_page")
 FAST = ["--epochs", "1", "--batch", "8", "--lr", "1e-3", "--set", "replay.size=6"]
 
 
