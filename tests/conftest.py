@@ -1,12 +1,12 @@
-"""Tiny models and pictures, so that every test runs on a CPU in seconds."""
+"""Fixtures of all tests: tiny models and images, so that every test runs on a CPU in seconds."""
 
 import os
 from collections.abc import Callable
 from pathlib import Path
 
-# Tiny products are fastest on one core; more would only wait for each other. Said before torch is
-# here: on ARM its products have threads of their own, whom a process that is forked waits for in
-# vain. Programs that the tests start hear it too: the other core is another test's.
+# Tiny matrix products are fastest on one thread. It is set before torch is imported: on ARM, a
+# forked process would wait for threads that it does not have. Programs that the tests start inherit
+# it: the other core is another test's.
 os.environ["OMP_NUM_THREADS"] = "1"
 
 import numpy as np
@@ -17,14 +17,14 @@ from tiny import images, tiny_clip
 from retouch.clip import Clip
 from retouch.data import Stream
 
-os.environ["COLUMNS"] = "120"  # before a console is made: what it prints is looked at
+os.environ["COLUMNS"] = "120"  # before a console is made, whose output is compared
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 
 @pytest.fixture
 def shared() -> Path:
-    """Real data and a real model, where they lie beside the project."""
+    """Real data and a real model, if they are beside the project."""
     if not SHARED.is_dir():
         pytest.skip("there is no ../shared here")
     return SHARED
@@ -46,14 +46,14 @@ def stream() -> Stream:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Programs that the tests start keep decoded images here, not with the user's."""
+def _test_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Programs that the tests start cache decoded images here, not with the user's."""
     os.environ["RETOUCH_CACHE"] = str(tmp_path_factory.mktemp("cache"))
 
 
 @pytest.fixture(autouse=True)
-def _anew() -> None:
+def _fresh_state() -> None:
     torch.manual_seed(0)
     np.random.seed(0)
-    # A processor without bfloat16 that was asked for it multiplies in another way ever after.
+    # A CPU without bfloat16 that was asked for it multiplies differently from then on.
     torch.backends.mkldnn.set_flags(_enabled=True, _fp32_precision=None)

@@ -30,7 +30,7 @@ def layers(tensors: Iterable[str]) -> dict[TowerName, dict[str, list[str]]]:
         if not tensor.startswith(("logit_scale", "logit_bias")):
             tower = TOWERS[0] if tensor.startswith(_IMAGE_PREFIXES) else TOWERS[1]
             by_position[tower].setdefault(_position(tensor), []).append(tensor)
-    return {tower: _name_layers(found) for tower, found in by_position.items() if found}
+    return {tower: _name_layers(parts) for tower, parts in by_position.items() if parts}
 
 
 def _position(tensor: str) -> _Position:

@@ -88,7 +88,9 @@ def _run(model: ExportModel, run: Results) -> dict[str, Any]:
         else formatting.percent(before),
         "forgot": formatting.points(metrics["forgetting"]) if metrics and run.done > 1 else "",
         "scaled": [
-            (n, f"{100 * kept:.0f} %") for n, kept in enumerate(run.fraction_kept, 1) if kept < 1
+            (n, f"{100 * fraction:.0f} %")
+            for n, fraction in enumerate(run.fraction_kept, 1)
+            if fraction < 1
         ],
         "control": "control" in metrics and _control(metrics, control),
         "num_test": sum(task.test for task in run.tasks[: run.done]),

@@ -66,7 +66,7 @@ def answers(run: Results, per_class: PerClass | None = None) -> list[Answer]:
         change_sentence(per_class, learned=False),
         drift_sentence(run),
     ]
-    found = [
+    answers = [
         Answer("What it learned", sentence, new, list(filter(None, new_remarks))),
         Answer(
             "What it could do before",
@@ -76,8 +76,8 @@ def answers(run: Results, per_class: PerClass | None = None) -> list[Answer]:
         ),
     ]
     if joint := joint_sentence(run):
-        found.append(Answer("New and control classes at once", joint, _joint_bars(run), []))
-    return found
+        answers.append(Answer("New and control classes at once", joint, _joint_bars(run), []))
+    return answers
 
 
 def _interval_remark(bars: Sequence[Bar], kind: str) -> str:
@@ -88,8 +88,8 @@ def _interval_remark(bars: Sequence[Bar], kind: str) -> str:
 def _new_bars(run: Results) -> list[Bar]:
     """Accuracy on new classes before and now; for a continued run, on its own classes."""
     if is_continued(run):
-        own, tasks = continuation(run), run.tasks[run.learned_before : run.done]
-        start, now = own.before, own.now
+        this_run, tasks = continuation(run), run.tasks[run.learned_before : run.done]
+        start, now = this_run.before, this_run.now
     else:
         start, now = starting_accuracy(run), metrics(run).get("accuracy")
         tasks = run.tasks[: run.done]

@@ -32,6 +32,6 @@ def interval_text(accuracy: float, images: int) -> str:
 
 
 def interval_sentence(accuracy: float, images: int, kind: str) -> str:
-    """A sentence about the interval, from so many images of a kind; "" with enough images."""
+    """A sentence about the interval, from this number of images; "" if there are enough."""
     interval = interval_text(accuracy, images)
     return f"95 % interval {interval} %, from {count(images, f'{kind} image')}." if interval else ""

@@ -45,29 +45,30 @@ def learned_sentence(run: Results) -> str:
     return _learned(run, range(len(run.tasks)), new_classes, start, now)
 
 
-def _learned_in_this_run(run: Results, own: Continuation) -> str:
-    which = _own_classes(own)
+def _learned_in_this_run(run: Results, this_run: Continuation) -> str:
+    which = _classes_of_this_run(this_run)
     if run.done == run.learned_before:
-        known = "" if own.before is None else f": {percent(own.before)} of its {which} recognised"
+        before = this_run.before
+        known = "" if before is None else f": {percent(before)} of its {which} recognised"
         return f"This run has not learned anything yet{known}."
     tasks = range(run.learned_before, run.done)
     seen = which
     if not run.finished:
-        seen = f"{len(class_names(run, tasks))} of {plural.count(len(own.classes), 'class')}"
-    if own.before is None or own.now is None:
+        seen = f"{len(class_names(run, tasks))} of {plural.count(len(this_run.classes), 'class')}"
+    if this_run.before is None or this_run.now is None:
         return (
             f"In this run it has seen {seen}; there are no test images to measure how many it "
             "recognises."
         )
     if not run.finished:
-        return f"So far in this run it has seen {seen}: {percent(own.now)} recognised."
-    sentence = _learned(run, tasks, which, own.before, own.now)
+        return f"So far in this run it has seen {seen}: {percent(this_run.now)} recognised."
+    sentence = _learned(run, tasks, which, this_run.before, this_run.now)
     return f"In this run {sentence[0].lower()}{sentence[1:]}"
 
 
-def _own_classes(own: Continuation) -> str:
+def _classes_of_this_run(this_run: Continuation) -> str:
     """This run's classes, and how many of them the model had been taught before."""
-    total, again = len(own.classes), len(own.taught_before)
+    total, again = len(this_run.classes), len(this_run.taught_before)
     if not again:
         return f"{total} new class{'' if total == 1 else 'es'}"
     if again == total:
@@ -96,23 +97,24 @@ def learned_earlier_sentence(run: Results) -> str:
     """What this run did to the classes that earlier runs taught; "" where there are none."""
     if not is_continued(run) or run.done == run.learned_before:
         return ""
-    own = continuation(run)
-    count = len(own.earlier)
+    this_run = continuation(run)
+    count = len(this_run.earlier)
     which = f"The {count} classes learned before" if count > 1 else "The class learned before"
-    if own.earlier_before is None or own.earlier_now is None:
+    if this_run.earlier_before is None or this_run.earlier_now is None:
         return f"{which}: not measured, as the earlier run kept no images of them."
     seen = len(class_names(run, range(run.done)))
     among = f", now choosing among {seen} classes instead of {count}" if seen > count else ""
-    return f"{which}: {percent(own.earlier_before)} → {percent(own.earlier_now)}{among}."
+    return f"{which}: {percent(this_run.earlier_before)} → {percent(this_run.earlier_now)}{among}."
 
 
 def control_sentence(run: Results) -> str:
     """The control accuracy before and now; of a continued run, since it began."""
     values = metrics(run)
     if is_continued(run):
-        own, values = continuation(run), {}
-        if own.control_before is not None and own.control_now is not None:
-            return f"Control accuracy in this run {_change(own.control_before, own.control_now)}."
+        this_run, values = continuation(run), {}
+        if this_run.control_before is not None and this_run.control_now is not None:
+            change = _change(this_run.control_before, this_run.control_now)
+            return f"Control accuracy in this run {change}."
     if "control" in values:
         return f"Control accuracy {_change(values['control_before'], values['control'])}."
     start = run.rows[0].control if run.rows else None

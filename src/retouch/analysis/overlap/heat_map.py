@@ -26,7 +26,7 @@ MAX_NUMBERED_TASKS = 24
 
 
 def cell_size(tasks: int) -> float:
-    """The side of a cell with so many tasks."""
+    """The side of a cell for this number of tasks."""
     if tasks > MAX_NUMBERED_TASKS:
         return MAX_NUMBERED_TASKS * MIN_CELL / tasks
     return min(MAX_CELL, max(MIN_CELL, (PANEL_WIDTH - LEFT - 0.2) / tasks))
