@@ -137,6 +137,7 @@ def test_every_module_belongs_to_a_room():
     assert {room_of(file) for file in MODULES} - {"__init__", "__main__"} <= set(ROOMS)
 
 
+@pytest.mark.slow
 def test_a_room_imports_only_from_rooms_above_it():
     wrong = [
         f"{short(file)} imports from {room}"
@@ -148,6 +149,7 @@ def test_a_room_imports_only_from_rooms_above_it():
     assert not wrong, "\n".join(wrong)
 
 
+@pytest.mark.slow
 def test_no_import_cycles():
     graph = import_graph()
     cycles = {
@@ -160,6 +162,7 @@ def test_no_import_cycles():
     assert not [module for module, imported in graph.items() if "retouch" in imported]
 
 
+@pytest.mark.slow
 def test_the_search_for_cycles_finds_one():
     graph = {"a": {"b", "d"}, "b": {"c"}, "c": {"a"}, "d": set[str]()}
     assert shortest_cycle(graph, "a") == ["a", "b", "c", "a"]
@@ -248,6 +251,7 @@ def messages(tree: ast.Module) -> Iterator[tuple[int, str]]:
             yield node.lineno, node.value
 
 
+@pytest.mark.slow
 def test_the_library_names_no_option_of_the_command_line():
     named = [
         f"{short(file)}:{line} {option}"
@@ -294,6 +298,7 @@ def test_make_check(command: str):
     assert f"$(BIN)/{command}" in (ROOT / "Makefile").read_text()
 
 
+@pytest.mark.slow
 def test_the_diagram_of_rooms_shows_every_import():
     """Each room is in the diagram of docs/architecture.md, and each import follows its arrows."""
     text = (ROOT / "docs" / "architecture.md").read_text()

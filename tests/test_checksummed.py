@@ -10,6 +10,7 @@ from retouch import checksummed
 from retouch.errors import UserError
 
 
+@pytest.mark.slow
 def test_a_document_is_plain_and_its_layout_does_not_count(tmp_path: Path):
     content = {
         "name": "Fuchs, 狐 \udcff",

@@ -119,7 +119,7 @@ def delta_of(file: Path) -> Any:
 
 def traced(folder: Path) -> Any:
     journal = Journal(folder, {"model": "tiny", "draws": 3})
-    return [journal.embedding_std, *journal._known.items()]
+    return [journal.embedding_std, *journal._effects.items()]
 
 
 STATE: dict[str, tuple[str, Callable[[Path], Any]]] = {
@@ -134,7 +134,7 @@ STATE: dict[str, tuple[str, Callable[[Path], Any]]] = {
     f"trace/{SETTINGS}": ("trace", traced),
     f"trace/{PAIRS}": ("trace", traced),
     "bench/cells/spu/cub/seed-0/cell.json": ("bench", lambda out: cell().finished(out)),
-    "bench/cells/spu/cub/seed-0/done.json": ("bench", lambda out: cell().told(out)),
+    "bench/cells/spu/cub/seed-0/done.json": ("bench", lambda out: cell().record(out)),
 }
 
 
@@ -212,6 +212,7 @@ def outcome(read: Callable[[Path], Any], path: Path) -> tuple[Any, str]:
         return None, str(why)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STATE)
 def test_damage_is_refused_or_changes_nothing(name: str, state: Path):
     (path, read), file = STATE[name], state / name

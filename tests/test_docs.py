@@ -38,6 +38,7 @@ def test_the_readme_holds_these_commands():
     ]
 
 
+@pytest.mark.slow
 def test_make_demo_in_a_shortened_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     recipe = subprocess.run(
         ["make", "--dry-run", "--always-make", "demo"], capture_output=True, text=True, cwd=ROOT
@@ -62,6 +63,7 @@ def test_make_test_is_what_runs_this():
     assert "make test" in (ROOT / ".ci" / "run").read_text()
 
 
+@pytest.mark.slow
 def test_the_learn_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """With the built-in model in place of one from the hub, which cannot be reached here."""
     make_folder(tmp_path / "photos", {"golden retriever": 12, "cat": 14})
@@ -75,6 +77,7 @@ def test_the_learn_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         assert (tmp_path / "runs" / "april" / name).exists()
 
 
+@pytest.mark.slow
 def test_every_command_for_a_product(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """In order, as they stand in the document, on the drawings that its first command writes."""
     document = (ROOT / "docs" / "product.md").read_text()
@@ -110,6 +113,7 @@ def test_the_fingerprints_for_a_product_are_those_that_appear():
     assert leads == [(builtin[:12], april[:12])] * 2
 
 
+@pytest.mark.slow
 def test_the_python_example_prints_what_the_readme_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from bench_for_tests import SMALL
 
 from retouch.bench import Bench, load_suite
@@ -9,6 +10,7 @@ from retouch.bench.datasets import BenchData, model_maker
 from retouch.bench.efficiency import costs, to_markdown
 
 
+@pytest.mark.slow
 def test_what_methods_cost(tmp_path: Path):
     data = BenchData(model_maker("builtin", "cpu"), reference="builtin", small=True)
     rows = costs(Bench(load_suite("efficiency"), data, "builtin", tmp_path, SMALL))

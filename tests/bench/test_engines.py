@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from layouts import make_folder
 from letters_bench import letters_bench, numbers
-from multiprocess import run_ranks
+from rank_processes import run_ranks
 
 from retouch.bench import Engine, Failed, Incomplete, Suite, engine
 from retouch.bench.cell import Cell

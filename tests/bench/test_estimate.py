@@ -11,6 +11,7 @@ from retouch.errors import UserError
 from retouch.train import cost
 
 
+@pytest.mark.slow
 def test_each_kind_of_update_is_timed_once_on_few_images(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -22,6 +22,7 @@ def test_the_frontier_and_the_area_under_it():
     assert pareto.area(gained, 40.0, 5.0) == 80.0
 
 
+@pytest.mark.slow
 def test_plot_and_numbers_with_and_without_a_control_set(tmp_path: Path):
     done = tiny_bench("pareto", tmp_path, ["ER", "SPU"]).run()
     assert len(done) == 2

@@ -27,6 +27,7 @@ def distinct_rows() -> list[dict[str, object]]:
     return list(rows.values())
 
 
+@pytest.mark.slow
 def test_every_row_of_every_suite_runs(tmp_path: Path):
     suite = Suite(title="all", name="all", rows=distinct_rows())
     assert {row.method for row in suite.rows} >= {"spu", "zscl", "l2p", "mask", "lora-ewc+er"}
@@ -38,6 +39,7 @@ def test_every_row_of_every_suite_runs(tmp_path: Path):
     assert len(table.rows) == len(suite.rows)
 
 
+@pytest.mark.slow
 def test_finished_cells_are_not_run_twice(tmp_path: Path):
     ran: list[str] = []
 
@@ -54,7 +56,9 @@ def test_finished_cells_are_not_run_twice(tmp_path: Path):
     shutil.rmtree(first[0].cell.folder(tmp_path))
     bench.run(listener=listener)
     assert ran == ["er", "spu", "er"]
-    with pytest.raises(UserError, match="a cell with other settings; choose another output"):
+    with pytest.raises(
+        UserError, match="a cell with other settings; delete it, or choose another output"
+    ):
         replace(bench, options=Options(tasks=2, epochs=2, replay=10)).run()
 
 

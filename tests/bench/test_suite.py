@@ -16,6 +16,7 @@ from retouch.methods import RECIPES
 TYPOS = {("task-length", "ER 20", "accuracy"): 5.05}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [n for n in SUITES if n not in ("efficiency", "demo", "pareto")])
 def test_the_papers_numbers_agree_with_its_averages(name: str):
     """To its rounding: a mistyped number would show. The paper's own typos are listed."""
@@ -88,6 +89,7 @@ def test_defaults_of_the_paper_and_of_the_built_in_model():
     assert builtin.settings == {"epochs": 7, "batch": 32, "lr": 1e-4, "weight_decay": 0.01}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("content", "problem"),
     [

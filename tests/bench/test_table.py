@@ -22,6 +22,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Table:
     return tabulate(bench.suite, bench.run())
 
 
+@pytest.mark.slow
 def test_every_format(table: Table, tmp_path: Path):
     write_table(tmp_path, table)
     assert "| frozen |" in to_markdown(table)

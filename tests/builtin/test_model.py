@@ -32,6 +32,7 @@ def test_small_enough(clip):
     assert next(clip.model.parameters()).dtype == torch.float32
 
 
+@pytest.mark.slow
 def test_it_knows_the_world_and_not_the_signs(clip):
     assert len(control_images(1).classes) >= 100
     control = zero_shot(clip, control_images(4))

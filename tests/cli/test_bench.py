@@ -2,9 +2,11 @@
 
 from pathlib import Path
 
+import pytest
 from commands import run
 
 
+@pytest.mark.slow
 def test_the_command(tmp_path: Path):
     words = ("bench", "demo", "--model", "builtin", "--methods", "frozen,spu", "--quick")
     words += ("--tasks", 2, "--batch", 64)
@@ -28,6 +30,7 @@ def test_the_command(tmp_path: Path):
     assert "cells failed" not in missing.stderr
 
 
+@pytest.mark.slow
 def test_cells_that_fail_end_the_command_with_1_and_the_table_of_the_others(tmp_path: Path):
     suite = tmp_path / "mine.yaml"
     suite.write_text(

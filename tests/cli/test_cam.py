@@ -27,6 +27,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home
 
 
+@pytest.mark.slow
 def test_a_run_before_and_now_side_by_side(home: Path):
     photos = home / "photos"
     done = run("cam", home / "run", photos, "--neurons", "selected", "--json")
@@ -51,6 +52,7 @@ def test_a_run_before_and_now_side_by_side(home: Path):
     assert Image.open(folder / "cam.png").size[0] > 800
 
 
+@pytest.mark.slow
 def test_the_default_text_is_the_class_that_the_run_predicts(home: Path, tmp_path: Path):
     image = next((home / "photos" / "bright_red").iterdir())
     answers = json.loads(run("classify", home / "run", image, "--json").stdout)["images"][0]
@@ -60,6 +62,7 @@ def test_the_default_text_is_the_class_that_the_run_predicts(home: Path, tmp_pat
     assert "no text says what to look for" in missing
 
 
+@pytest.mark.slow
 def test_one_image_and_a_text(home: Path, tmp_path: Path):
     model, image = home / "model", next((home / "photos" / "dark_red").iterdir())
     done = run("cam", model, image, "--text", "a photo of\x1b[31m the $red$ 漢字", "-o", tmp_path)
@@ -73,6 +76,7 @@ def test_one_image_and_a_text(home: Path, tmp_path: Path):
     assert "4 of 6 images, evenly spread" in few
 
 
+@pytest.mark.slow
 def test_mistakes_are_explained(home: Path, tmp_path: Path):
     model, image = home / "model", next((home / "photos" / "dark_red").iterdir())
     (tmp_path / "empty").mkdir()

@@ -9,6 +9,7 @@ from commands import run, run_json
 from retouch.evaluate import Results
 
 
+@pytest.mark.slow
 def test_a_run_before_and_now(evaluated: Path):
     folder = evaluated / "photos" / "test" / "dark_red"
     facts = run_json("classify", evaluated / "run", folder, folder / "0.png", "--top", 2)

@@ -111,6 +111,7 @@ def test_show_a_run_and_json(march: Path):
     assert (layer["shape"], layer["moved"], len(layer["histogram"])) == ([64, 32], 204, 24)
 
 
+@pytest.mark.slow
 def test_apply_and_undo_are_exact_through_folders(model: Path, march: Path, tmp_path: Path):
     """The fingerprint survives being saved and loaded; the order of the files does not matter."""
     mixed = [task(march, n) for n in (3, 1, 2)]
@@ -128,6 +129,7 @@ def test_apply_and_undo_are_exact_through_folders(model: Path, march: Path, tmp_
     assert not list(tmp_path.glob(".*"))
 
 
+@pytest.mark.slow
 def test_a_run_can_be_given_instead_of_a_model(model: Path, march: Path, tmp_path: Path):
     delta("apply", march, march, "-o", tmp_path / "all")
     text = delta("apply", march, task(march, 3), "-o", tmp_path / "last")
@@ -152,6 +154,7 @@ def test_an_earlier_task_is_not_undone_without_the_later_ones(march: Path, tmp_p
         assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.slow
 def test_learned_prompts_are_part_of_the_model(model: Path, tmp_path: Path):
     """L2P adds parameters to the model: the run knows which model it started from."""
     out = teach(model, tmp_path / "run", 0, "l2p")
@@ -163,6 +166,7 @@ def test_learned_prompts_are_part_of_the_model(model: Path, tmp_path: Path):
     assert "prompts" in text
 
 
+@pytest.mark.slow
 def test_a_model_of_open_clip(tmp_path: Path):
     base = f"open_clip:tiny@{saved_open_clip(tmp_path / 'base')}"
     clip = load(base)
@@ -204,6 +208,7 @@ def test_merge_deltas_that_follow_each_other(model: Path, march: Path, tmp_path:
     assert largest["after"] != read_header(task(march, 3)).after
 
 
+@pytest.mark.slow
 def test_merge_runs_that_start_from_the_same_model(
     model: Path, march: Path, april: Path, tmp_path: Path
 ):
@@ -265,6 +270,7 @@ def test_merge_asks_for_the_model_if_it_needs_it(tmp_path: Path):
     assert not out.exists()
 
 
+@pytest.mark.slow
 def test_diff(model: Path, march: Path, tmp_path: Path):
     file = tmp_path / "d.safetensors"
     facts = delta_json("diff", model, march, "-o", file)

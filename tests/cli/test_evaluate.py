@@ -50,6 +50,7 @@ def test_a_control_set_alone(evaluated: Path, results: Results):
     assert run_json("eval", evaluated / "model", *control)["joint"] is None
 
 
+@pytest.mark.slow
 def test_one_model_or_two(evaluated: Path):
     data = ("--data", evaluated / "photos")
     alone = run_json("eval", evaluated / "model", *data)
@@ -77,6 +78,7 @@ def test_a_run_after_an_earlier_task(evaluated: Path, results: Results):
     assert start["data"]["after"] == pytest.approx(results.frozen_accuracy)
 
 
+@pytest.mark.slow
 def test_notes_on_the_images(evaluated: Path, tmp_path: Path):
     words = ("eval", evaluated / "run", "--data")
     undivided = run_json(*words, evaluated / "photos" / "test")
@@ -93,6 +95,7 @@ def test_notes_on_the_images(evaluated: Path, tmp_path: Path):
     assert "Note: " in run(*words, foreign).stdout
 
 
+@pytest.mark.slow
 def test_the_images_that_the_run_stored(evaluated: Path, results: Results, tmp_path: Path):
     copy = shutil.copytree(evaluated / "run", tmp_path / "run")
     facts = run_json("eval", copy)

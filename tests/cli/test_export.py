@@ -24,6 +24,7 @@ def command(*arguments: object) -> Any:
     return CliRunner().invoke(app, ["export", *map(str, arguments)])
 
 
+@pytest.mark.slow
 def test_export(hf_run: Path, tmp_path: Path):
     result = command(hf_run, "--to", "hf", "-o", tmp_path / "a")
     assert result.exit_code == 0, result.output

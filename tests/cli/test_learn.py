@@ -56,6 +56,7 @@ def march(model: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     return out
 
 
+@pytest.mark.slow
 def test_a_run_has_a_page_plots_and_deltas(march: Path):
     assert (march / "report.html").exists()
     assert {p.suffix for p in (march / "plots").iterdir()} == {".png", ".svg"}
@@ -93,6 +94,7 @@ def test_dry_run_shows_the_plan_and_writes_nothing(model: Path, data: Path, tmp_
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_page")
 def test_images_decoded_once_or_every_time_give_the_same_run(model: Path, tmp_path: Path):
     """Three classes in a given order, and one broken image."""
@@ -130,6 +132,7 @@ def april(march: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     return out
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_page")
 def test_a_continued_run_keeps_its_settings_and_can_be_resumed(
     april: Path, march: Path, data: Path
@@ -141,6 +144,7 @@ def test_a_continued_run_keeps_its_settings_and_can_be_resumed(
     assert run_json(*words, *FAST)["metrics"] == results.metrics()
 
 
+@pytest.mark.slow
 def test_a_continued_run_needs_neither_the_earlier_folder_nor_its_place(
     april: Path, data: Path, tmp_path: Path
 ):
@@ -161,6 +165,7 @@ def test_a_continued_run_needs_neither_the_earlier_folder_nor_its_place(
         assert heading in page
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_page")
 def test_a_task_that_costs_more_than_the_allowed_drop_is_not_kept(
     model: Path, data: Path, tmp_path: Path
@@ -198,6 +203,7 @@ def recognized_images(clip: Any, folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_no_image_is_stored_without_replay(model: Path, data: Path, tmp_path: Path):
     out, words = tmp_path / "x", ["learn", data / "photos", "--model", model]
     run(*words, "--out", out, "--replay", "none", *ONE_EPOCH)

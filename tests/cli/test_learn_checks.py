@@ -57,6 +57,7 @@ PHOTOS = ["{home}/photos", "--model", "{home}/model", "--out", "{out}"]
 ONWARD = ["{home}/more", "--from", "{home}/march", "--out", "{out}"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
@@ -176,6 +177,7 @@ def test_a_refused_start_does_not_block_the_next(home: Path, tmp_path: Path):
     run(*words, "--no-cache", "--skip-bad", "--seed", 1)
 
 
+@pytest.mark.slow
 def test_a_run_that_holds_the_only_copy_of_another_is_never_replaced(home: Path, tmp_path: Path):
     """It was killed before it learned anything, and the run that it continues is gone."""
     march = shutil.copytree(home / "march", tmp_path / "march")

@@ -40,6 +40,7 @@ def test_invalid_names_in_json(text: str, complaint: str, home: Path, tmp_path: 
     assert complaint in message, message
 
 
+@pytest.mark.slow
 def test_a_template_is_part_of_the_run(home: Path, tmp_path: Path):
     """The same command continues the run; another template is refused."""
     command = ["learn", home / "photos", "--model", home / "model", "-o", tmp_path / "run", *FAST]

@@ -21,6 +21,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return learned_run(tmp_path_factory.mktemp("runs") / "march")
 
 
+@pytest.mark.slow
 def test_it_writes_figure_and_data(run: Path, tmp_path: Path) -> None:
     output = command("overlap", run, "--layers", "2,1").stdout
     assert "image      1" in output
@@ -59,6 +60,7 @@ def test_json_and_one_tower(run: Path, tmp_path: Path) -> None:
     assert "Image tower" not in svg
 
 
+@pytest.mark.slow
 def test_what_cannot_be_compared_is_explained(run: Path, tmp_path: Path) -> None:
     message = command("overlap", run, "--layers", "1,7", code=1).stderr
     assert "the image tower has no layer 7 to show; its layers are 1 to 2" in message

@@ -28,6 +28,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home
 
 
+@pytest.mark.slow
 def test_help_lists_the_commands():
     text = run("--help").stdout
     assert "Teach CLIP new things without making it forget." in text
@@ -38,6 +39,7 @@ def test_help_lists_the_commands():
     assert run("--version").stdout.startswith("retouch 0.")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["learn", "bench", "eval", "classify", "cam", "trace"])
 def test_options_are_grouped_and_short_commands_are_not(command: str):
     assert "─ Output ─" in run(command, "--help").stdout

@@ -28,6 +28,7 @@ def two_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_report_writes_the_page_of_a_run_again(two_runs: Path, tmp_path: Path) -> None:
     code, output, errors = report(two_runs / "march")
     assert (code, errors) == (0, "")
@@ -38,6 +39,7 @@ def test_report_writes_the_page_of_a_run_again(two_runs: Path, tmp_path: Path) -
     assert (tmp_path / "report.html").read_bytes() == page.read_bytes()
 
 
+@pytest.mark.slow
 def test_report_compares_runs_by_their_folders(two_runs: Path) -> None:
     write_report(two_runs / "march", [two_runs / "march"])
     (two_runs / "april" / "report.html").unlink(missing_ok=True)
@@ -58,6 +60,7 @@ def test_report_compares_runs_by_their_folders(two_runs: Path) -> None:
     assert all((elsewhere / link).is_file() for link in links if link.startswith(".."))
 
 
+@pytest.mark.slow
 def test_json_output_is_one_object(two_runs: Path, tmp_path: Path) -> None:
     code, output, errors = report(two_runs / "march", two_runs / "april", "--json", "-o", tmp_path)
     assert (code, errors) == (0, "")

@@ -14,6 +14,7 @@ def command(*args: object) -> tuple[int, str]:
     return done.exit_code, done.output
 
 
+@pytest.mark.slow
 def test_trace_writes_its_files_and_explains_mistakes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -74,6 +74,7 @@ def test_blocks_of_each_tower(backbone: Clip):
         assert backbone.model.get_parameter(name).ndim == 2
 
 
+@pytest.mark.slow
 def test_a_delta_can_be_written_during_an_evaluation(
     backbone: Clip, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

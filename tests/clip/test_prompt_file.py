@@ -28,6 +28,7 @@ def method(request: pytest.FixtureRequest) -> Method:
     return METHODS[request.param]()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["CLIPModel", "dual encoder"])
 def test_saved_beside_a_plain_model(name: str, method: Method, tmp_path: Path):
     clip = BACKBONES[name]()

@@ -228,6 +228,7 @@ def broken(folder: Path, name: str, content: object, complaint: str, model: str 
         file.write_bytes(whole)
 
 
+@pytest.mark.slow
 def test_broken_files_of_a_model_are_explained(tmp_path: Path):
     folder = tiny_folder(tmp_path / "m")
     weights = (folder / "model.safetensors").read_bytes()

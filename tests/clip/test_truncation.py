@@ -38,6 +38,7 @@ def test_a_truncated_prompt_is_quoted_once(
     assert len(warnings) == 1
 
 
+@pytest.mark.slow
 def test_every_model_and_every_run_warns_of_truncated_prompts(
     caplog: pytest.LogCaptureFixture, tmp_path: Path
 ):

@@ -53,6 +53,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home
 
 
+@pytest.mark.slow
 def test_a_user_model_can_be_trained_reopened_and_continued(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -77,6 +78,7 @@ def test_a_user_model_can_be_trained_reopened_and_continued(
     assert later["data"]["prompt"] == config["data"]["prompt"]
 
 
+@pytest.mark.slow
 def test_opening_a_run_never_executes_the_code_that_it_names(home: Path, tmp_path: Path):
     out = tmp_path / "run"
     model = f"{home}/models/user.py:load"

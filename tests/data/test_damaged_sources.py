@@ -37,6 +37,7 @@ def files_to_damage(root: Path) -> list[Path]:
     return [file for file in files if file not in images] + images[:1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_damaged_sources(name: str, tmp_path: Path):
     case = CASES[name]

@@ -83,6 +83,7 @@ IN_FIXTURE_ORDER = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*IN_FIXTURE_ORDER, "huggingface"])
 def test_labels_match_the_order_of_the_fixture(name, tmp_path):
     case = CASES[name]

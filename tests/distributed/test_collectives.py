@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from multiprocess import run_ranks, run_ranks_or_errors
+from rank_processes import run_ranks, run_ranks_or_errors
 
 from retouch.distributed import collectives
 from retouch.errors import UserError

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from distributed_runs import accuracies, command, write_image_folders
-from multiprocess import run_ranks_or_errors
+from rank_processes import run_ranks_or_errors
 from tiny import tiny_folder
 
 from retouch.evaluate import Results

@@ -21,7 +21,7 @@ from distributed_runs import (
     two_task_stream,
     write_image_folders,
 )
-from multiprocess import run_ranks, run_ranks_or_errors
+from rank_processes import run_ranks, run_ranks_or_errors
 from recipes_for_tests import quick
 from tiny import images, tiny_clip, tiny_folder, tiny_tokenizer
 from torch import Tensor, nn

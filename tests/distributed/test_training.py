@@ -21,7 +21,7 @@ from distributed_runs import (
     train,
     two_task_stream,
 )
-from multiprocess import run_ranks, run_ranks_or_errors
+from rank_processes import run_ranks, run_ranks_or_errors
 from recipes_for_tests import quick
 from tiny import CLASSES, images, tiny_clip
 from torch import Tensor

@@ -98,6 +98,7 @@ def test_the_evaluator_needs_one_pass_for_it():
     assert Evaluator(stream, control).control(clip) == rows[3].control
 
 
+@pytest.mark.slow
 def test_a_run_stores_it_before_and_after(tmp_path: Path):
     stream = Stream.split(images("train", 6, 4), images("test", 6, 2), tasks=2, order=0)
     settings = Settings(epochs=1, batch=8, lr=1e-3)

@@ -4,6 +4,7 @@ import json
 import re
 from pathlib import Path
 
+import pytest
 import yaml
 from exports import ODD_NAMES, assert_no_local_path
 from markdown_it import MarkdownIt
@@ -18,6 +19,7 @@ from retouch.train import open_run
 CODE = re.compile(r"```python\n(.*?)```", re.S)
 
 
+@pytest.mark.slow
 def test_the_card_describes_the_run_and_escapes_names(hf_run: Path, tmp_path: Path):
     rows = [ClassRow(name=name, images=3, before=0, after=50) for name in ODD_NAMES]
     rows.append(ClassRow(name="an <old> one", images=8, before=100, after=75, learned=False))
@@ -50,6 +52,7 @@ def test_the_card_describes_the_run_and_escapes_names(hf_run: Path, tmp_path: Pa
     assert_no_local_path(tmp_path / "exported")
 
 
+@pytest.mark.slow
 def test_the_code_for_going_back_restores_the_earlier_model(hf_run: Path, tmp_path: Path):
     export(of_run(hf_run), "hf", tmp_path / "last")
     code = CODE.findall((tmp_path / "last" / "README.md").read_text())[-1]

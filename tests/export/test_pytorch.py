@@ -36,6 +36,7 @@ CONVERSIONS: dict[str, tuple[Callable[[], Clip], str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CONVERSIONS)
 def test_features_stay_the_same_in_the_other_library(case: str, tmp_path: Path):
     make, to = CONVERSIONS[case]

@@ -36,6 +36,7 @@ def replayed(name: str, stream: Stream, **changes: Any) -> list[tuple[int, int]]
     return shapes
 
 
+@pytest.mark.slow
 def test_as_many_images_are_replayed_as_are_new(stream: Stream):
     assert set(replayed("er", stream)) == {(8, 8)}
     assert set(replayed("spu", stream)) == {(8, 8)}

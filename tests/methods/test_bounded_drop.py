@@ -155,6 +155,7 @@ def known(clip: Any) -> Images:
     return replace(plain, labels=found.argmax(dim=1).numpy())
 
 
+@pytest.mark.slow
 def test_in_a_run_the_control_set_stays_within_the_bound(caplog: Any):
     stream = Stream.split(images("train", 6, 12), images("test", 6, 4), tasks=3, order=0)
     drops = []
@@ -169,6 +170,7 @@ def test_in_a_run_the_control_set_stays_within_the_bound(caplog: Any):
     assert "changed was kept" in caplog.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_method_can_be_bounded(name: str):
     """Also those that add whole numbers to the model, such as how many prompts are learned."""

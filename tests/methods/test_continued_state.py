@@ -78,6 +78,7 @@ def replayed(run: Path, stream: Stream) -> dict[str, list[str]]:
     return {names[int(g)]: [names[labels[i]] for i in own] for g, own in groups.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
 def test_three_runs_are_as_one_long_run(name: str, model: Path, tmp_path: Path):
     method, before = METHODS[name], tmp_path / "0"
@@ -104,6 +105,7 @@ def test_three_runs_are_as_one_long_run(name: str, model: Path, tmp_path: Path):
         assert groups == {each: [each] * 2 for each in TRAIN.classes}
 
 
+@pytest.mark.slow
 def test_a_known_class_taught_again_leaves_the_statistics_of_others(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -123,6 +125,7 @@ def test_a_known_class_taught_again_leaves_the_statistics_of_others(
     assert [torch.equal(before[n], after[n]) for n in TRAIN.classes[:3]] == [True, False, False]
 
 
+@pytest.mark.slow
 def test_a_known_class_taught_again_keeps_its_images_and_those_of_others(
     model: Path, tmp_path: Path
 ):

@@ -69,6 +69,7 @@ def method(request: pytest.FixtureRequest) -> Method:
     return METHODS[request.param]
 
 
+@pytest.mark.slow
 def test_a_run_learns_and_leaves_a_plain_model(method: Method, tmp_path: Path):
     clip, recorder = tiny_clip(), LossRecorder()
     names, attributes = list(clip.model.state_dict()), set(vars(clip.model))
@@ -86,6 +87,7 @@ def test_a_run_learns_and_leaves_a_plain_model(method: Method, tmp_path: Path):
     assert fingerprint(retouch.load(str(tmp_path / "model")).model) == fingerprint(clip.model)
 
 
+@pytest.mark.slow
 def test_micro_batches_and_bf16(method: Method):
     small = QUICK.model_copy(update={"epochs": 1, "lr": 1e-3})
     clips = [tiny_clip() for _ in range(3)]
@@ -161,6 +163,7 @@ def test_the_learning_rate_of_the_factors(stream: Stream):
             assert group["weight_decay"] == QUICK.weight_decay
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [tiny_clip, dual, lambda: retouch.load("builtin")])
 def test_both_towers_of_every_transformers_model(make: Callable[[], Clip], stream: Stream):
     clip = make()
@@ -173,6 +176,7 @@ def test_both_towers_of_every_transformers_model(make: Callable[[], Clip], strea
     assert moved == locate(clip.model, QUERY_AND_VALUE).keys()
 
 
+@pytest.mark.slow
 def test_where_lora_cannot_be_is_explained(stream: Stream, monkeypatch: pytest.MonkeyPatch):
     with pytest.raises(UserError, match=r"one matrix .*transformers version.*c_fc"):
         teach(METHODS["lora-ewc"], open_clip())

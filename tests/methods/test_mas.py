@@ -111,6 +111,7 @@ def test_mas_is_quadratic_around_the_last_task_and_averages_over_tasks(stream: S
         torch.testing.assert_close(tensor, 0.25 * first[name] + 0.75 * second[name])
 
 
+@pytest.mark.slow
 def test_mas_holds_the_important_weights_from_the_second_task_on(tmp_path: Path):
     strong = mas(1e4)
     free = mas(0.0)

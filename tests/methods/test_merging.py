@@ -64,6 +64,7 @@ def close(found: Weights, expected: Weights) -> None:
         torch.testing.assert_close(found[name], expected[name], rtol=0, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_interpolation_goes_half_way_back_and_trains_on_as_if_it_had_not():
     plain, mixed = teach(method()), teach(method(Interpolate()))
     base = plain[0]
@@ -75,6 +76,7 @@ def test_interpolation_goes_half_way_back_and_trains_on_as_if_it_had_not():
     assert all(torch.equal(none[3][n], base[n]) for n in base)
 
 
+@pytest.mark.slow
 def test_of_each_weights_changes_the_largest_counts():
     plain, mixed = teach(method()), teach(method(MagMax(scale=0.5)))
     base = plain[0]
@@ -104,6 +106,7 @@ def test_with_selected_weights_only_those_are_mixed(after_task: Any, tmp_path: P
     assert all(torch.equal(p, found[3][n]) for n, p in weights(fresh).items())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("after_task", "sparse"),
     [(Interpolate(), True), (MagMax(), True), (BoundedDrop(max_drop=30), False)],
@@ -120,6 +123,7 @@ def test_a_run_that_stopped_goes_on_to_the_same_bits(tmp_path: Path, after_task:
     assert content(tmp_path / "cut") == content(tmp_path / "whole")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after_task", [Interpolate(), MagMax()])
 def test_the_loss_goes_down(after_task: Any):
     recorder = LossRecorder()
@@ -138,6 +142,7 @@ def test_whole_numbers_are_not_mixed(after_task: Any):
     assert int(prompts.learned) == 2
 
 
+@pytest.mark.slow
 def test_parts_do_not_share_what_they_remember(stream: Stream):
     """One recipe, two runs: the second starts from its own model."""
     mine, prints = method(Interpolate()), []

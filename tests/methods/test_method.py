@@ -47,6 +47,7 @@ class Halve(AfterTask):
                 index.scatter(weight, index.gather(weight) / 2)
 
 
+@pytest.mark.slow
 def test_regularizer_and_after_task_have_an_effect(stream: Stream, tmp_path: Path):
     base = Method(name="mine", update=FullFinetune(where="visual_projection"))
     halved = Method(name="mine", update=FullFinetune(where="visual_projection"), after_task=Halve())

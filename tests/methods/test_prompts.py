@@ -103,6 +103,7 @@ def test_the_key_loss_needs_prompts(stream: Stream):
         retouch.teach(tiny_clip(), stream, alone, settings=QUICK)
 
 
+@pytest.mark.slow
 def test_a_run_trains_prompts_keys_and_projections(method: Method, stream: Stream, tmp_path: Path):
     clip, listener, control = tiny_clip(), LossRecorder(), images("control", 4, 3)
     plain = retouch.teach(
@@ -141,6 +142,7 @@ def test_an_expert_is_trained_in_its_own_task_only(stream: Stream, tmp_path: Pat
         assert all(change.xor.any() for change in delta.changes.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("after", "settings"), [(4, {"micro_batch": 5}), (5, {"precision": "bf16"})]
 )
@@ -169,6 +171,7 @@ def test_the_seed_determines_the_prompts(method: Method):
     assert prints[0] == prints[1] != prints[2]
 
 
+@pytest.mark.slow
 def test_only_the_key_loss_trains_the_keys(stream: Stream):
     quick = QUICK.model_copy(update={"epochs": 1})
     for make in METHODS.values():
@@ -183,6 +186,7 @@ def test_only_the_key_loss_trains_the_keys(stream: Stream):
                 assert torch.equal(a, b) is unchanged
 
 
+@pytest.mark.slow
 def test_start_replaces_prompts_that_learned_nothing(stream: Stream):
     expected, clip = tiny_clip(), tiny_clip()
     retouch.preview(clip, stream, dualprompt(), settings=QUICK)
@@ -195,6 +199,7 @@ def test_start_replaces_prompts_that_learned_nothing(stream: Stream):
     )
 
 
+@pytest.mark.slow
 def test_a_model_with_prompts_can_learn_more(stream: Stream, tmp_path: Path):
     first = Stream(stream.train, stream.test, stream.tasks[:1])
     clip, method = tiny_clip(), dualprompt(tasks=2)

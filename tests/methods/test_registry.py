@@ -68,6 +68,7 @@ def tiny_stream() -> Stream:
     return Stream.split(images("train", 4, 6), images("test", 4, 2), tasks=2)
 
 
+@pytest.mark.slow
 def test_a_registered_method_is_known_by_its_name(tmp_path: Path):
     assert retouch.register(MINE) is MINE
     assert recipe("mine", {"update.where": "logit_scale"}).update.where == "logit_scale"
@@ -82,6 +83,7 @@ def test_a_registered_method_is_known_by_its_name(tmp_path: Path):
     assert results.done == 3
 
 
+@pytest.mark.slow
 def test_a_bench_accepts_it(tmp_path: Path):
     retouch.register(MINE)
     suite = Suite(title="Mine", name="mine", rows=({"name": "mine", "method": "mine"},))

@@ -85,6 +85,7 @@ def context(clip: Clip, stream: Stream, task: int = 0, **settings: Any) -> TaskC
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
 def test_without_its_parts_the_result_is_another(name: str):
     method = METHODS[name]
@@ -121,7 +122,9 @@ def own_pair() -> Clip:
         return {"letters": torch.tensor([[ord(c) for c in p.ljust(40)] for p in prompts])}
 
     towers = nn.Sequential(nn.Flatten(), nn.Linear(16 * 16 * 3, 8)), Letters()
-    return retouch.Pair(*towers, tokenize, retouch.Preprocess(size=(16, 16)), logit_scale=20.0)
+    return retouch.DualEncoder(
+        *towers, tokenize, retouch.Preprocess(size=(16, 16)), logit_scale=20.0
+    )
 
 
 @pytest.mark.parametrize("name", METHODS)

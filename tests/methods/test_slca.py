@@ -130,6 +130,7 @@ def sampled_loss(clip: Clip, stream: Stream, part: ClassifierAlignment, seen: li
     return cross_entropy(logits, targets).item()
 
 
+@pytest.mark.slow
 def test_alignment_changes_the_result_and_keeps_earlier_classes(stream: Stream):
     base = SLCA
     none = base.with_change({"after_task.epochs": 0})

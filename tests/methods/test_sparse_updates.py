@@ -42,6 +42,7 @@ def teach(method: Method, out: Path | None = None, tasks: int = 3, **options: An
     return clip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
 def test_the_loss_goes_down_also_in_micro_batches_and_in_bf16(name: str):
     settings = QUICK.model_copy(update={"epochs": 4})
@@ -61,6 +62,7 @@ def started(part: Any, clip: Any, number: int, batch: int = 64) -> tuple[Any, Ta
     return part, TaskContext(clip, stream, stream.tasks[number], Settings(batch=batch), plain_loss)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("score", ["mask", "piggyback"])
 def test_a_learned_selection_leaves_the_model_as_it_was(score: str):
     clip = tiny_clip()

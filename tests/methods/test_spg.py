@@ -95,6 +95,7 @@ def test_importance_is_of_the_tasks_loss_and_of_the_earlier_prompts():
     assert any((alone.state()[name] < part.state()[name]).any() for name in parameters)
 
 
+@pytest.mark.slow
 def test_importance_only_grows_and_holds_back_the_second_task():
     clip = tiny_clip()
     part, context = started(SoftMaskUpdate(), clip, 0)

@@ -1,6 +1,7 @@
 """The batches of a task."""
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,6 +17,7 @@ def context(count: int, batch: int, drop_last: bool = False) -> TaskContext:
     return TaskContext(None, stream, stream.tasks[0], run_settings, None, drop_last)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(count=st.integers(1, 400), batch=st.integers(2, 130))
 def test_an_epoch_has_every_image_once(count, batch):

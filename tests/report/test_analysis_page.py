@@ -29,6 +29,7 @@ def write_analysis_files(run: Path, name: str, facts: str, picture: bytes) -> Pa
     return folder
 
 
+@pytest.mark.slow
 def test_the_page_shows_the_overlap_and_other_analyses(tmp_path: Path) -> None:
     run = learned_run(tmp_path / "run")
     write_analysis_files(
@@ -74,6 +75,7 @@ def test_a_figure_outside_of_the_run_is_not_read(tmp_path: Path) -> None:
     assert "leads out of the run" in read_analyses(tmp_path / "run")[0].problem
 
 
+@pytest.mark.slow
 def test_damage_is_reported_on_the_page(tmp_path: Path) -> None:
     run = learned_run(tmp_path / "run", tasks=2)
     write_analysis_files(run, "trace", "no json <script>alert(1)</script>", PNG)

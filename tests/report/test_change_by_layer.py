@@ -13,6 +13,7 @@ from retouch.report.change_by_layer import block_changes, largest_change_sentenc
 from retouch.sparse import ChangeStats, Delta
 
 
+@pytest.mark.slow
 def test_block_changes_are_those_of_the_weights(tmp_path: Path) -> None:
     """One task of three, measured on the model itself."""
     folder = write_run(tmp_path / "run", fake_results())
@@ -120,6 +121,7 @@ def test_the_largest_changes_in_sentences() -> None:
     assert largest_change_sentences(block_changes([change_stats("visual.proj", 0.0)], 1)) == []
 
 
+@pytest.mark.slow
 def test_a_delta_that_cannot_be_read_is_reported(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", fake_results(accuracy=(80,)))
     (run / "deltas" / "task-01.safetensors").write_bytes(b"damaged")

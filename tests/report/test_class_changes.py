@@ -25,6 +25,7 @@ def page(folder: Path) -> Page:
     return Page(write_report(folder, [folder]))
 
 
+@pytest.mark.slow
 def test_classes_that_changed_most_come_with_images(page: Page) -> None:
     gained, lost = page.text.split("New classes that lost most")
     gained = gained.split("New classes that gained most")[1]
@@ -48,6 +49,7 @@ def test_every_class_and_confusion_is_listed(page: Page) -> None:
     assert re.search(r"stop\s*give way\s*9 of 20", page.text)
 
 
+@pytest.mark.slow
 def test_a_model_evaluated_once_has_no_gains(tmp_path: Path) -> None:
     once = PerClass(classes=[ClassRow(name="stop", images=3, after=66.7)])
     page = Page(
@@ -57,6 +59,7 @@ def test_a_model_evaluated_once_has_no_gains(tmp_path: Path) -> None:
     assert re.search(r"stop\s*3\s*–\s*66.7\s*20.8–93.9\s*–", page.text)
 
 
+@pytest.mark.slow
 def test_deleted_images_are_left_out(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", fake_results(accuracy=(80,)), by_class(SIGNS), deltas=False)
     for file in (run / "examples").iterdir():
@@ -95,6 +98,7 @@ def test_files_outside_of_the_run_are_not_read(tmp_path: Path) -> None:
         write_report(tmp_path / "out", [run])
 
 
+@pytest.mark.slow
 def test_a_confusion_matrix_is_a_table_of_its_own(tmp_path: Path) -> None:
     found = by_class(SIGNS)
     counts = [[20 if i == j else 0 for j in range(6)] for i in range(6)]

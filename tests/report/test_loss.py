@@ -26,6 +26,7 @@ def write_log(folder: Path, tasks: int = 3, steps: int = 40) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_the_loss_of_every_step_is_drawn_and_listed(tmp_path: Path) -> None:
     run = write_log(write_run(tmp_path / "run", fake_results(), by_class(SIGNS), deltas=False))
     steps = read_losses(run)
@@ -42,6 +43,7 @@ def test_the_loss_of_every_step_is_drawn_and_listed(tmp_path: Path) -> None:
     assert "While it learned" not in Page(write_report(bare, [bare])).text
 
 
+@pytest.mark.slow
 def test_many_steps_are_averaged_and_damaged_lines_refused(tmp_path: Path) -> None:
     steps = read_losses(
         write_log(write_run(tmp_path / "run", fake_results(), deltas=False), tasks=1, steps=5000)

@@ -41,6 +41,7 @@ def several_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_report(tmp_path_factory.mktemp("several"), SEVERAL).parent
 
 
+@pytest.mark.slow
 def test_a_page_of_one_run(one: Page) -> None:
     for sentence in (learned_sentence(fake_results()), control_sentence(fake_results())):
         assert sentence in one.text
@@ -51,6 +52,7 @@ def test_a_page_of_one_run(one: Page) -> None:
     assert "not finished" not in one.text
 
 
+@pytest.mark.slow
 def test_a_page_of_several_runs(several_folder: Path) -> None:
     page = Page(several_folder / "report.html")
     for row in rows(SEVERAL):
@@ -60,6 +62,7 @@ def test_a_page_of_several_runs(several_folder: Path) -> None:
     assert page.tags.count("details") == len(SEVERAL) + 1
 
 
+@pytest.mark.slow
 def test_the_page_of_a_continued_run(tmp_path: Path) -> None:
     page = page_of(tmp_path, continued_results())
     for sentence in run_sentences(continued_results()):
@@ -103,6 +106,7 @@ def test_a_page_without_a_control_set(tmp_path: Path) -> None:
     assert "Control accuracy, %" not in page.text
 
 
+@pytest.mark.slow
 def test_a_page_of_an_unfinished_run(tmp_path: Path) -> None:
     page = page_of(tmp_path, fake_results(accuracy=(80, 70)))
     assert "The run is not finished: 2 of 3 tasks are learned" in page.text
@@ -117,6 +121,7 @@ def test_a_page_of_a_run_that_learned_nothing_yet(tmp_path: Path, rows_: int) ->
     assert "nothing to undo" in page.text
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("error")
 def test_hostile_names_do_no_harm(tmp_path: Path) -> None:
     evil = fake_results(HOSTILE[0], classes=HOSTILE, notes=[HOSTILE[1]], model=HOSTILE[1])
@@ -130,6 +135,7 @@ def test_hostile_names_do_no_harm(tmp_path: Path) -> None:
     assert page.tags.count("style") == 1
 
 
+@pytest.mark.slow
 def test_the_same_runs_give_the_same_bytes(several_folder: Path, tmp_path: Path) -> None:
     write_report(tmp_path, SEVERAL)
     files = [file for file in several_folder.rglob("*") if file.is_file()]
@@ -153,6 +159,7 @@ def page_of_folder(folder: Path) -> Page:
     return Page(write_report(folder, [folder]))
 
 
+@pytest.mark.slow
 def test_a_page_of_a_folder_has_more_sections(page_of_folder: Page) -> None:
     assert "retouch · march What it learned, and what it forgot" in page_of_folder.text
     assert "Of 6 new classes, 4 gained and 2 lost." in page_of_folder.text
@@ -162,6 +169,7 @@ def test_a_page_of_a_folder_has_more_sections(page_of_folder: Page) -> None:
     assert places == sorted(places)
 
 
+@pytest.mark.slow
 def test_results_are_told_with_what_their_own_folder_holds(
     folder: Path, page_of_folder: Page
 ) -> None:
@@ -171,6 +179,7 @@ def test_results_are_told_with_what_their_own_folder_holds(
     assert "Class by class" not in other.text
 
 
+@pytest.mark.slow
 def test_undo_as_commands_that_name_what_there_is(page_of_folder: Page, tmp_path: Path) -> None:
     assert (
         "retouch delta undo . deltas/task-03.safetensors -o ../after-task-2" in page_of_folder.text
@@ -183,6 +192,7 @@ def test_undo_as_commands_that_name_what_there_is(page_of_folder: Page, tmp_path
     assert "were not kept" in Page(write_report(run, [run])).text
 
 
+@pytest.mark.slow
 def test_data_date_and_command_are_shown(tmp_path: Path) -> None:
     results = fake_results()
     results.command = "retouch learn 'my <photos>' --out run"
@@ -210,6 +220,7 @@ def test_drift_on_the_page(tmp_path: Path) -> None:
     assert "words 91.6 %" in page.text
 
 
+@pytest.mark.slow
 def test_what_was_not_measured_is_a_gap(tmp_path: Path) -> None:
     run = results_with_gaps()
     assert learned_sentence(run) == "It learned 6 new classes: 13.0 % → 60.0 % recognised."
@@ -218,6 +229,7 @@ def test_what_was_not_measured_is_a_gap(tmp_path: Path) -> None:
     assert rows([run])[0]["new classes"] == "60.0"
 
 
+@pytest.mark.slow
 def test_a_run_without_test_images(tmp_path: Path) -> None:
     run = results_with_gaps()
     for task in run.tasks:
@@ -230,6 +242,7 @@ def test_a_run_without_test_images(tmp_path: Path) -> None:
     page_of(tmp_path, run)
 
 
+@pytest.mark.slow
 def test_a_continued_run_that_was_not_evaluated_yet(tmp_path: Path) -> None:
     run = fake_results()
     run.tasks.append(TaskInfo(classes=["new"], train=5, test=5))

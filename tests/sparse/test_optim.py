@@ -28,6 +28,7 @@ def random_index(shape: tuple[int, ...], rate: float, rng: torch.Generator) -> S
     return SparseIndex(shape, torch.randperm(size, generator=rng)[:count].sort().values)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     shapes=SHAPES,

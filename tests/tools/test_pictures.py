@@ -53,6 +53,7 @@ def test_a_world_picture_is_settled_by_its_seed() -> None:
     assert first[0].tobytes() != other[0].tobytes()
 
 
+@pytest.mark.slow
 def test_world_pictures_are_pictures() -> None:
     rng = _rng(3)
     assert all(_is_picture(world.sample(rng)[0]) for _ in range(300))
@@ -94,6 +95,7 @@ def test_nothing_is_lost_on_its_background(scenes: list[Scene]) -> None:
             assert not clash(scene.things[0].color, scene.things[1].color)
 
 
+@pytest.mark.slow
 def test_captions_read_well(captions: list[str]) -> None:
     for caption in captions:
         assert caption == caption.lower().strip()

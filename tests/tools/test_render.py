@@ -60,6 +60,7 @@ def test_a_changed_drawing_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch
     assert len(changes(name)) > SAMPLE // 2
 
 
+@pytest.mark.slow
 def test_the_index_is_what_would_be_written_now():
     with ARCHIVE.open("rb") as file, tarfile.open(fileobj=file) as archive:
         stored = json.load(archive.extractfile("index.json"))

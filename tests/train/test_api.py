@@ -17,6 +17,7 @@ from retouch.sparse import fingerprint
 from retouch.train import Callback
 
 
+@pytest.mark.slow
 def test_a_finished_run_is_not_run_again(
     tmp_path: Path, whole_run: Callable[[str], tuple[Path, str]]
 ):

@@ -28,6 +28,7 @@ def stopped(stopped_once: Path, tmp_path: Path) -> Path:
     return shutil.copytree(stopped_once, tmp_path / "run")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("file", "damage"),
     [

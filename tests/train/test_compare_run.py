@@ -29,6 +29,7 @@ def run(taught: Path, tmp_path: Path) -> OpenRun:
     return open_run(shutil.copytree(taught, tmp_path / "run"))
 
 
+@pytest.mark.slow
 def test_the_numbers_are_those_of_the_run(run: OpenRun):
     classes = compare_run(run, TEST, CONTROL)
     before, after = accuracy(row for row in classes.classes if row.learned)

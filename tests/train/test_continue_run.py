@@ -28,6 +28,7 @@ def april(before: Path, out: Path, **more: Any) -> Any:
     return retouch.continue_run(before, *halves()[1], out=out, **{**GIVEN, **more})
 
 
+@pytest.mark.slow
 def test_a_run_taught_in_python_can_be_continued(model: Path, tmp_path: Path):
     results, clip, _ = march(model, tmp_path / "march")
     stored = read_stored_images(tmp_path / "march")
@@ -61,6 +62,7 @@ def test_a_run_taught_in_python_can_be_continued(model: Path, tmp_path: Path):
     assert fingerprint(own.model) == fingerprint(last.model)
 
 
+@pytest.mark.slow
 def test_without_stored_images_there_is_a_note(
     model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
@@ -81,6 +83,7 @@ def test_without_stored_images_there_is_a_note(
     assert has_stored_images(tmp_path / "march")
 
 
+@pytest.mark.slow
 def test_the_command_line_says_so_before_it_begins(
     model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
@@ -98,6 +101,7 @@ def test_the_command_line_says_so_before_it_begins(
     assert sum(NO_IMAGES in note for note in answer["notes"]) == 1
 
 
+@pytest.mark.slow
 def test_what_cannot_be_continued_is_refused(model: Path, march_folder: Path, tmp_path: Path):
     def refused(before: Path, complaint: str, **more: Any) -> None:
         with pytest.raises(UserError, match=complaint):
@@ -113,6 +117,7 @@ def test_what_cannot_be_continued_is_refused(model: Path, march_folder: Path, tm
         april(march_folder, march_folder)
 
 
+@pytest.mark.slow
 def test_a_run_by_a_method_of_your_own_needs_that_method(model: Path, tmp_path: Path):
     mine = Method(name="mine", update=FullFinetune())
     march(model, tmp_path / "mine", mine)

@@ -89,6 +89,7 @@ class InfiniteState(Regularizer):
         object.__setattr__(self, "_mean", torch.zeros(3) / count)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("part", "message"),
     [

@@ -28,6 +28,7 @@ from retouch.train.replay_store import read_stored_images
 PREPROCESS = Preprocess(size=(16, 16))
 
 
+@pytest.mark.slow
 def test_a_continued_run_is_like_one_long_run(model: Path, march_folder: Path, tmp_path: Path):
     """Replay comes from the stored images alone: the earlier data is not read again."""
     results, clip, _ = april(model, march_folder, tmp_path / "april")
@@ -47,6 +48,7 @@ def test_a_continued_run_is_like_one_long_run(model: Path, march_folder: Path, t
     assert [row.joint for row in results.rows] == [row.joint for row in long.rows]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_method_can_be_continued_and_interrupted(name: str, model: Path, tmp_path: Path):
     """The state of a method's parts is carried from run to run."""
@@ -75,6 +77,7 @@ def whole(model: Path, taught_in_march: Path, tmp_path_factory: pytest.TempPathF
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", [1, 3, 6])
 def test_interrupted_anywhere_it_ends_with_the_same_bits(
     after: int, model: Path, march_folder: Path, whole: Path, tmp_path: Path
@@ -116,6 +119,7 @@ def test_without_stored_images_earlier_classes_are_not_evaluated(
         retouch.teach(run.clip, stream, "flyp", **more)
 
 
+@pytest.mark.slow
 def test_an_unfinished_run_is_not_continued(model: Path, tmp_path: Path):
     with pytest.raises(ZeroDivisionError):
         march(model, tmp_path / "march", callback=Stop(2, ZeroDivisionError()))

@@ -24,6 +24,7 @@ def whole(taught_in_march: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", ["compare_run", "write_images", "remove_earlier_copy"])
 def test_killed_while_finishing_it_is_finished_later(
     step: str,

@@ -21,6 +21,7 @@ def test_small_tasks_are_learned():
     assert results.finished
 
 
+@pytest.mark.slow
 def test_bf16_is_repeatable():
     settings = QUICK.model_copy(update={"precision": "bf16", "epochs": 1})
     one, two = teach(settings=settings)[1], teach(settings=settings)[1]
@@ -28,6 +29,7 @@ def test_bf16_is_repeatable():
     assert one == two != fp32
 
 
+@pytest.mark.slow
 def test_micro_batches_learn_the_same():
     callbacks = Losses(), Losses()
     for callback, size in zip(callbacks, (None, 3), strict=True):

@@ -34,6 +34,7 @@ METHODS = ["er", "mas", "lora-ewc", "slca", "zscl", "sparsecl", "spg", "spu", "s
 """All ways to update weights, and to remember them."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
 def test_a_method_trains_a_noncontiguous_model_and_resumes(name: str, tmp_path: Path):
     stream = Stream.split(images("train", 4, 4), images("test", 4, 1), tasks=2)
@@ -57,6 +58,7 @@ def test_a_method_trains_a_noncontiguous_model_and_resumes(name: str, tmp_path: 
     assert content(tmp_path / "part") == content(tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_noncontiguous_and_tied_models_are_saved(tmp_path: Path):
     noncontiguous_clip().save(tmp_path / "hf")
     assert fingerprint(retouch.load(str(tmp_path / "hf")).model) == fingerprint(tiny_clip().model)

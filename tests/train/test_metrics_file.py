@@ -8,6 +8,7 @@ from runs import Stop, teach
 from retouch.errors import UserError
 
 
+@pytest.mark.slow
 def test_missing_losses_are_refused(tmp_path: Path):
     with pytest.raises(ZeroDivisionError):
         teach(tmp_path, callback=Stop(16, ZeroDivisionError()), checkpoint_seconds=0)

@@ -11,6 +11,7 @@ from retouch.errors import UserError
 from retouch.train import Callback
 
 
+@pytest.mark.slow
 def test_what_a_killed_start_left_behind_does_not_matter(
     tmp_path: Path, whole_run: Callable[[str], tuple[Path, str]]
 ):
@@ -31,6 +32,7 @@ def test_a_folder_with_other_files_is_left_alone(tmp_path: Path):
     assert (tmp_path / "thesis.txt").read_text() == "years of work"
 
 
+@pytest.mark.slow
 def test_a_damaged_run_can_be_overwritten(tmp_path: Path):
     with pytest.raises(ZeroDivisionError):
         teach(tmp_path, callback=Stop(5, ZeroDivisionError()))

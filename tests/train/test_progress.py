@@ -41,6 +41,7 @@ def teach(stream: Stream, out: Path, callback: Callback, **more: Any) -> retouch
     return retouch.teach(tiny_clip(), stream, "er", **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("task", "step", "where"),
     [
@@ -67,6 +68,7 @@ def test_the_line_of_a_resumed_run():
     assert resuming(1, 3, 0, 0) == "resuming at task 2 of 3"
 
 
+@pytest.mark.slow
 def test_plain_lines_within_a_task_and_after_the_last(
     stream: Stream, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
@@ -86,6 +88,7 @@ def test_plain_lines_within_a_task_and_after_the_last(
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.slow
 def test_work_after_the_last_task_has_a_bar(stream: Stream, tmp_path: Path):
     screen = io.StringIO()
     bar = ProgressBar("er", 3, 2, Console(file=screen, force_terminal=True))

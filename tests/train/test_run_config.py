@@ -58,6 +58,7 @@ def with_swapped_labels(some: Images) -> Images:
     return replace(some, labels=labels)
 
 
+@pytest.mark.slow
 def test_a_run_is_resumed_only_with_the_images_it_began_with(tmp_path: Path):
     begin(tmp_path)
     train, test, control = images("train", 4, 6), images("test", 4, 3), images("control", 4, 3)
@@ -86,6 +87,7 @@ def test_a_run_is_resumed_only_with_the_images_it_began_with(tmp_path: Path):
         teach(tmp_path, train=with_another_pixel(train))
 
 
+@pytest.mark.slow
 def test_reference_pairs_and_a_new_control_set(tmp_path: Path):
     begin(tmp_path, "zscl", reference=reference(), control=None)
     pairs = reference()
@@ -98,6 +100,7 @@ def test_reference_pairs_and_a_new_control_set(tmp_path: Path):
     assert teach(tmp_path, "zscl", reference=moved, control=None).finished
 
 
+@pytest.mark.slow
 def test_a_continued_run_is_resumed_only_with_the_images_it_began_with(
     model: Path, march_folder: Path, tmp_path: Path
 ):

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from commands import run
 from continued_runs import march
-from multiprocess import run_ranks_or_errors
+from rank_processes import run_ranks_or_errors
 
 from retouch.errors import UserError
 from retouch.evaluate import Results

@@ -26,6 +26,7 @@ from retouch.train import Callback
 WholeRun = Callable[[str], tuple[Path, str]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["spu", "spu-code"])
 @pytest.mark.parametrize("after", [1, 5, 9, 10, 14, 26])
 def test_a_stopped_run_resumes_to_the_same_bits(
@@ -41,6 +42,7 @@ def test_a_stopped_run_resumes_to_the_same_bits(
     assert content(tmp_path) == content(whole)
 
 
+@pytest.mark.slow
 def test_without_a_checkpoint_the_task_starts_again(tmp_path: Path, whole_run: WholeRun):
     whole, expected = whole_run("spu")
     with pytest.raises(ZeroDivisionError):
@@ -137,6 +139,7 @@ def test_what_a_run_writes(whole_run: WholeRun):
     assert metadata["prompt"] == "a photo of {}"
 
 
+@pytest.mark.slow
 def test_only_safe_formats_are_written(tmp_path: Path):
     with pytest.raises(ZeroDivisionError):
         teach(tmp_path, callback=Stop(10, ZeroDivisionError()), checkpoint_seconds=0)
@@ -159,6 +162,7 @@ def test_damaged_deltas_and_results_are_named(tmp_path: Path):
         teach(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_full_disk(tmp_path: Path, whole_run: WholeRun, monkeypatch: pytest.MonkeyPatch):
     """From some moment on nothing can be written; what was written before stays valid."""
     real, left = os.fsync, [3]

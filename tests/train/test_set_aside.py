@@ -19,6 +19,7 @@ def teach(clip: Any, stream: Stream, out: Path, **more: Any) -> Results:
     return retouch.teach(clip, stream, "flyp", settings=settings, out=out, **more)
 
 
+@pytest.mark.slow
 def test_only_a_run_that_has_learned_nothing_is_replaced(stream: Stream, tmp_path: Path):
     """A run that has learned something is refused, unless `overwrite` is set."""
     out = tmp_path / "run"
@@ -38,6 +39,7 @@ def test_only_a_run_that_has_learned_nothing_is_replaced(stream: Stream, tmp_pat
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]
 
 
+@pytest.mark.slow
 def test_a_run_that_was_killed_before_it_learned_is_replaced(stream: Stream, tmp_path: Path):
     class Killed(BaseException):
         pass

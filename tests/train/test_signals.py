@@ -12,6 +12,7 @@ from retouch.evaluate import Results
 from retouch.train import Callback
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("runs_async", [False, True])
 def test_ctrl_c_saves_a_checkpoint(
     runs_async: bool,

@@ -75,6 +75,7 @@ MODELS: dict[str, tuple[Callable[[], Clip], tuple[int, int]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", MODELS)
 def test_every_library_gives_the_same_map_again(kind: str):
     make, grid = MODELS[kind]

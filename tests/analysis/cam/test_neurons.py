@@ -35,6 +35,7 @@ def test_the_default_layer_is_as_deep_as_nine_of_twelve():
     assert neuron_layer(tiny_clip(), 2).weight_name.endswith("layers.1.mlp.fc1.weight")
 
 
+@pytest.mark.slow
 def test_the_neurons_that_a_run_selected(tmp_path: Path):
     clip = retouch.load(str(tiny_folder(tmp_path / "model")))
     run = open_run(learned_run(tmp_path / "run", clip=clip))

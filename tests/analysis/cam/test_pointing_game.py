@@ -52,6 +52,7 @@ def two_things(seed: int) -> list[tuple[Tensor, str, Box]]:
     return [(picture, name, box) for name, box in zip(names, boxes, strict=True)]
 
 
+@pytest.mark.slow
 def test_it_points_at_what_the_text_says_better_than_chance_and_random_neurons():
     """Two things in each picture, so that only the text says which of them is meant."""
     clip = retouch.load("builtin")

@@ -102,6 +102,7 @@ def test_the_overlap_of_neurons() -> None:
     assert even.layers[0].neurons.explained_by_neurons == pytest.approx(0.1)
 
 
+@pytest.mark.slow
 def test_a_task_of_vit_b_16_is_stored_in_less_than_6_mb(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     towers = {"vision_model": (3072, 768), "text_model": (2048, 512)}

@@ -8,6 +8,7 @@ from retouch.analysis.overlap.figure import heat_map, overlap_figure
 from retouch.analysis.overlap.text import layers_to_show
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tasks", [2, 20])
 def test_every_number_fits_its_cell(tasks: int) -> None:
     """Three digits at most, where tasks share everything."""
@@ -23,6 +24,7 @@ def test_every_number_fits_its_cell(tasks: int) -> None:
     assert cell > 0.25 * figure.dpi
 
 
+@pytest.mark.slow
 def test_no_text_covers_another_or_leaves_the_figure() -> None:
     overlap = overlap_of_layers(12, 4, 5)
     figure = overlap_figure(overlap, layers_to_show(overlap))

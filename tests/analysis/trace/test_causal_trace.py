@@ -28,6 +28,7 @@ def clip(request: pytest.FixtureRequest) -> Clip:
     return TRACEABLE[request.param]()
 
 
+@pytest.mark.slow
 def test_the_model_is_left_as_it_was_and_the_same_seed_gives_the_same():
     clip, objects = retouch.load("builtin"), boxed_pictures(2)
     before = fingerprint(clip.model)
@@ -81,6 +82,7 @@ def test_every_library_and_pairs_that_are_not_similar(
     assert traced == 2
 
 
+@pytest.mark.slow
 def test_an_interrupted_trace_continues(tmp_path: Path):
     clip, objects = retouch.load("builtin"), boxed_pictures(4)
     run = partial(causal_trace, clip, objects, FEW_TOKENS)

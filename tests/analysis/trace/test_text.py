@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import pytest
+
 import retouch
 from retouch.analysis.trace.causal_trace import causal_trace
 from retouch.analysis.trace.effects import TraceSettings
@@ -10,6 +12,7 @@ from retouch.analysis.trace.text import write_trace
 from retouch.builtin.boxes import boxed_pictures
 
 
+@pytest.mark.slow
 def test_figure_data_and_caption_are_written(tmp_path: Path):
     clip, objects = retouch.load("builtin"), boxed_pictures(2)
     files = write_trace(tmp_path, causal_trace(clip, objects, TraceSettings(tokens=2)))

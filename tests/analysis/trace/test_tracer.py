@@ -39,6 +39,7 @@ def test_effects_are_as_the_paper_defines_them():
     assert all(len(getattr(found, site)) == 6 for site in SITES)
 
 
+@pytest.mark.slow
 def test_a_pair_by_hand():
     """|S_r - S_c| / S over tokens, with the noise svg anew here."""
     clip, objects = retouch.load("builtin"), boxed_pictures(2)
@@ -67,6 +68,7 @@ def test_a_pair_by_hand():
         assert expected > 1e-4
 
 
+@pytest.mark.slow
 def test_a_sample_of_tokens_estimates_all_of_them():
     clip, objects = retouch.load("builtin"), boxed_pictures(2)
     run = partial(causal_trace, clip, objects, images=1, batch=256)

@@ -34,6 +34,7 @@ def _reset_compiler():
 NOT_HERE = {"DualEncoder", "transformers CLIPModel", "builtin"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in BACKBONES if name not in NOT_HERE])
 def test_features_and_gradients_equal_those_of_the_plain_model(name: str):
     """Batches and prompts are padded to the next size."""
@@ -50,6 +51,7 @@ def test_features_and_gradients_equal_those_of_the_plain_model(name: str):
         assert torch.equal(a, b)  # the model is restored afterwards
 
 
+@pytest.mark.slow
 def test_a_smaller_batch_or_a_longer_prompt_does_not_recompile():
     """And features and gradients equal those of the plain `CLIPModel`."""
     clip, counter = tiny_clip(), CompileCounter()
@@ -70,6 +72,7 @@ def test_a_smaller_batch_or_a_longer_prompt_does_not_recompile():
         assert torch.equal(a, b)  # the model is restored afterwards
 
 
+@pytest.mark.slow
 def test_weights_that_become_trainable_get_their_gradient():
     """Torch 2.11 reused code compiled while they were frozen (see `compile._DYNAMO_CONFIG`)."""
     clip = tiny_clip()
@@ -101,6 +104,7 @@ def test_padded_sizes():
     assert padded.flatten().tolist() == [0, 1, 2, 2, 2]
 
 
+@pytest.mark.slow
 def test_a_compiled_run_learns_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Up to rounding; and the same compiled run twice gives the same bits.
 
@@ -136,6 +140,7 @@ def test_towers_with_visual_prompts_are_not_compiled():
     assert prints[0] == prints[1]
 
 
+@pytest.mark.slow
 def test_the_time_spent_compiling_is_measured():
     clip = tiny_clip()
     with clip.fast("eager") as timer:

@@ -48,6 +48,7 @@ def change(folder: Path, file: str, **values: Any) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_it_equals_transformers_to_the_bit(tmp_path: Path):
     assert_same("builtin")
     assert_same(tiny_folder(tmp_path / "tiny"))
@@ -120,6 +121,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home
 
 
+@pytest.mark.slow
 def test_classify_prints_the_same_with_and_without_prompts(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -10,6 +10,7 @@ from retouch.data import read_data
 from retouch.errors import UserError
 
 
+@pytest.mark.slow
 def test_a_data_set_without_images_is_refused(tmp_path: Path):
     import datasets
 

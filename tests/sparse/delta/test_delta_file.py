@@ -109,6 +109,7 @@ def test_an_impossible_header_is_refused(tmp_path: Path, content: bytes, case: s
     assert_refused(tmp_path, edited(content, edit, valid_checksum=True), message)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_any_flipped_bit_is_refused(data):
@@ -139,6 +140,7 @@ def test_the_header_holds_metadata_and_fingerprint(tmp_path: Path):
     assert header["before"] == fingerprint(network())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("dtype", "limit"), [(torch.float32, 22e6), (torch.float16, 14e6)])
 def test_size_for_vit_b_16(tmp_path: Path, dtype: torch.dtype, limit: float):
     """24 first MLP layers, with selections clustered in rows as real ones are."""

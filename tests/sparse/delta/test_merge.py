@@ -51,6 +51,7 @@ def test_merging_parallel_deltas(how: str, rate: float):
     assert len(merged.metadata["of"]) == 3
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(
     seed=st.integers(0, 10_000),
