@@ -187,6 +187,7 @@ def code_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     return lines
 
 
+@pytest.mark.slow
 def test_no_function_is_too_long():
     too_long = [
         f"{short(file)}:{node.lineno} {node.name} has {code_lines(node)} lines"
@@ -226,6 +227,7 @@ def compared_strings(node: ast.AST) -> set[str]:
     }
 
 
+@pytest.mark.slow
 def test_no_method_is_recognized_by_its_name_outside_methods():
     comparisons = [
         f"{short(file)}:{node.lineno} {ast.unparse(node)}"

@@ -62,6 +62,7 @@ def test_finished_cells_are_not_run_twice(tmp_path: Path):
         replace(bench, options=Options(tasks=2, epochs=2, replay=10)).run()
 
 
+@pytest.mark.slow
 def test_a_cell_that_fails_does_not_affect_the_others(tmp_path: Path):
     rows = (
         {"name": "too fast", "method": "flyp", "settings": {"lr": 1e30}},

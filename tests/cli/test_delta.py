@@ -60,6 +60,7 @@ def task(folder: Path, number: int) -> Path:
     return folder / "deltas" / f"task-{number:02}.safetensors"
 
 
+@pytest.mark.slow
 def test_show_a_delta(march: Path):
     text = delta("show", task(march, 2))
     header = read_header(task(march, 2))
@@ -180,6 +181,7 @@ def test_a_model_of_open_clip(tmp_path: Path):
     assert weights(facts["model"]) == weights(base)
 
 
+@pytest.mark.slow
 def test_a_run_that_changed_nothing(model: Path, tmp_path: Path):
     stream = retouch.Stream.split(images("a", 6, 6), images("b", 6, 2), tasks=2)
     retouch.teach(load(str(model)), stream, "frozen", settings=QUICK, out=tmp_path / "run")
@@ -190,6 +192,7 @@ def test_a_run_that_changed_nothing(model: Path, tmp_path: Path):
     assert facts["weights"] == weights(model)
 
 
+@pytest.mark.slow
 def test_merge_deltas_that_follow_each_other(model: Path, march: Path, tmp_path: Path):
     facts = delta_json("merge", task(march, 2), task(march, 1), "-o", tmp_path / "12.safetensors")
     assert (facts["deltas"], facts["chain"]) == (2, True)
@@ -235,6 +238,7 @@ def test_merge_runs_that_start_from_the_same_model(
     ).read_bytes()
 
 
+@pytest.mark.slow
 def test_tasks_that_merged_runs_share_are_left_out(march: Path, tmp_path: Path):
     clip = open_run(march).load_task(2)
     other = tmp_path / "other"

@@ -29,6 +29,7 @@ def test_a_run_before_and_now(evaluated: Path, results: Results):
     assert marks == [("data", True)] * 6 + [("control", True)] * 4
 
 
+@pytest.mark.slow
 def test_the_tables_of_a_run(evaluated: Path):
     data, control = ("--data", evaluated / "photos"), ("--control", evaluated / "control")
     text = run("eval", evaluated / "run", *data, *control).stdout

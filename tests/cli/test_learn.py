@@ -66,6 +66,7 @@ def test_a_run_has_a_page_plots_and_deltas(march: Path):
     assert Delta.load(march / "deltas" / "task-02.safetensors").metadata["classes"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_page")
 def test_the_same_command_changes_nothing_and_another_is_refused(
     march: Path, model: Path, data: Path
@@ -235,6 +236,7 @@ def test_random_weights_must_be_asked_for(data: Path, tmp_path: Path):
     run(*words, "--random-weights")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [

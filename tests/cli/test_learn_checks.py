@@ -116,6 +116,7 @@ def test_an_unfinished_run_is_refused_before_its_model_is_loaded(
     assert not loads
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [
@@ -167,6 +168,7 @@ def test_a_full_or_read_only_disk_is_noticed_first(home: Path, loads: list[str],
     assert not loads
 
 
+@pytest.mark.slow
 def test_a_refused_start_does_not_block_the_next(home: Path, tmp_path: Path):
     """An image that turns out to be broken when it is read."""
     photos = shutil.copytree(home / "photos", tmp_path / "photos")
@@ -196,6 +198,7 @@ def test_a_run_that_holds_the_only_copy_of_another_is_never_replaced(home: Path,
     assert (out / "earlier" / "config.yaml").exists()
 
 
+@pytest.mark.slow
 def test_only_runs_are_overwritten(home: Path, loads: list[str], tmp_path: Path):
     out = shutil.copytree(home / "march", tmp_path / "run")
     words = ("learn", home / "photos", "--model", home / "model", *FAST, "--overwrite", "--out")

@@ -49,6 +49,7 @@ def test_it_writes_figure_and_data(run: Path, tmp_path: Path) -> None:
         assert (tmp_path / name).read_bytes() == (folder / name).read_bytes()
 
 
+@pytest.mark.slow
 def test_json_and_one_tower(run: Path, tmp_path: Path) -> None:
     facts = json.loads(
         command("overlap", run, "--tower", "text", "--out", tmp_path, "--json").stdout

@@ -22,6 +22,7 @@ def test_features_of_short_batches_equal_those_at_full_length(custom: bool):
     torch.testing.assert_close(clip.text_features(short), whole, rtol=0, atol=2e-6)
 
 
+@pytest.mark.slow
 def test_towers_that_attend_beyond_the_end_get_full_length():
     text = {"context_length": 20, "vocab_size": 49408, "width": 32, "heads": 2, "layers": 2}
     for odd in ({"no_causal_mask": True, "pool_type": "last"}, {"embed_cls": True}):

@@ -17,6 +17,7 @@ import retouch
 from retouch.errors import UserError
 
 
+@pytest.mark.slow
 def test_weights_from_a_file(tmp_path: Path):
     file = saved_open_clip(tmp_path)
     clip = retouch.load(f"open_clip:tiny@{file}")

@@ -202,6 +202,7 @@ def test_every_way_to_a_pickle_or_a_module_is_blocked(tmp_path: Path, trap: Trap
     assert not trap.marker.exists()
 
 
+@pytest.mark.slow
 def test_code_in_a_data_set_is_not_run(tmp_path: Path, trap: Trap, questions: list[str]):
     (tmp_path / "d").mkdir()
     trap.code(tmp_path / "d")

@@ -4,6 +4,7 @@ import shutil
 from pathlib import Path
 
 import layouts
+import pytest
 from commands import run
 from layouts import make_folder
 
@@ -52,6 +53,7 @@ def test_duplicates_in_shards_and_too_many_candidates(tmp_path: Path, monkeypatc
     assert note == "x: has too many images to search for duplicates"
 
 
+@pytest.mark.slow
 def test_learn_shows_the_notes(tmp_path: Path):
     photos = tmp_path / "photos"
     make_folder(photos / "train", {"cat": 3, "dog": 2})

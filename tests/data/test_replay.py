@@ -31,6 +31,7 @@ def test_every_class_has_the_same_number_of_images():
     assert np.bincount(buffer.positions // 10).tolist() == [2] * 20
 
 
+@pytest.mark.slow
 def test_a_reservoir_stores_every_image_with_the_same_probability():
     counts = np.zeros(200)
     for seed in range(400):

@@ -55,6 +55,7 @@ def stopped_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [

@@ -58,6 +58,7 @@ def load_exported(folder: Path, to: str) -> Clip:
     return OpenClip(model, library().get_tokenizer(f"local-dir:{folder}"))
 
 
+@pytest.mark.slow
 def test_a_class_that_is_tokenized_differently_is_named(
     hf_run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
@@ -138,6 +139,7 @@ def test_a_dual_encoder_is_exported_to_transformers(tmp_path: Path):
     torch.testing.assert_close(features(retouch.load(str(tmp_path / "exported"))), features(clip))
 
 
+@pytest.mark.slow
 def test_an_export_can_be_loaded_and_exported_again(tmp_path: Path):
     """A converted folder is a model for `retouch.load` too."""
     start = tiny_folder(tmp_path / "start")

@@ -1,10 +1,12 @@
 """Tokenizers as transformers has them."""
 
+import pytest
 from backbones import open_clip
 
 from retouch.export.tokenizer import fast_tokenizer
 
 
+@pytest.mark.slow
 def test_openais_tokenizer_in_transformers():
     """transformers must tokenize with the vocabulary that open_clip ships as open_clip does."""
     original, converted = open_clip().tokenizer, fast_tokenizer(open_clip())

@@ -9,6 +9,7 @@ from retouch.errors import UserError
 from retouch.export import ExportModel, export, write
 
 
+@pytest.mark.slow
 def test_a_failure_leaves_nothing_and_existing_files_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -75,6 +75,7 @@ def test_prd_compares_each_prompt_over_the_images(stream: Stream):
     assert expected != pytest.approx(0.3 * kl(*(c / 0.05 for c in cosines)), rel=1e-2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", [LwF(weight=100.0), PRD(weight=100.0)], ids=["lwf", "prd"])
 def test_what_is_distilled_stays_nearer_to_what_it_was(part: Regularizer, stream: Stream):
     one = Stream(stream.train, stream.test, stream.tasks[:1])

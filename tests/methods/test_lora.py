@@ -101,6 +101,7 @@ def test_micro_batches_and_bf16(method: Method):
     assert 0 < (whole[name] - rough[name]).norm() < 0.7 * step
 
 
+@pytest.mark.slow
 def test_only_query_and_value_move_and_by_a_low_rank(stream: Stream):
     clip, start = tiny_clip(), tiny_clip().model.state_dict()
     two = Stream.split(images("train", 6, 12), images("test", 6, 4), tasks=1, order=0)

@@ -73,6 +73,7 @@ def by_hand(clip: Clip, batch: Batch) -> dict[str, Tensor]:
     return total
 
 
+@pytest.mark.slow
 def test_mas_importance_is_the_mean_gradient_of_each_image_over_its_maximum(stream: Stream):
     clip, part = tiny_clip(), MAS(images=None)
     now = context(clip, stream, batch=64)

@@ -92,6 +92,7 @@ def test_of_each_weights_changes_the_largest_counts():
     assert not torch.allclose(mixed[3][name], last), "it is not only the last change"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after_task", [Interpolate(), MagMax()])
 def test_with_selected_weights_only_those_are_mixed(after_task: Any, tmp_path: Path):
     found = teach(method(after_task, sparse=True), tmp_path)

@@ -89,6 +89,7 @@ def test_unknown_names_and_settings_are_refused():
     assert recipe("spu", {"update.rate": 0.05, "objective": "joined"}).objective == "joined"
 
 
+@pytest.mark.slow
 def test_a_model_frozen_by_its_owner_learns_and_stays_frozen(stream: Stream):
     clip = tiny_clip()
     clip.model.requires_grad_(False)

@@ -24,6 +24,7 @@ def reference(count: int = 10, size: int = 16) -> Pairs:
     return Pairs("reference", captions, ArrayStore(arrays, "reference"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "make", [tiny_clip, dual, open_clip, lambda: open_clip(name="c", custom_text=True)]
 )

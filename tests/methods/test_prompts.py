@@ -60,6 +60,7 @@ def gradients(method: Method, stream: Stream, task: int, **settings: Any) -> dic
         return grads | {"loss": torch.as_tensor(value)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("micro", [None, 3])
 def test_the_key_loss_by_hand(stream: Stream, micro: int | None):
     """λ Σ (1 − cos) over the selected keys; in DualPrompt only the new images count."""
@@ -88,6 +89,7 @@ def test_the_key_loss_by_hand(stream: Stream, micro: int | None):
         assert float(with_keys["loss"]) == pytest.approx(rest + value.item(), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_micro_batches_have_the_same_gradient(method: Method, stream: Stream):
     for precision, close in (("fp32", 2e-6), ("bf16", 2e-2)):
         whole = gradients(method, stream, 1, precision=precision)
@@ -133,6 +135,7 @@ def test_a_run_trains_prompts_keys_and_projections(method: Method, stream: Strea
     assert torch.equal(fresh.image_features(random_images()), clip.image_features(random_images()))
 
 
+@pytest.mark.slow
 def test_an_expert_is_trained_in_its_own_task_only(stream: Stream, tmp_path: Path):
     retouch.teach(tiny_clip(), stream, dualprompt(), settings=QUICK, out=tmp_path)
     for number in range(3):

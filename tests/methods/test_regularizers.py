@@ -93,6 +93,7 @@ def test_without_its_parts_the_result_is_another(name: str):
     assert fingerprint(teach(method)[0].model) != fingerprint(teach(bare)[0].model)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
 def test_it_goes_with_micro_batches_bf16_selected_entries_and_ones_own_encoders(name: str):
     micro = QUICK.model_copy(update={"micro_batch": 3, "epochs": 1})

@@ -95,6 +95,7 @@ def test_the_ablations_of_spu(stream: Stream, changes: dict[str, Any], kinds: st
     assert {int(m.sum()) for m in moved.values()} == {count}
 
 
+@pytest.mark.slow
 def test_the_regularizer_does_not_affect_the_score(stream: Stream):
     """The paper scores by the task's loss; and a part need not be ready before `begin`."""
 

@@ -43,6 +43,7 @@ class Moves(retouch.train.Callback):
         self.last = self.weight.detach().clone()
 
 
+@pytest.mark.slow
 def test_only_the_mask_moves_and_it_changes_every_epoch():
     name = "vision_model.encoder.layers.0.mlp.fc1.weight"
     clip, size = tiny_clip(), 32 * 64

@@ -65,6 +65,7 @@ def test_as_many_full_batches_are_scored_by(each, batch, sizes, monkeypatch):
     assert seen == sizes
 
 
+@pytest.mark.slow
 def test_scoring_goes_on_while_an_entry_has_no_gradient(monkeypatch):
     clip = tiny_clip()
     with torch.no_grad():  # whatever this neuron says, nobody listens
@@ -135,6 +136,7 @@ def test_one_cosine_over_all_epochs_of_all_tasks(epochs, tasks, expected):
     assert Cosine().factor(7, 50, 10, tasks) == Cosine().factor(7, 50, 10, 99), "theirs alone"
 
 
+@pytest.mark.slow
 def test_a_run_knows_how_many_tasks_its_schedule_is_over(tmp_path):
     stream = Stream.split(images("train", 6, 4), images("test", 6, 1), tasks=2)
     settings = Settings(epochs=4, batch=4, lr=1e-3)
@@ -172,6 +174,7 @@ def changed(stream: Stream, settings: Settings) -> dict[str, Tensor]:
     return {n: mask for n, mask in masks.items() if mask.any()}
 
 
+@pytest.mark.slow
 def test_biases_and_projection_train_and_weight_decay_acts_on_all_first_mlp_weights(stream: Stream):
     parameters = dict(tiny_clip().model.named_parameters())
     masks = changed(stream, QUICK)

@@ -150,6 +150,7 @@ class Watched(WeightEnsemble):
 PATHS: list[list[dict[str, Tensor]]] = []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("every", "taken"), [(4, (0, 4, 6)), (2, (0, 2, 4, 6)), (50, (0, 6))])
 def test_the_model_becomes_the_mean_of_its_weights_on_the_way(every: int, taken: tuple[int, ...]):
     PATHS.clear()
@@ -171,6 +172,7 @@ def test_the_model_becomes_the_mean_of_its_weights_on_the_way(every: int, taken:
     )
 
 
+@pytest.mark.slow
 def test_an_ensemble_leaves_unselected_entries_as_they_were():
     settles: AfterTask = WeightEnsemble(every=2)
     clip, results = teach(Method(name="mine", update=SelectiveUpdate(), after_task=settles))

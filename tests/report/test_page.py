@@ -100,6 +100,7 @@ def test_the_drawings_follow_light_and_dark(one: Page) -> None:
     assert all(f"--{name}: {dark}" in one.source for name, (_, dark) in THEME.items())
 
 
+@pytest.mark.slow
 def test_a_page_without_a_control_set(tmp_path: Path) -> None:
     page = page_of(tmp_path, fake_results(control=None))
     assert "the run had no control set" in page.text
@@ -212,6 +213,7 @@ def test_data_date_and_command_are_shown(tmp_path: Path) -> None:
     assert "60.0 % (95 % interval 31.3–83.2) of 10 test images" in page.text
 
 
+@pytest.mark.slow
 def test_drift_on_the_page(tmp_path: Path) -> None:
     run = fake_results(control=None)
     run.rows[-1].drift = Drift(moved=0.0123, neighbours=91.6)

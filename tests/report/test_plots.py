@@ -9,6 +9,7 @@ from retouch.plotting.rendering import to_svg
 from retouch.report import plots
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "runs", [[fake_results()], [FROZEN, *(fake_results(f"m{i}") for i in range(15))]]
 )

@@ -59,6 +59,7 @@ def test_world_pictures_are_pictures() -> None:
     assert all(_is_picture(world.sample(rng)[0]) for _ in range(300))
 
 
+@pytest.mark.slow
 def test_held_out_combinations_never_occur(scenes: list[Scene]) -> None:
     assert not any(combinations(scene) & HELD_OUT for scene in scenes)
     assert not any(resembles_sign(scene) for scene in scenes)
@@ -146,6 +147,7 @@ def test_control_names_use_the_words_of_the_world(captions: list[str]) -> None:
         assert set(re.findall(r"\w+", chosen.name)) <= known, chosen.name
 
 
+@pytest.mark.slow
 def test_control_pictures_are_settled_by_their_seed() -> None:
     for index in range(len(world.CONTROL)):
         picture = world.control_picture(index, _rng(5, index))
@@ -165,6 +167,7 @@ def test_the_looks_use_the_words_of_the_world(captions: list[str]) -> None:
         assert set(re.findall(r"\w+", chosen.description)) <= known, chosen.description
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("index", range(25))
 def test_a_sign_varies_and_stays_visible(index: int) -> None:
     shots = [signs.photograph_sign(index, _rng(6, index, seed)) for seed in range(20)]

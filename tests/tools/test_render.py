@@ -67,6 +67,7 @@ def test_the_index_is_what_would_be_written_now():
     assert stored == json.loads(json.dumps(render.index()))
 
 
+@pytest.mark.slow
 def test_a_sheet_encoded_again_is_as_large():
     with ARCHIVE.open("rb") as file, tarfile.open(fileobj=file) as archive:
         stored = archive.getmember("signs-train/00.webp").size

@@ -41,6 +41,7 @@ def test_the_numbers_are_those_of_the_run(run: OpenRun):
     assert PerClass.read(run.folder) == classes
 
 
+@pytest.mark.slow
 def test_examples_are_small_and_always_the_same(run: OpenRun):
     classes = compare_run(run, TEST, CONTROL)
     files = {file.name: file.read_bytes() for file in (run.folder / "examples").iterdir()}

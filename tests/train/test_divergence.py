@@ -43,6 +43,7 @@ def learned(folder: Path) -> tuple[int, list[str]]:
     return Results.read(folder).done, sorted(file.name for file in (folder / "deltas").iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("lr", "message"),
     [
@@ -137,6 +138,7 @@ def test_16_bit_weights_are_refused_before_training(dtype: torch.dtype, tmp_path
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_a_16_bit_checkpoint_is_trained_in_32_bits(dtype: torch.dtype, tmp_path: Path):
     plain = tiny_clip()

@@ -90,6 +90,7 @@ def test_interrupted_anywhere_it_ends_with_the_same_bits(
     assert content(out) == content(whole)
 
 
+@pytest.mark.slow
 def test_a_third_run_continues_the_second(model: Path, whole: Path, tmp_path: Path):
     run = open_run(whole, model=str(model))
     again = of(images("train", 4, 6), range(1, 2)), of(images("test", 4, 3), range(1, 2))
@@ -106,6 +107,7 @@ def test_a_third_run_continues_the_second(model: Path, whole: Path, tmp_path: Pa
     assert len(Delta.load(tmp_path / "may" / "deltas" / "task-03.safetensors").changes) > 0
 
 
+@pytest.mark.slow
 def test_without_stored_images_earlier_classes_are_not_evaluated(
     model: Path, march_folder: Path, tmp_path: Path
 ):

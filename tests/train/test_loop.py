@@ -10,6 +10,7 @@ from retouch.methods import Settings, recipe
 from retouch.sparse import fingerprint
 
 
+@pytest.mark.slow
 def test_small_tasks_are_learned():
     """Two images per task, with a batch of 128: the authors' code would train on nothing."""
     stream = Stream.split(images("train", 6, 1), images("test", 6, 2), tasks=3)

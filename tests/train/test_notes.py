@@ -12,6 +12,7 @@ from retouch.data import Stream
 from retouch.evaluate import Results
 
 
+@pytest.mark.slow
 def test_warnings_become_notes(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     stream = Stream.split(images("train", 4, 6), images("test", 4, 2), tasks=[3, 1])
     with caplog.at_level(logging.WARNING, "retouch"):

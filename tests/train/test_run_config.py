@@ -131,6 +131,7 @@ def test_a_run_with_other_settings_is_not_resumed(
         )
 
 
+@pytest.mark.slow
 def test_a_run_moved_with_its_model_is_resumed(model: Path, tmp_path: Path):
     with pytest.raises(ZeroDivisionError):
         march(model, tmp_path / "here", callback=Stop(3, ZeroDivisionError()))

@@ -150,6 +150,7 @@ def test_only_safe_formats_are_written(tmp_path: Path):
     assert suffixes <= {".safetensors", ".json", ".jsonl", ".yaml", ".png", ".jpg"}
 
 
+@pytest.mark.slow
 def test_damaged_deltas_and_results_are_named(tmp_path: Path):
     with pytest.raises(ZeroDivisionError):
         teach(tmp_path, callback=Stop(14, ZeroDivisionError()))
@@ -191,6 +192,7 @@ class ChangesFrozenWeights(Regularizer):
                 context.clip.model.get_parameter("visual_projection.weight").add_(1e-3)
 
 
+@pytest.mark.slow
 def test_a_method_that_changes_frozen_weights_is_found_out(tmp_path: Path):
     """All weights are read after the last task."""
     stream = Stream.split(images("train", 6, 12), images("test", 6, 4), tasks=3, order=0)

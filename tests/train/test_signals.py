@@ -40,6 +40,7 @@ def test_ctrl_c_saves_a_checkpoint(
     assert signal.getsignal(signal.SIGINT) is handler
 
 
+@pytest.mark.slow
 def test_ctrl_c_during_an_evaluation_stops_after_the_task_is_saved(tmp_path: Path):
     class Press(Callback):
         def on_evaluate(self, results: Results) -> None:

@@ -16,6 +16,7 @@ from retouch.train.extend_stream import extend_stream
 from retouch.train.tensorboard_logger import TensorBoard
 
 
+@pytest.mark.slow
 def test_losses_and_accuracies_are_logged(tmp_path: Path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -30,6 +31,7 @@ def test_losses_and_accuracies_are_logged(tmp_path: Path):
     assert joint == pytest.approx([row.joint.overall for row in results.rows if row.joint])
 
 
+@pytest.mark.slow
 def test_a_run_continued_without_stored_images(model: Path, march_folder: Path, tmp_path: Path):
     """Before the first new task there are no images to evaluate the earlier ones on."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator

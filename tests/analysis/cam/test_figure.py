@@ -4,6 +4,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
+import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from retouch.analysis.cam.figure import ImageCams, cam_figure, overlay, wrap_text
@@ -18,6 +19,7 @@ def constant_cam(text: str = "red", size: tuple[int, int] = (16, 32)) -> ImageCa
     return ImageCams("a.png", np.zeros((*size, 3), np.uint8), {"where they look": cam})
 
 
+@pytest.mark.slow
 def test_unusual_texts_stay_inside_the_figure(tmp_path: Path):
     odd = ["", "x" * 400, "very long " * 60, "漢字" * 90, "a\x00b\nc", "$\\frac{1}{2}$ <b>&"]
     figure = cam_figure([constant_cam(text) for text in odd])

@@ -101,6 +101,7 @@ def test_every_library_gives_the_same_map_again(kind: str):
     assert not any(module._forward_hooks for module in clip.model.modules())
 
 
+@pytest.mark.slow
 def test_mistakes_are_explained():
     clip = tiny_clip()
     image = torch.zeros(16, 16, 3, dtype=torch.uint8)

@@ -151,6 +151,7 @@ def test_layers_are_those_of_the_model(name: str) -> None:
             assert all(tensor.startswith(f"{block}.") for tensor in layer.tensors)
 
 
+@pytest.mark.slow
 def test_the_overlap_of_a_run(tmp_path: Path) -> None:
     overlap = read_overlap(learned_run(tmp_path / "run"))
     assert (overlap.tasks, overlap.towers, len(overlap.layers)) == (3, ["image", "text"], 4)

@@ -61,6 +61,7 @@ def test_a_tower_that_is_not_traced_may_be_of_any_kind():
     assert result.towers["text"].layer[0].mean > 0
 
 
+@pytest.mark.slow
 def test_every_library_and_pairs_that_are_not_similar(
     clip: Clip, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -49,6 +49,7 @@ def test_restoring_everything_is_clean_and_nothing_is_corrupted(clip: Clip, towe
     same(tower.features(inputs), plain)  # nothing of it stays behind in the model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tower_name", TOWERS)
 def test_batched_restorations_equal_single_ones(clip: Clip, tower_name: str):
     tower, inputs, clean, embeddings, corrupted = corrupted_run(clip, tower_name)
@@ -67,6 +68,7 @@ def test_batched_restorations_equal_single_ones(clip: Clip, tower_name: str):
     assert largest > 1e-4
 
 
+@pytest.mark.slow
 def test_blocks_before_the_restored_one_do_not_run_again():
     clip = retouch.load("builtin")
     objects, ran = boxed_pictures(1), Counter()

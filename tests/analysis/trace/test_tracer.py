@@ -18,6 +18,7 @@ from retouch.analysis.trace.tracer import Tracer, _rng
 from retouch.builtin.boxes import boxed_pictures
 
 
+@pytest.mark.slow
 def test_effects_are_as_the_paper_defines_them():
     clip, objects = retouch.load("builtin"), boxed_pictures(3)
     settings = TraceSettings(towers=("image",))

@@ -123,6 +123,7 @@ def test_a_class_folder_with_an_invalid_name_is_refused(tmp_path: Path):
         read_data(folder)
 
 
+@pytest.mark.slow
 def test_many_files_take_little_memory(tmp_path: Path):
     """`benchmarks/data.py` does this with a million."""
     classes, per_class = 20, 500

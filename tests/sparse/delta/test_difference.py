@@ -14,6 +14,7 @@ from retouch.errors import UserError
 from retouch.sparse import Delta, difference, fingerprint, select
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(
     dtype=st.sampled_from([torch.float32, torch.float16, torch.bfloat16, torch.float64]),
