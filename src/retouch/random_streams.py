@@ -26,4 +26,6 @@ class RandomStream(IntEnum):
     SLCA_SHUFFLE = 35
     MASK_GROWTH = 41
     """Which weights enter SparCL's mask."""
+    FEATURES = 36
+    """Features drawn from the statistics of earlier classes."""
     PROMPT_INIT = 52

@@ -21,6 +21,8 @@ class CellRunner:
     data: BenchData
     out: Path
     keep_deltas: bool = False
+    checkpoints: bool = True
+    evaluate_each_task: bool = True
 
     def run(self, cell: Cell, callback: Callback | None = None) -> None:
         """Run a cell to its end, in this process."""
@@ -29,19 +31,24 @@ class CellRunner:
         if cuda:
             torch.cuda.reset_peak_memory_stats(clip.device)
         began = time.monotonic()
-        teach(
+        folder = cell.begin(self.out) if collectives.is_rank0() else cell.run(self.out)
+        results = teach(
             clip,
             stream,
             method,
             settings=cell.training,
             control=self.data.control(cell.control),
             reference=self.data.pairs if method.needs_reference else None,
-            out=cell.begin(self.out) if collectives.is_rank0() else cell.run(self.out),
+            out=folder if self.checkpoints else None,
             callback=callback,
             store_images=False,  # a cell is compared with others, never continued
             per_class=False,
+            evaluate_each_task=self.evaluate_each_task,
         )
         if collectives.is_rank0():
+            if not self.checkpoints:
+                folder.mkdir(exist_ok=True)
+                results.write(folder)
             record = {
                 "seconds": round(time.monotonic() - began, 1),
                 "peak_memory_bytes": torch.cuda.max_memory_allocated(clip.device) if cuda else None,

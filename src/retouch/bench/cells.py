@@ -21,7 +21,7 @@ class Options:
     """What a user chose; it takes precedence over the suite."""
 
     datasets: tuple[str, ...] = ()
-    seeds: int = 1
+    seeds: tuple[int, ...] = (0,)
     control: str | None = None
     tasks: int | None = None
     epochs: int | None = None
@@ -51,7 +51,7 @@ def make_cells(
         for row in suite.rows
         for rate in maker.rates(row)
         for dataset in datasets
-        for seed in range(options.seeds)
+        for seed in options.seeds
     ]
 
 

@@ -52,6 +52,10 @@ class Bench:
     """Seeds, data sets and settings that replace the suite's."""
     keep_deltas: bool = False
     """Keep the deltas of every task: gigabytes per cell where all weights are trained."""
+    checkpoints: bool = True
+    """Write every task's weights, so that an interrupted cell is resumed; else it starts again."""
+    evaluate_each_task: bool = True
+    """Evaluate after every task, not only at the end, where nothing but the end is compared."""
 
     @property
     def defaults(self) -> BenchDefaults:
@@ -64,7 +68,9 @@ class Bench:
 
     @property
     def cell_runner(self) -> CellRunner:
-        return CellRunner(self.data, self.out, self.keep_deltas)
+        return CellRunner(
+            self.data, self.out, self.keep_deltas, self.checkpoints, self.evaluate_each_task
+        )
 
     def run(self, engine: Engine | None = None, listener: Listener = ignore_events) -> list[Done]:
         """Run all cells and return them in the suite's order; an interrupted bench is resumed.

@@ -186,7 +186,7 @@ class Clip(ABC):
         Args:
             backend: The backend of `torch.compile`. None: do not compile.
         """
-        if backend is None or has_hooks(self.model):
+        if backend is None or self.compiled or has_hooks(self.model):
             yield CompileTimer()
             return
         names = [name for tower in self.blocks.values() for name in tower]

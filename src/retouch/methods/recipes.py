@@ -4,6 +4,7 @@ from retouch.methods.balanced_replay import BalancedReplay
 from retouch.methods.bounded_drop import BoundedDrop
 from retouch.methods.distil import PRD, LwF
 from retouch.methods.ewc import EWC
+from retouch.methods.feature_replay import FeatureReplay
 from retouch.methods.full_finetune import FullFinetune
 from retouch.methods.lora import LoRA
 from retouch.methods.mas import MAS
@@ -159,6 +160,20 @@ _ALL = (
         update=FullFinetune(),
         after_task=MagMax(),
     ),
+)
+_ALL += tuple(
+    Method(
+        name=name,
+        summary="search",
+        update=update,
+        replay=BalancedReplay(balance="class"),
+        regularizer=FeatureReplay(),
+        after_task=Interpolate(),
+        loss="balanced",
+        objective="joined",
+        negatives="known",
+    )
+    for name, update in (("spu+", SelectiveUpdate(unit="neuron")), ("er+", FullFinetune()))
 )
 RECIPES = {method.name: method for method in _ALL}
 """The built-in methods; `registry.available_methods` adds those that users registered."""

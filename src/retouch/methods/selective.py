@@ -5,6 +5,7 @@ This follows the paper's equations; `spu_released` follows the authors' released
 
 from contextlib import AbstractContextManager, ExitStack
 from functools import partial
+from math import ceil
 from typing import Annotated, ClassVar
 
 import numpy as np
@@ -41,6 +42,8 @@ class SelectiveUpdate(Update):
     rate: Annotated[float, Field(gt=0, le=1)] = 0.10
     """Share of each tensor that is selected."""
     unit: Unit = "weight"
+    blocks: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Share of each tower's blocks, from the last, whose entries may be selected."""
     share: Annotated[float, Field(gt=0, le=1)] = 0.25
     """Share of the task's images to compute the scores on."""
     batches: Annotated[int, Field(gt=0)] | None = None
@@ -67,12 +70,16 @@ class SelectiveUpdate(Update):
     ) -> TaskUpdate:
         model = context.clip.model
 
+        # A captured graph is valid for one choice of rows; without this, it lasts from task to task.
+        captured = context.clip.compiled and context.clip.device.type == "cuda"
+        rows_only = self.unit == "neuron" and not captured
+
         def make_optimizer(stack: ExitStack) -> SparseAdamW:
             optimizer = SparseAdamW(
                 dict(model.named_parameters()),
                 selection,
                 **context.settings.adamw,
-                layers=linear_layers(model, selection) if self.unit == "neuron" else None,
+                layers=linear_layers(model, selection) if rows_only else None,
                 fused=context.clip.device.type == "cuda",
             )
             stack.callback(optimizer.close)
@@ -81,12 +88,19 @@ class SelectiveUpdate(Update):
 
         return TaskUpdate(model, selection, make_optimizer, sharding=sharding)
 
+    def _upper(self, clip: Clip, parameters: dict[str, nn.Parameter]) -> dict[str, nn.Parameter]:
+        """Those of the last blocks of each tower, and those that are in no block."""
+        lower: list[str] = []
+        for names in clip.blocks.values():
+            lower += [f"{name}." for name in names[: len(names) - ceil(self.blocks * len(names))]]
+        return {n: p for n, p in parameters.items() if not n.startswith(tuple(lower))}
+
     def select(self, context: TaskContext) -> Selection:
         """Localise, score and select (Section 4 of the paper)."""
         if self.score not in SCORERS:
             raise UserError(f"score={self.score!r} is unknown; choose from {', '.join(SCORERS)}")
         model = context.clip.model
-        parameters = locate(model, self.where)
+        parameters = self._upper(context.clip, locate(model, self.where))
         groups = context.scoring_batches(self.share, self.batches)
         seeds = np.random.SeedSequence([context.settings.seed, context.task.number])
         losses = BatchedLosses(

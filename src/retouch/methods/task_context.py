@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from math import ceil
 
 import numpy as np
@@ -10,6 +11,8 @@ from torch import Tensor
 
 from retouch.clip import Batch, Clip, Features
 from retouch.clip.losses import losses, scale_terms
+from retouch.clip.model import Tokens
+from retouch.clip.zero_shot import fill_template
 from retouch.data.image_store import Indices
 from retouch.data.prefetch import prefetch, read_to_device, to_device
 from retouch.data.stream import Stream, Task
@@ -54,6 +57,8 @@ class TaskContext:
         """Accuracy in percent on the classes so far: for messages, never for training."""
         self.weights: Callable[[], dict[str, Tensor]] = self._trainable
         """The trained weights by name, as the towers use them now, in the autograd graph."""
+        self.known: KnownClasses | None = None
+        """The classes so far, if their prompts join every batch."""
         self._drop_last = drop_last
         self._epoch: tuple[int, list[Indices]] = (-1, [])
         if len(task.classes) == 1 and len(stream.tasks) > 1:
@@ -167,8 +172,18 @@ class TaskContext:
 
     def _pairs(self, positions: Indices, pixels: Tensor, new: int) -> Batch:
         """A batch with each distinct prompt once."""
-        texts, prompt = self.stream.train.texts(positions)
-        device = self.clip.device
+        images, device = self.stream.train, self.clip.device
+        if self.known is not None and images.captions is None:
+            prompt = np.searchsorted(self.known.labels, images.labels[positions])
+            return Batch(
+                pixels,
+                self.known.tokens,
+                to_device(torch.from_numpy(prompt), device),
+                new,
+                self.known.label_tensor,
+                self.known.frequency,
+            )
+        texts, prompt = images.texts(positions)
         tokens = {key: to_device(ids, device) for key, ids in self.clip.tokenize(texts).items()}
         return Batch(pixels, tokens, to_device(torch.from_numpy(prompt), device), new)
 
@@ -179,6 +194,34 @@ class TaskContext:
         if drop and len(images) > size:
             return list(images[: len(images) // size * size].reshape(-1, size))
         return even_batches(images, size)
+
+
+@dataclass(frozen=True)
+class KnownClasses:
+    """The classes learned so far and those of the current task."""
+
+    labels: Indices
+    label_tensor: Tensor
+    tokens: Tokens
+    frequency: Tensor
+
+
+def known_classes(context: TaskContext, replayed: Indices) -> KnownClasses:
+    """The known classes, and how often each occurs in a batch of new and replayed images."""
+    stream, clip = context.stream, context.clip
+    tasks = stream.tasks[: context.task.number + 1]
+    labels = np.unique([label for task in tasks for label in task.classes])
+    frequency = np.zeros(len(labels))
+    for positions in (context.task.train, replayed):
+        rows = np.searchsorted(labels, stream.train.labels[positions])
+        frequency += np.bincount(rows, minlength=len(labels)) / max(1, len(positions))
+    texts = fill_template(stream.train.prompt, stream.names(labels.tolist()))
+    return KnownClasses(
+        labels,
+        torch.from_numpy(labels).to(clip.device),
+        {key: ids.to(clip.device) for key, ids in clip.tokenize(texts).items()},
+        torch.from_numpy(frequency).float().to(clip.device),
+    )
 
 
 def even_batches(items: Indices, size: int) -> list[Indices]:

@@ -50,6 +50,7 @@ def teach(
     overwrite: bool = False,
     store_images: bool = True,
     per_class: bool = True,
+    evaluate_each_task: bool = True,
     command: str = "",
 ) -> Results:
     """Learn the stream's tasks in order; after each, evaluate what was learned and what was lost.
@@ -81,6 +82,8 @@ def teach(
             it off if no image may be kept.
         per_class: Compare the model before and after class by class when all tasks are learned.
             Needs `out` and takes one more evaluation.
+        evaluate_each_task: Evaluate after every task. Turn it off to save time where only the end
+            counts: then only the model before the first task and after the last is evaluated.
         command: The command line that started the run, for the report.
     """
     given = {"settings": settings, "control": control, "reference": reference}
@@ -104,7 +107,7 @@ def teach(
         )
     add_image_notes(record.results, (stream.train, stream.test, control))
     with _running(inputs, record, folder, is_new):
-        train(clip, stream, started, settings, Evaluator(stream, control), record)
+        train(clip, stream, started, settings, Evaluator(stream, control, evaluate_each_task), record)
     if folder is not None:
         add = {"store_images": store_images, "per_class": per_class}
         finish(folder, clip, stream, record.results, control, progress=callback.progress, **add)
