@@ -91,3 +91,10 @@ def results_with_gaps() -> Results:
     run.rows[1].tasks[2] = None
     run.rows[2].control = None
     return run
+
+
+def evaluated_at_the_end(run: Results) -> Results:
+    """The run as if the model had been evaluated before the first task and after the last alone."""
+    for row in run.rows[1:-1]:
+        row.tasks, row.control = [None] * len(row.tasks), None
+    return run

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_results import evaluated_at_the_end, fake_results
 from runs import Stop, teach
 
 from retouch import checksummed
@@ -44,6 +45,42 @@ def test_results_compute_all_metrics():
             method="spu", summary="", model="m", parameters=1, tasks=tasks, rows=rows
         ).metrics()
     )
+
+
+def test_a_run_evaluated_only_at_its_end_says_nothing_about_forgetting():
+    whole, run = fake_results(), evaluated_at_the_end(fake_results())
+    assert run.matrix == [[None], [None, None], [60, 60, 60]]
+    missing = {"forgetting", "forgetting_paper", "learning_accuracy", "backward_transfer"}
+    values = {k: v for k, v in whole.metrics().items() if k not in missing}
+    assert run.metrics() == values
+    assert run.accuracy == 60
+    assert Results.model_validate_json(run.to_json()) == run
+
+
+def test_before_the_end_such_a_run_has_no_accuracy():
+    run = evaluated_at_the_end(fake_results())
+    del run.rows[-1]
+    assert (run.metrics(), run.accuracy) == ({}, None)
+
+
+def test_one_missing_accuracy_leaves_out_what_it_is_needed_for():
+    run = fake_results()
+    run.rows[1].tasks[0] = None
+    assert run.matrix == [[None], [70, 70], [60, 60, 60]]
+    assert run.metrics()["accuracy"] == 60
+    assert "forgetting" not in run.metrics()
+    run.rows[3].tasks[1] = None
+    assert run.metrics() == {}
+
+
+def test_the_last_row_is_the_latest_even_if_the_last_task_has_no_test_images():
+    run = fake_results(accuracy=(80, 70, 55))
+    run.tasks[2].test = 0
+    for row in run.rows:
+        row.tasks[2] = None
+    assert run.matrix == [[80], [55, 55]]
+    assert run.metrics()["accuracy"] == 55
+    assert run.metrics()["forgetting"] == 25
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 from exports import ODD_NAMES, assert_no_local_path
+from fake_results import evaluated_at_the_end
 from markdown_it import MarkdownIt
 
 import retouch
@@ -50,6 +51,20 @@ def test_the_card_describes_the_run_and_escapes_names(hf_run: Path, tmp_path: Pa
     assert "method `flyp`" in body
     assert "lr: 0.005" in body
     assert_no_local_path(tmp_path / "exported")
+
+
+@pytest.mark.slow
+def test_a_run_evaluated_at_its_end_says_nothing_about_earlier_tasks(hf_run: Path, tmp_path: Path):
+    texts = []
+    for name in ("every-task", "at-the-end"):
+        model = of_run(hf_run)
+        assert model.run is not None
+        if name == "at-the-end":
+            evaluated_at_the_end(model.run)
+        export(model, "hf", tmp_path / name)
+        texts.append((tmp_path / name / "README.md").read_text())
+    assert ["from its best, on average" in text for text in texts] == [True, False]
+    assert all("| new classes recognised |" in text for text in texts)
 
 
 @pytest.mark.slow

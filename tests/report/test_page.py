@@ -9,6 +9,7 @@ from fake_results import (
     SEVERAL,
     SIGNS,
     continued_results,
+    evaluated_at_the_end,
     fake_results,
     results_with_gaps,
 )
@@ -69,6 +70,17 @@ def test_the_page_of_a_continued_run(tmp_path: Path) -> None:
         assert sentence in page.text
     assert "before 20.0 %" in page.text, "the bars are about this run"
     assert "before 75.0 %" in page.text
+
+
+@pytest.mark.slow
+def test_pages_of_runs_that_were_evaluated_at_their_end(tmp_path: Path) -> None:
+    run = evaluated_at_the_end(fake_results())
+    for sentence in run_sentences(run):
+        assert sentence in page_of(tmp_path / "one", run).text
+    without = evaluated_at_the_end(fake_results(control=None))
+    write_report(tmp_path / "both", [without, without])
+    plots = {file.stem for file in (tmp_path / "both" / "plots").iterdir()}
+    assert plots == {"over-time", "matrix-01", "matrix-02"}, "what was forgotten is not known"
 
 
 def test_the_plots_are_files_too(several_folder: Path) -> None:

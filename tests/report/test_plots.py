@@ -1,7 +1,7 @@
 """The plots of results."""
 
 import pytest
-from fake_results import FROZEN, fake_results, results_with_gaps
+from fake_results import FROZEN, evaluated_at_the_end, fake_results, results_with_gaps
 from matplotlib.figure import Figure
 
 from retouch.evaluate.results import Results
@@ -77,3 +77,21 @@ def test_gaps_in_the_measurements() -> None:
     assert cells.count("–") == 4 + 1
     lines = plots.control_over_time([run]).axes[0].lines
     assert [y == y for y in lines[0].get_ydata()] == [True, True, False, True]
+
+
+def test_rows_without_measurements_are_not_in_the_matrix() -> None:
+    run = evaluated_at_the_end(fake_results())
+    texts = [text.get_text() for text in plots.accuracy_matrix(run).axes[0].texts]
+    assert {"before", "after task 3"} <= set(texts)
+    assert not {"after task 1", "after task 2", "–"} & set(texts)
+    styles = {t.get_text(): t.get_style() for t in plots.accuracy_matrix(run).axes[0].texts}
+    assert (styles["60.0"], styles["14.0"]) == ("normal", "italic")
+
+
+def test_lines_of_a_run_that_was_evaluated_at_its_end() -> None:
+    runs = [evaluated_at_the_end(fake_results()), fake_results("er")]
+    learned, control = plots.over_time(runs).axes
+    assert [y == y for y in learned.lines[0].get_ydata()] == [False, False, True]
+    assert [y == y for y in control.lines[0].get_ydata()] == [True, False, False, True]
+    names = [text.get_text() for text in plots.learned_over_time(runs[:1]).axes[0].texts]
+    assert sorted(names) == ["60.0 all", "60.0 task 1", "60.0 task 2", "60.0 task 3"]

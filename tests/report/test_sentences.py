@@ -1,7 +1,13 @@
 """One run in sentences."""
 
 import pytest
-from fake_results import FROZEN, SIGNS, continued_results, fake_results
+from fake_results import (
+    FROZEN,
+    SIGNS,
+    continued_results,
+    evaluated_at_the_end,
+    fake_results,
+)
 
 from retouch.evaluate.results import Results
 from retouch.evaluate.row import Drift, Joint
@@ -124,3 +130,27 @@ def test_the_time_for_compiling() -> None:
     assert compile_sentence(run) == ""
     run.environment["compiling"] = "41 s"
     assert compile_sentence(run).startswith("41 s went into compiling the model; ")
+
+
+def test_a_run_that_is_evaluated_at_its_end() -> None:
+    run = evaluated_at_the_end(fake_results())
+    assert run_sentences(run) == run_sentences(fake_results())
+    del run.rows[-1]
+    assert run_sentences(run) == [
+        "It has seen 4 of 6 new classes; how many it recognises was not measured yet.",
+        "Control accuracy was 97.5 % before; it was not measured again.",
+    ]
+
+
+def test_a_continued_run_that_is_evaluated_at_its_end() -> None:
+    run = continued_results()
+    run.tasks.append(run.tasks[1].model_copy(update={"classes": ["a"]}))
+    for row in run.rows:
+        row.tasks.append(10.0)
+    run.rows[-1].tasks = [None, None, None]
+    assert learned_sentence(run) == (
+        "In this run it has seen 2 of 3 classes; how many it recognises was not measured yet."
+    )
+    assert learned_earlier_sentence(run) == (
+        "The 4 classes learned before: not measured again yet."
+    )

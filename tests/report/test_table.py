@@ -2,7 +2,7 @@
 
 from io import StringIO
 
-from fake_results import FROZEN, SEVERAL, fake_results
+from fake_results import FROZEN, SEVERAL, evaluated_at_the_end, fake_results
 from rich.console import Console
 
 from retouch.report import comparison_table
@@ -30,6 +30,8 @@ def test_rows_leave_out_what_is_not_known() -> None:
     assert set(rows([fake_results(accuracy=())])[0].values()) == {"spu (0 of 3 tasks)", "–"}
     assert rows([fake_results(accuracy=(80,))])[0]["forgot"] == "–"
     assert rows([fake_results().model_copy(update={"rows": []})])[0]["new classes"] == "–"
+    at_the_end = rows([evaluated_at_the_end(fake_results())])[0]
+    assert at_the_end == {**rows([fake_results()])[0], "forgot": "–"}
 
 
 def test_the_terminal_shows_every_row_and_explains_every_column() -> None:

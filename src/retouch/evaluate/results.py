@@ -93,11 +93,17 @@ class Results(BaseModel):
         return [number for number, task in enumerate(self.tasks) if task.test]
 
     @property
-    def matrix(self) -> list[list[float]]:
-        """`matrix[t][i]`: the accuracy on task i after task t, of tasks with test images."""
+    def matrix(self) -> list[list[float | None]]:
+        """`matrix[t][i]`: the accuracy on task i after task t, of tasks with test images.
+
+        None where it was not measured. The last row is the latest one, whatever was learned last.
+        """
         learned = [number for number in self.evaluated_tasks if number < self.done]
-        rows = [[self.rows[t + 1].tasks[i] for i in learned if i <= t] for t in learned]
-        return [[value for value in row if value is not None] for row in rows]
+        ends = [*(number + 1 for number in learned[:-1]), self.done]
+        return [
+            [self.rows[end].tasks[i] for i in learned if i <= t]
+            for t, end in zip(learned, ends, strict=False)
+        ]
 
     @property
     def frozen_accuracy(self) -> float:
@@ -132,19 +138,26 @@ class Results(BaseModel):
             self.rows[-1] = latest
 
     def metrics(self) -> dict[str, float]:
-        """Every metric that can be computed so far."""
-        a = self.matrix
-        if not a or not self.begun:
+        """Every metric that can be computed so far; none while the latest accuracy is unknown.
+
+        Forgetting is known only if the model was evaluated after every task.
+        """
+        matrix = self.matrix
+        a = [[value for value in row if value is not None] for row in matrix]
+        if not self.begun or not a or a[-1] != matrix[-1]:
             return {}
         images = [self.tasks[i].test for i in self.evaluated_tasks if i < self.done]
         values = {
             "accuracy": metrics.average_accuracy(a, images),
             "frozen_accuracy": self.frozen_accuracy,
-            "forgetting": metrics.forgetting(a),
-            "forgetting_paper": metrics.forgetting_paper(a),
-            "learning_accuracy": metrics.learning_accuracy(a),
-            "backward_transfer": metrics.backward_transfer(a),
         }
+        if a == matrix:
+            values |= {
+                "forgetting": metrics.forgetting(a),
+                "forgetting_paper": metrics.forgetting_paper(a),
+                "learning_accuracy": metrics.learning_accuracy(a),
+                "backward_transfer": metrics.backward_transfer(a),
+            }
         before, after = self.rows[0].control, self.rows[-1].control
         if before is not None and after is not None:
             values |= {

@@ -86,7 +86,9 @@ def _run(model: ExportModel, run: Results) -> dict[str, Any]:
         "before": formatting.MISSING
         if before is None or not run.finished
         else formatting.percent(before),
-        "forgot": formatting.points(metrics["forgetting"]) if metrics and run.done > 1 else "",
+        "forgot": formatting.points(metrics["forgetting"])
+        if "forgetting" in metrics and run.done > 1
+        else "",
         "scaled": [
             (n, f"{100 * fraction:.0f} %")
             for n, fraction in enumerate(run.fraction_kept, 1)

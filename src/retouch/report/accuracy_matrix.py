@@ -1,5 +1,7 @@
 """The accuracy on each task after each task of one run, as a figure."""
 
+from collections.abc import Sequence
+
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
@@ -18,9 +20,14 @@ def accuracy_matrix(run: Results) -> Figure:
     """Rows: before, then after each task. Columns: the tasks. Deeper color is higher accuracy.
 
     A task that was not learned yet at that moment has no color and is set in italics; what was not
-    measured is a dash.
+    measured is a dash. After a task at which nothing was measured there is no row.
     """
-    tasks, rows = len(run.tasks), max(1, len(run.rows))
+    shown = [
+        t
+        for t, row in enumerate(run.rows)
+        if not t or any(value is not None for value in row.tasks)
+    ]
+    tasks, rows = len(run.tasks), max(1, len(shown))
     left = text_width(_row_label(run.done)) / 72 + 0.12
     cell_width = min(MAX_CELL_WIDTH, max((PANEL_WIDTH - left) / tasks, MIN_CELL_WIDTH))
     width = max(left + cell_width * tasks, 1.15 * text_width(TITLE) / 72)
@@ -30,11 +37,11 @@ def accuracy_matrix(run: Results) -> Figure:
         axes = figure.add_axes((left / width, 0, cell_width * tasks / width, 1 - TOP / height))
         axes.set_axis_off()
         axes.set(xlim=(0, tasks), ylim=(rows, 0))
-        _add_headings(axes, run, cell_width, left)
-        for t, row in enumerate(run.rows):
+        _add_headings(axes, tasks, shown, cell_width, left)
+        for y, t in enumerate(shown):
             for i in range(tasks):
-                accuracy = row.tasks[i] if i < len(row.tasks) else None
-                _add_cell(axes, t, i, accuracy, decimals=cell_width > 0.45)
+                accuracy = run.rows[t].tasks[i] if i < len(run.rows[t].tasks) else None
+                _add_cell(axes, (i, y), accuracy, learned=i < t, decimals=cell_width > 0.45)
     return figure
 
 
@@ -42,25 +49,30 @@ def _row_label(t: int) -> str:
     return f"after task {t}" if t else "before"
 
 
-def _add_headings(axes: Axes, run: Results, cell_width: float, left: float) -> None:
-    for i in range(len(run.tasks)):
+def _add_headings(
+    axes: Axes, tasks: int, shown: Sequence[int], cell_width: float, left: float
+) -> None:
+    for i in range(tasks):
         name = f"task {i + 1}" if cell_width > 0.6 else str(i + 1)
         axes.text(i + 0.5, -0.3, name, ha="center", color=MUTED)
-    for t in range(len(run.rows)):
-        position = (-0.12 / cell_width, t + 0.5)
+    for y, t in enumerate(shown):
+        position = (-0.12 / cell_width, y + 0.5)
         axes.text(*position, _row_label(t), ha="right", va="center_baseline", color=MUTED)
     axes.text(-left / cell_width, -1.3, TITLE, weight="bold")
 
 
-def _add_cell(axes: Axes, t: int, i: int, accuracy: float | None, decimals: bool) -> None:
+def _add_cell(
+    axes: Axes, corner: tuple[int, int], accuracy: float | None, *, learned: bool, decimals: bool
+) -> None:
     color, style, text = MUTED, "normal", MISSING
     if accuracy is not None:
         text = number(accuracy) if decimals and accuracy < 99.95 else f"{accuracy:.0f}"
         style = "italic"
-        if i < t:  # learned by then
+        if learned:
             alpha = 0.05 + 0.95 * accuracy / 100
-            axes.add_patch(Rectangle((i, t), 1, 1, facecolor=HEAT, alpha=alpha, linewidth=0))
-            axes.add_patch(Rectangle((i, t), 1, 1, fill=False, edgecolor=PAPER, linewidth=1.5))
+            axes.add_patch(Rectangle(corner, 1, 1, facecolor=HEAT, alpha=alpha, linewidth=0))
+            axes.add_patch(Rectangle(corner, 1, 1, fill=False, edgecolor=PAPER, linewidth=1.5))
             # From here on, white is easier to read on a light page, and black on a dark one.
             color, style = PAPER if alpha > 0.68 else INK, "normal"
-    axes.text(i + 0.5, t + 0.5, text, ha="center", va="center_baseline", color=color, style=style)
+    middle = corner[0] + 0.5, corner[1] + 0.5
+    axes.text(*middle, text, ha="center", va="center_baseline", color=color, style=style)

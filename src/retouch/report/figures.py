@@ -21,6 +21,7 @@ from retouch.report.change_by_layer import block_changes, largest_change_sentenc
 from retouch.report.facts import accuracy_notes, differing_settings
 from retouch.report.loss import loss_table, read_losses
 from retouch.report.run_names import run_labels
+from retouch.report.scatter import forgetting_metric
 from retouch.report.summary import RunSummary
 
 
@@ -51,10 +52,11 @@ def result_figures(runs: Sequence[Results], gallery: Gallery) -> dict[str, Any]:
     one plot.
     """
     content: dict[str, Any] = {"scatter": "", "lines": []}
-    if any(run.done for run in runs):
+    if forgetting_metric(runs):
         scatter = gallery.add("learned-and-forgot", plots.learned_and_forgot(runs))
         label = "Accuracy on the new classes against points forgotten, one point per run"
         content["scatter"] = _inline(scatter, label)
+    if any(run.done for run in runs):
         gallery.add("over-time", plots.over_time(runs))
         content["lines"] = _time_panels(runs)
     content["runs"] = [

@@ -27,8 +27,7 @@ def learned_and_forgot(runs: Sequence[Results]) -> Figure:
     Where no run has a control set, forgetting is that of the new classes. Runs that have not
     learned a task yet are left out.
     """
-    has_control = any("control_drop" in metrics(run) for run in runs)
-    x_metric = "control_drop" if has_control else "forgetting"
+    x_metric = forgetting_metric(runs)
 
     def point(run: Results) -> list[Point]:
         values = metrics(run)
@@ -43,10 +42,20 @@ def learned_and_forgot(runs: Sequence[Results]) -> Figure:
         height = min(5.2, 3.7 + 0.15 * max(0, len(series) - 6))
         figure = Figure(figsize=(PANEL_WIDTH, height))
         axes = framed_axes(figure, "↑ recognised of the new classes, %")
-        of_what = "of what it could do before" if has_control else "of the new classes"
+        before = x_metric == "control_drop"
+        of_what = "of what it could do before" if before else "of the new classes"
         axes.set_xlabel(f"← points it forgot {of_what}", loc="left", labelpad=7)
         _draw_points(axes, series)
     return figure
+
+
+def forgetting_metric(runs: Sequence[Results]) -> str:
+    """What was forgotten of the control set, or else of the new classes; "" if neither is known.
+
+    That is so without a control set if the model was evaluated only at the end.
+    """
+    known = {name for run in runs for name in metrics(run)}
+    return next((name for name in ("control_drop", "forgetting") if name in known), "")
 
 
 def _draw_points(axes: Axes, series: Sequence[Series]) -> None:

@@ -39,7 +39,7 @@ def learned_sentence(run: Results) -> str:
         return f"Nothing learned yet: {percent(start)} of the {new_classes} recognised."
     seen = f"{class_count(run, run.done)} of {new_classes}"
     if now is None or start is None:
-        return f"It has seen {seen}; there are no test images to measure how many it recognises."
+        return f"It has seen {seen}; {_not_measured(run, range(run.done))}."
     if not run.finished:
         return f"So far it has seen {seen}: {percent(now)} recognised."
     return _learned(run, range(len(run.tasks)), new_classes, start, now)
@@ -56,14 +56,18 @@ def _learned_in_this_run(run: Results, this_run: Continuation) -> str:
     if not run.finished:
         seen = f"{len(class_names(run, tasks))} of {plural.count(len(this_run.classes), 'class')}"
     if this_run.before is None or this_run.now is None:
-        return (
-            f"In this run it has seen {seen}; there are no test images to measure how many it "
-            "recognises."
-        )
+        return f"In this run it has seen {seen}; {_not_measured(run, tasks)}."
     if not run.finished:
         return f"So far in this run it has seen {seen}: {percent(this_run.now)} recognised."
     sentence = _learned(run, tasks, which, this_run.before, this_run.now)
     return f"In this run {sentence[0].lower()}{sentence[1:]}"
+
+
+def _not_measured(run: Results, tasks: range) -> str:
+    """Why it is not known how many classes of these tasks are recognised."""
+    if any(task in tasks for task in run.evaluated_tasks):
+        return "how many it recognises was not measured yet"
+    return "there are no test images to measure how many it recognises"
 
 
 def _classes_of_this_run(this_run: Continuation) -> str:
@@ -100,6 +104,8 @@ def learned_earlier_sentence(run: Results) -> str:
     this_run = continuation(run)
     count = len(this_run.earlier)
     which = f"The {count} classes learned before" if count > 1 else "The class learned before"
+    if this_run.earlier_before is not None and this_run.earlier_now is None:
+        return f"{which}: not measured again yet."
     if this_run.earlier_before is None or this_run.earlier_now is None:
         return f"{which}: not measured, as the earlier run kept no images of them."
     seen = len(class_names(run, range(run.done)))
