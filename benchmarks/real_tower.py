@@ -12,6 +12,7 @@ end of a run is evaluated, unless `--each-task` asks for more.
 import argparse
 import importlib.util
 import sys
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
@@ -25,6 +26,7 @@ from retouch.bench.cells import Options
 from retouch.bench.datasets import BenchData
 from retouch.bench.engines import Serial
 from retouch.bench.live_table import PlainView
+from retouch.bench.runner import Incomplete
 from retouch.clip import Clip
 from retouch.clip.hf import HuggingFaceClip
 from retouch.clip.preprocess import Preprocess
@@ -76,7 +78,7 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("suite")
     options.add_argument("--shared", type=Path, default=Path("../shared"))
-    options.add_argument("--datasets", default="gtsrb")
+    options.add_argument("--datasets", default="gtsrb", help="as in gtsrb:5,cub:5, with epochs")
     options.add_argument("--methods", default="")
     options.add_argument("--epochs", type=int)
     options.add_argument("--tasks", type=int)
@@ -98,7 +100,6 @@ def main() -> None:
         per_class=args.control_images,
     )
     cell_options = Options(
-        datasets=tuple(args.datasets.split(",")),
         epochs=args.epochs,
         tasks=args.tasks,
         precision=None if args.fp32 else "bf16",
@@ -107,18 +108,23 @@ def main() -> None:
         lr=tuple(float(rate) for rate in args.lr.split(",") if rate),
     )
     suite = load_suite(args.suite).only([m for m in args.methods.split(",") if m])
-    bench = Bench(
-        suite,
-        data,
-        NAME,
-        args.out,
-        cell_options,
-        checkpoints=False,
-        evaluate_each_task=args.each_task,
-    )
     clip.bf16 = not args.fp32
     with clip.fast("inductor" if args.compile else None):
-        bench.run(Serial(), PlainView(Console()))
+        for row in suite.rows:
+            for dataset, _, epochs in (text.partition(":") for text in args.datasets.split(",")):
+                own = replace(cell_options, datasets=(dataset,))
+                own = replace(own, epochs=int(epochs)) if epochs else own
+                bench = Bench(
+                    suite.model_copy(update={"rows": (row,)}),
+                    data,
+                    NAME,
+                    args.out,
+                    own,
+                    checkpoints=False,
+                    evaluate_each_task=args.each_task,
+                )
+                with suppress(Incomplete):
+                    bench.run(Serial(), PlainView(Console()))
 
 
 def load(folder: Path, device: str = "cpu") -> Clip:

@@ -10,7 +10,7 @@ from retouch.methods.lora import LoRA
 from retouch.methods.mas import MAS
 from retouch.methods.merging import Interpolate, MagMax
 from retouch.methods.method import Method
-from retouch.methods.parts import Update
+from retouch.methods.parts import Replay, Update
 from retouch.methods.prompts import DualPrompts, KeyLoss, PromptPool
 from retouch.methods.schedule import Schedule
 from retouch.methods.selective import SelectiveUpdate
@@ -166,14 +166,14 @@ _ALL += tuple(
         name=name,
         summary="search",
         update=update,
-        replay=BalancedReplay(balance="class"),
+        replay=Replay() if name == "spu+none" else BalancedReplay(balance="class"),
         regularizer=FeatureReplay(),
         after_task=Interpolate(),
         loss="balanced",
         objective="joined",
         negatives="known",
     )
-    for name, update in (("spu+", SelectiveUpdate(unit="neuron")), ("er+", FullFinetune()))
+    for name, update in (("spu+", SelectiveUpdate(unit="neuron")), ("er+", FullFinetune()), ("spu+none", SelectiveUpdate(unit="neuron")))
 )
 RECIPES = {method.name: method for method in _ALL}
 """The built-in methods; `registry.available_methods` adds those that users registered."""
