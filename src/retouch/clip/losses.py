@@ -25,7 +25,7 @@ from retouch.clip.encode import chunks, encode_rank_images, encode_rank_pairs, e
 from retouch.clip.model import Clip, Tokens, num_prompts
 from retouch.distributed import collectives
 
-LossName = Literal["contrastive", "label-aware", "balanced", "balanced-one"]
+LossName = Literal["contrastive", "label-aware"]
 Objective = Literal["summed", "joined"]
 
 
@@ -41,12 +41,6 @@ class Batch:
     """[B]: the index of each image's prompt."""
     new: int
     """How many of the pairs, from the first, belong to the current task."""
-    labels: Tensor | None = None
-    """[P]: the class of each prompt, where the batch holds the prompts of all known classes."""
-    frequency: Tensor | None = None
-    """[P]: how often each prompt occurs in the batches of the task, on average and up to a factor;
-    without it, how often it occurs in this batch counts.
-    """
 
 
 @dataclass(frozen=True)
@@ -89,43 +83,6 @@ def label_aware(
     return _symmetric_cross_entropy(per_image, per_text, target, pairs)
 
 
-def balanced(
-    images: Tensor,
-    texts: Tensor,
-    prompt: Tensor,
-    scale: Tensor,
-    pairs: slice | None = None,
-    frequency: Tensor | None = None,
-) -> Tensor:
-    """`label_aware`, with images classified among distinct prompts by a balanced softmax.
-
-    A batch has several images of each new class and hardly one of each earlier class. The logarithm
-    of how often a class occurs is added to its logit (Ren et al. 2020), so that the model does not
-    learn to prefer the classes of the current task.
-    """
-    one = balanced_one(images, texts, prompt, scale, pairs, frequency)
-    _, per_text, target = _logits(images, texts, prompt, scale, pairs)
-    column = torch.arange(len(images), device=images.device)
-    masked = (prompt[target][:, None] == prompt[None, :]) & (target[:, None] != column[None, :])
-    total = cross_entropy(per_text.masked_fill(masked, float("-inf")), target, reduction="sum")
-    return (one + total / len(images)) / 2
-
-
-def balanced_one(
-    images: Tensor,
-    texts: Tensor,
-    prompt: Tensor,
-    scale: Tensor,
-    pairs: slice | None = None,
-    frequency: Tensor | None = None,
-) -> Tensor:
-    if frequency is None:
-        frequency = torch.bincount(prompt, minlength=len(texts))
-    local = slice(None) if pairs is None else pairs
-    logits = scale * images[local] @ texts.T + frequency.log()
-    return cross_entropy(logits, prompt[local], reduction="sum") / len(images)
-
-
 def _logits(
     images: Tensor, texts: Tensor, prompt: Tensor, scale: Tensor, pairs: slice | None
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -152,11 +109,9 @@ def _symmetric_cross_entropy(
     return total / (2 * per_image.shape[1])  # type: ignore[return-value]
 
 
-LOSSES: dict[LossName, Callable[..., Tensor]] = {
+LOSSES: dict[LossName, Callable[[Tensor, Tensor, Tensor, Tensor, slice | None], Tensor]] = {
     "contrastive": contrastive,
     "label-aware": label_aware,
-    "balanced": balanced,
-    "balanced-one": balanced_one,
 }
 
 
@@ -172,8 +127,7 @@ def pair_loss(features: Features, loss: LossName, objective: Objective) -> Tenso
     terms = []
     for part in [slice(0, count)] if single else [slice(0, new), slice(new, count)]:
         images, prompt, pairs = features.images[part], batch.prompt[part], _rank_pairs(part, count)
-        more = (batch.frequency if single else None,) if loss.startswith("balanced") else ()
-        terms.append(loss_fn(images, features.texts, prompt, features.scale, pairs, *more))
+        terms.append(loss_fn(images, features.texts, prompt, features.scale, pairs))
     return collectives.world_size() * (terms[0] if single else terms[0] + terms[1])
 
 

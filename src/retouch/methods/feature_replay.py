@@ -40,6 +40,7 @@ class FeatureReplay(Regularizer):
     def begin(self, context: TaskContext) -> None:
         old = [label for label in sorted(self._means) if label not in context.task.classes]
         self._context, device = context, context.clip.device
+        context.add_known_prompts()
         self._labels = None
         if not old:
             return
@@ -51,8 +52,8 @@ class FeatureReplay(Regularizer):
         self._root = (self.spread * root.T).float().to(device)
 
     def loss(self, features: Features) -> Tensor | None:
-        batch, context = features.batch, self._context
-        if self._labels is None or batch.labels is None or context is None:
+        context = self._context
+        if self._labels is None or context is None:
             return None
         assert self._mean is not None
         assert self._root is not None
@@ -61,8 +62,9 @@ class FeatureReplay(Regularizer):
         mean = self._mean.repeat(self.samples, 1)
         noise = torch.randn(mean.shape, generator=generator, device=mean.device)
         drawn = normalize(mean + noise @ self._root, dim=-1)
-        target = torch.searchsorted(batch.labels, self._labels).repeat(self.samples)
-        logits = features.scale * drawn @ features.texts.T
+        known = torch.tensor(context.known_classes, device=mean.device)
+        target = torch.searchsorted(known, self._labels).repeat(self.samples)
+        logits = features.scale * drawn @ features.texts[: len(known)].T
         return self.weight * cross_entropy(logits, target)
 
     def end(self, context: TaskContext) -> None:

@@ -5,7 +5,7 @@ A new method is a new part in a file of its own, or a new combination of parts, 
 """
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, SerializeAsAny, ValidationError
 from torch import Tensor
@@ -18,9 +18,6 @@ from retouch.methods.parts import AfterTask, Part, Regularizer, Replay, Update
 from retouch.methods.schedule import Cosine, Schedule
 from retouch.methods.settings import Settings
 from retouch.sparse.finite import not_finite
-
-
-Negatives = Literal["batch", "known"]
 
 
 class Method(BaseModel):
@@ -49,8 +46,6 @@ class Method(BaseModel):
     """Whether the losses on new and replayed pairs are `summed`, as in the paper, or all pairs are
     `joined` in one matrix.
     """
-    negatives: Negatives = "batch"
-    """Which prompts an image is compared with: those of the `batch`, or of all `known` classes."""
     drop_last: bool = False
     """Skip the last batch of an epoch if it is incomplete (and not the only one)."""
 

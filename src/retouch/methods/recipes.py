@@ -8,7 +8,7 @@ from retouch.methods.feature_replay import FeatureReplay
 from retouch.methods.full_finetune import FullFinetune
 from retouch.methods.lora import LoRA
 from retouch.methods.mas import MAS
-from retouch.methods.merging import Interpolate, MagMax
+from retouch.methods.merging import Interpolate, MagMax, ShorterStep
 from retouch.methods.method import Method
 from retouch.methods.parts import Replay, Update
 from retouch.methods.prompts import DualPrompts, KeyLoss, PromptPool
@@ -166,14 +166,18 @@ _ALL += tuple(
         name=name,
         summary="search",
         update=update,
-        replay=Replay() if name == "spu+none" else BalancedReplay(balance="class"),
+        replay=Replay() if "none" in name else BalancedReplay(balance="class"),
         regularizer=FeatureReplay(),
-        after_task=Interpolate(),
-        loss="balanced",
+        after_task=after,
+        loss="label-aware",
         objective="joined",
-        negatives="known",
     )
-    for name, update in (("spu+", SelectiveUpdate(unit="neuron")), ("er+", FullFinetune()), ("spu+none", SelectiveUpdate(unit="neuron")))
+    for name, update, after in (
+        ("spu+", SelectiveUpdate(unit="neuron", blocks=0.5, rate=0.2), ShorterStep()),
+        ("spu+i", SelectiveUpdate(unit="neuron", blocks=0.5, rate=0.2), Interpolate()),
+        ("er+", FullFinetune(), Interpolate()),
+        ("spu+none", SelectiveUpdate(unit="neuron", blocks=0.5, rate=0.2), ShorterStep()),
+    )
 )
 RECIPES = {method.name: method for method in _ALL}
 """The built-in methods; `registry.available_methods` adds those that users registered."""

@@ -6,7 +6,7 @@ This follows the paper's equations; `spu_released` follows the authors' released
 from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from math import ceil
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -44,6 +44,7 @@ class SelectiveUpdate(Update):
     unit: Unit = "weight"
     blocks: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Share of each tower's blocks, from the last, whose entries may be selected."""
+    tower: Literal["both", "image", "text"] = "both"
     share: Annotated[float, Field(gt=0, le=1)] = 0.25
     """Share of the task's images to compute the scores on."""
     batches: Annotated[int, Field(gt=0)] | None = None
@@ -93,7 +94,12 @@ class SelectiveUpdate(Update):
         lower: list[str] = []
         for names in clip.blocks.values():
             lower += [f"{name}." for name in names[: len(names) - ceil(self.blocks * len(names))]]
-        return {n: p for n, p in parameters.items() if not n.startswith(tuple(lower))}
+        return {
+            n: p
+            for n, p in parameters.items()
+            if not n.startswith(tuple(lower))
+            and (self.tower == "both" or n.startswith(clip.image_prefix) == (self.tower == "image"))
+        }
 
     def select(self, context: TaskContext) -> Selection:
         """Localise, score and select (Section 4 of the paper)."""

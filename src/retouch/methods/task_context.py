@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from math import ceil
 
 import numpy as np
@@ -11,7 +10,6 @@ from torch import Tensor
 
 from retouch.clip import Batch, Clip, Features
 from retouch.clip.losses import losses, scale_terms
-from retouch.clip.model import Tokens
 from retouch.clip.zero_shot import fill_template
 from retouch.data.image_store import Indices
 from retouch.data.prefetch import prefetch, read_to_device, to_device
@@ -57,8 +55,7 @@ class TaskContext:
         """Accuracy in percent on the classes so far: for messages, never for training."""
         self.weights: Callable[[], dict[str, Tensor]] = self._trainable
         """The trained weights by name, as the towers use them now, in the autograd graph."""
-        self.known: KnownClasses | None = None
-        """The classes so far, if their prompts join every batch."""
+        self._known_prompts: list[str] = []
         self._drop_last = drop_last
         self._epoch: tuple[int, list[Indices]] = (-1, [])
         if len(task.classes) == 1 and len(stream.tasks) > 1:
@@ -127,6 +124,17 @@ class TaskContext:
         count = len(positions) if new is None else new
         return self._pairs(positions, self._read(positions), count)
 
+    @property
+    def known_classes(self) -> list[int]:
+        """The classes of this task and of earlier ones, ascending."""
+        tasks = self.stream.tasks[: self.task.number + 1]
+        return sorted({label for task in tasks for label in task.classes})
+
+    def add_known_prompts(self) -> None:
+        """From now on the first prompts of a batch are those of all known classes, in order."""
+        names = self.stream.names(self.known_classes)
+        self._known_prompts = fill_template(self.stream.train.prompt, names)
+
     def losses(
         self, batch: Batch, loss: Callable[[Features], Tensor] | None = None
     ) -> Iterator[Tensor]:
@@ -172,20 +180,24 @@ class TaskContext:
 
     def _pairs(self, positions: Indices, pixels: Tensor, new: int) -> Batch:
         """A batch with each distinct prompt once."""
-        images, device = self.stream.train, self.clip.device
-        if self.known is not None and images.captions is None:
-            prompt = np.searchsorted(self.known.labels, images.labels[positions])
-            return Batch(
-                pixels,
-                self.known.tokens,
-                to_device(torch.from_numpy(prompt), device),
-                new,
-                self.known.label_tensor,
-                self.known.frequency,
-            )
-        texts, prompt = images.texts(positions)
+        texts, prompt = self._with_known(*self.stream.train.texts(positions))
+        device = self.clip.device
         tokens = {key: to_device(ids, device) for key, ids in self.clip.tokenize(texts).items()}
         return Batch(pixels, tokens, to_device(torch.from_numpy(prompt), device), new)
+
+    def _with_known(self, texts: list[str], prompt: Indices) -> tuple[list[str], Indices]:
+        """The texts of a batch after the prompts of known classes, and the index of each image's.
+
+        Args:
+            texts: The distinct texts of the batch.
+            prompt: For each image the index of its text.
+        """
+        if not self._known_prompts:
+            return texts, prompt
+        known = {text: index for index, text in enumerate(self._known_prompts)}
+        distinct = [*known, *(text for text in texts if text not in known)]
+        index = {text: number for number, text in enumerate(distinct)}
+        return distinct, np.array([index[text] for text in texts], np.int64)[prompt]
 
     def _split(self, images: Indices, drop_last: bool | None = None) -> list[Indices]:
         """The images in batches: only full ones with `drop_last`, otherwise all of them."""
@@ -194,34 +206,6 @@ class TaskContext:
         if drop and len(images) > size:
             return list(images[: len(images) // size * size].reshape(-1, size))
         return even_batches(images, size)
-
-
-@dataclass(frozen=True)
-class KnownClasses:
-    """The classes learned so far and those of the current task."""
-
-    labels: Indices
-    label_tensor: Tensor
-    tokens: Tokens
-    frequency: Tensor
-
-
-def known_classes(context: TaskContext, replayed: Indices) -> KnownClasses:
-    """The known classes, and how often each occurs in a batch of new and replayed images."""
-    stream, clip = context.stream, context.clip
-    tasks = stream.tasks[: context.task.number + 1]
-    labels = np.unique([label for task in tasks for label in task.classes])
-    frequency = np.zeros(len(labels))
-    for positions in (context.task.train, replayed):
-        rows = np.searchsorted(labels, stream.train.labels[positions])
-        frequency += np.bincount(rows, minlength=len(labels)) / max(1, len(positions))
-    texts = fill_template(stream.train.prompt, stream.names(labels.tolist()))
-    return KnownClasses(
-        labels,
-        torch.from_numpy(labels).to(clip.device),
-        {key: ids.to(clip.device) for key, ids in clip.tokenize(texts).items()},
-        torch.from_numpy(frequency).float().to(clip.device),
-    )
 
 
 def even_batches(items: Indices, size: int) -> list[Indices]:

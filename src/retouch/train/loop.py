@@ -10,7 +10,6 @@ from retouch.data.prefetch import read_later
 from retouch.data.stream import Stream, Task
 from retouch.evaluate.evaluator import Evaluator
 from retouch.methods import Method, Regularizer, Settings, TaskContext
-from retouch.methods.task_context import known_classes
 from retouch.train.divergence import (
     check_finite,
     diverged_if_not_finite,
@@ -35,8 +34,6 @@ def train(
         record.begin(buffer, partial(evaluator, clip))
     for task in stream.tasks[record.done :]:
         context = task_context(clip, stream, task, method, settings)
-        if method.negatives == "known":
-            context.known = known_classes(context, buffer.positions)
         context.control_drop = record.control_drop(partial(evaluator.control, clip))
         context.accuracy = partial(evaluator.accuracy, clip, task.number + 1)
         with method.update.begin(context) as update:
