@@ -60,6 +60,20 @@ def test_the_learning_rates_of_a_pareto_suite(tmp_path: Path):
     assert len(cells(str(file))) == 1, "what is not trained has no learning rate"
 
 
+def test_the_seeds_are_those_that_are_named():
+    assert {cell.seed for cell in cells("demo")} == {0}
+    made = cells("demo", seeds=(1, 5, 3))
+    assert [cell.seed for cell in made[:3]] == [1, 5, 3]
+    assert made[1].training.seed == 5
+    assert made[1].folder(Path("x")).name == "seed-5"
+
+
+@pytest.mark.parametrize("seeds", [(), (1, 2, 1), (0, -1), 3])
+def test_seeds_that_are_not_a_list_of_different_numbers(seeds: object):
+    with pytest.raises(UserError, match=r"seeds=.*such as seeds=\(1, 2, 3\)"):
+        cells("demo", seeds=seeds)
+
+
 def test_options_come_before_the_suite_and_the_suite_before_the_machine(tmp_path: Path):
     file = tmp_path / "mine.yaml"
     file.write_text(

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from retouch.cli.bench_checks import (
     check_cells,
+    parse_seeds,
     refuse_contradictions,
     refuse_training_options,
     split_names,
@@ -100,7 +101,7 @@ def _make_bench(config: BenchConfig, suite: "Suite", device: str, engine: "Engin
     check = partial(check_hardware, model, device, machine.precision, machine.compiled)
     options = Options(
         datasets=tuple(split_names("--datasets", config.suite.datasets)),
-        seeds=config.suite.seeds,
+        seeds=parse_seeds(config.suite.seeds),
         control=data.control,
         tasks=training.tasks,
         epochs=1 if quick and training.epochs is None else training.epochs,

@@ -25,7 +25,13 @@ class SuiteOptions(OptionGroup):
     model: Model = "openai/clip-vit-base-patch16"
     methods: Names = None
     datasets: Names = None
-    seeds: Annotated[int, typer.Option(help="Runs of each row, each with its own seed.", min=1)] = 1
+    seeds: Annotated[
+        str,
+        typer.Option(
+            help="Run each row with these seeds: 1,2,3 or 1-3. A single number is how many: 3 is "
+            "0,1,2."
+        ),
+    ] = "1"
     quick: Annotated[
         bool, typer.Option("--quick", help="For 'builtin' data: fewer images, one epoch.")
     ] = False
