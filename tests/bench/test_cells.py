@@ -6,7 +6,7 @@ import pytest
 from bench_for_tests import PAPER
 
 from retouch.bench import SUITES, Bench, load_suite
-from retouch.bench.cell import Cell
+from retouch.bench.cell import Cell, seeds_text
 from retouch.bench.cells import Options
 from retouch.errors import UserError
 from retouch.methods import RECIPES
@@ -89,3 +89,10 @@ def test_options_come_before_the_suite_and_the_suite_before_the_machine(tmp_path
 def test_the_folder_of_a_cell_is_below_the_output_whatever_the_data_is_called(tmp_path: Path):
     cell = cells("demo", datasets=("/data/my photos",))[-1]
     assert cell.folder(tmp_path) == tmp_path / "cells" / "spu" / "data-my-photos" / "seed-0"
+
+
+def test_seeds_as_text():
+    assert seeds_text([4]) == "seed 4"
+    assert seeds_text([1, 3, 2]) == "seeds 1, 3, 2"
+    assert seeds_text(range(10)) == "seeds 0 to 9"
+    assert seeds_text([0, 1, 2, 3, 4, 5, 9]) == "seeds 0, 1, 2, 3, 4, 5, 9"

@@ -22,6 +22,7 @@ EFFICIENCY = "has no effect on efficiency, which counts parameters and trains no
         ("efficiency --datasets builtin,cub", "do not depend on the data set; name one"),
         ("demo --seeds 0", "--seeds 0: at least one seed is needed"),
         ("demo --seeds one", "--seeds one: give a number of seeds, such as 3, or name them"),
+        ("demo --max-drop 1", "--max-drop 1 has no effect on demo: it is for suites of the kind"),
         ("demo --lr fast", "--lr fast: a learning rate is a number above 0"),
         ("demo --lr 0", "--lr 0: a learning rate is a number above 0"),
         ("demo --lr 1e-3,1e-4", "every row of demo is run at one learning rate"),

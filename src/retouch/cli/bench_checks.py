@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from retouch.errors import UserError
 
 if TYPE_CHECKING:
-    from retouch.bench import Bench
+    from retouch.bench import Bench, Suite
     from retouch.cli.bench_config import BenchConfig
 
 MAX_SEEDS = 1000
@@ -45,6 +45,15 @@ def refuse_training_options(config: "BenchConfig", suite: str) -> None:
     if datasets and "," in datasets:
         raise UserError(
             f"--datasets {datasets}: the numbers of {suite} do not depend on the data set; name one"
+        )
+
+
+def refuse_max_drop(config: "BenchConfig", suite: "Suite") -> None:
+    """Refuse a bound on losses where there is one learning rate, and none to choose."""
+    if "max_drop" in config.given() and suite.kind != "pareto":
+        raise UserError(
+            f"--max-drop {config.output.max_drop:g} has no effect on {suite.name}: it is for "
+            "suites of the kind pareto, which try several learning rates; leave it out"
         )
 
 

@@ -105,6 +105,14 @@ class OutputOptions(OptionGroup):
     keep_deltas: Annotated[
         bool, typer.Option("--keep-deltas", help="Store the delta of every task of every cell.")
     ] = False
+    max_drop: Annotated[
+        float,
+        typer.Option(
+            help="For pareto: show each method's best learning rate among those at which it loses "
+            "at most this many points of control accuracy.",
+            min=0,
+        ),
+    ] = 0.5
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="List the cells and estimate time and disk.")
     ] = False
