@@ -4,10 +4,12 @@ from pathlib import Path
 
 import torch
 import transformers
+from fake_results import fake_results
 from recipes_for_tests import reference
 from tiny import images, tiny_config, tiny_tokenizer
 
-from retouch.bench import Bench, load_suite
+from retouch.bench import Bench, Done, load_suite
+from retouch.bench.cell import Cell
 from retouch.bench.cells import Options
 from retouch.bench.datasets import BenchData
 from retouch.clip.hf import HuggingFaceClip
@@ -36,3 +38,21 @@ def tiny_data() -> BenchData:
 
 def tiny_bench(name: str, out: Path, methods: list[str] | None = None) -> Bench:
     return Bench(load_suite(name).only(methods), tiny_data(), "builtin", out, SMALL)
+
+
+def fake_done(
+    row: str,
+    lost: float,
+    learned: float,
+    *,
+    dataset: str = "signs",
+    seed: int = 0,
+    method: str = "er",
+) -> Done:
+    """A cell of a pareto suite that was never run; `row` is such as `ER@0.001`."""
+    moved = 0 if method == "frozen" else 27
+    control = (90.0, 89.0, 88.0, 90.0 - lost)
+    results = fake_results(method, (80, 70, learned), control, moved=moved)
+    settings = {"lr": float(row.rpartition("@")[2])}
+    cell = Cell(row, method, dataset, seed, "tiny", 3, "control", {}, settings)
+    return Done(cell, results, all_images=True)

@@ -6,7 +6,7 @@ import pytest
 from bench_for_tests import PAPER
 
 from retouch.bench import SUITES, Bench, load_suite
-from retouch.bench.cell import Cell
+from retouch.bench.cell import Cell, seeds_text
 from retouch.bench.cells import Options
 from retouch.errors import UserError
 from retouch.methods import RECIPES
@@ -60,6 +60,20 @@ def test_the_learning_rates_of_a_pareto_suite(tmp_path: Path):
     assert len(cells(str(file))) == 1, "what is not trained has no learning rate"
 
 
+def test_the_seeds_are_those_that_are_named():
+    assert {cell.seed for cell in cells("demo")} == {0}
+    made = cells("demo", seeds=(1, 5, 3))
+    assert [cell.seed for cell in made[:3]] == [1, 5, 3]
+    assert made[1].training.seed == 5
+    assert made[1].folder(Path("x")).name == "seed-5"
+
+
+@pytest.mark.parametrize("seeds", [(), (1, 2, 1), (0, -1), 3])
+def test_seeds_that_are_not_a_list_of_different_numbers(seeds: object):
+    with pytest.raises(UserError, match=r"seeds=.*such as seeds=\(1, 2, 3\)"):
+        cells("demo", seeds=seeds)
+
+
 def test_options_come_before_the_suite_and_the_suite_before_the_machine(tmp_path: Path):
     file = tmp_path / "mine.yaml"
     file.write_text(
@@ -75,3 +89,10 @@ def test_options_come_before_the_suite_and_the_suite_before_the_machine(tmp_path
 def test_the_folder_of_a_cell_is_below_the_output_whatever_the_data_is_called(tmp_path: Path):
     cell = cells("demo", datasets=("/data/my photos",))[-1]
     assert cell.folder(tmp_path) == tmp_path / "cells" / "spu" / "data-my-photos" / "seed-0"
+
+
+def test_seeds_as_text():
+    assert seeds_text([4]) == "seed 4"
+    assert seeds_text([1, 3, 2]) == "seeds 1, 3, 2"
+    assert seeds_text(range(10)) == "seeds 0 to 9"
+    assert seeds_text([0, 1, 2, 3, 4, 5, 9]) == "seeds 0, 1, 2, 3, 4, 5, 9"

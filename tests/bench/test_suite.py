@@ -64,7 +64,7 @@ def test_a_suite_from_a_file(tmp_path: Path):
 @pytest.mark.parametrize(
     ("settings", "problem"),
     [
-        ("{seed: 3}", "settings.*seed=3.*number of seeds"),
+        ("{seed: 3}", "settings.*seed=3 is not for a suite; name the seeds when you run it"),
         ("{epoch: 3}", "settings.*epoch: there is no such entry"),
         ("{lr: fast}", "settings.*lr='fast'"),
     ],

@@ -41,3 +41,22 @@ def test_cells_that_fail_end_the_command_with_1_and_the_table_of_the_others(tmp_
     done = run("bench", suite, *words, code=1)
     assert "still" in (tmp_path / "b" / "table.md").read_text()
     assert "1 of 2 cells failed:\n  too fast, builtin, seed 0: the loss became" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_frontier_with_named_seeds_and_another_bound(tmp_path: Path):
+    words = ("bench", "pareto", "--model", "builtin", "--methods", "ER", "--quick", "--tasks", 2)
+    words += ("--batch", 64, "--lr", "1e-3", "--seeds", "1,3", "--out", tmp_path / "b")
+    done = run(*words)
+    cells = sorted(folder.name for folder in (tmp_path / "b" / "cells").glob("*/*/*"))
+    assert cells == ["seed-1", "seed-3"]
+    assert "Best while losing at most 0.5 points: builtin" in done.stdout
+    text = (tmp_path / "b" / "table.md").read_text()
+    assert "builtin Acc. | builtin Lost |" in text
+    assert "Means over seeds 1, 3;" in text
+    assert (tmp_path / "b" / "pareto.png").exists()
+    again = run(*words, "--max-drop", 100)
+    assert "(finished before)" in again.stdout
+    text = (tmp_path / "b" / "table.md").read_text()
+    (best,) = [line for line in text.splitlines() if line.startswith("| ER | ")]
+    assert "–" not in best, "at some rate it loses less than everything"

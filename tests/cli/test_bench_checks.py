@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 from commands import run
 
-from retouch.cli.bench_checks import split_names, split_rates
+from retouch.cli.bench_checks import parse_seeds, split_names, split_rates
+from retouch.errors import UserError
 
 EFFICIENCY = "has no effect on efficiency, which counts parameters and trains nothing"
 
@@ -19,6 +20,9 @@ EFFICIENCY = "has no effect on efficiency, which counts parameters and trains no
         ("efficiency --jobs 2", f"--jobs {EFFICIENCY}"),
         ("efficiency --no-compile", f"--compile {EFFICIENCY}"),
         ("efficiency --datasets builtin,cub", "do not depend on the data set; name one"),
+        ("demo --seeds 0", "--seeds 0: at least one seed is needed"),
+        ("demo --seeds one", "--seeds one: give a number of seeds, such as 3, or name them"),
+        ("demo --max-drop 1", "--max-drop 1 has no effect on demo: it is for suites of the kind"),
         ("demo --lr fast", "--lr fast: a learning rate is a number above 0"),
         ("demo --lr 0", "--lr 0: a learning rate is a number above 0"),
         ("demo --lr 1e-3,1e-4", "every row of demo is run at one learning rate"),
@@ -41,3 +45,38 @@ def test_an_option_without_effect_is_refused(words: str, complaint: str, tmp_pat
 def test_names_count_once():
     assert split_names("--datasets", "cub, gtsrb,cub") == ["cub", "gtsrb"]
     assert split_rates("1e-3,0.001,1e-4") == (1e-3, 1e-4)
+
+
+@pytest.mark.parametrize(
+    ("text", "seeds"),
+    [
+        ("1", (0,)),
+        ("3", (0, 1, 2)),
+        ("1,2,3", (1, 2, 3)),
+        ("1-3", (1, 2, 3)),
+        ("7-7", (7,)),
+        ("2,2", (2,)),
+        (" 5, 1 - 3, 2 ", (5, 1, 2, 3)),
+    ],
+)
+def test_seeds_are_counted_or_named(text: str, seeds: tuple[int, ...]):
+    assert parse_seeds(text) == seeds
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("", "holds an empty"),
+        ("1,,2", "holds an empty"),
+        ("-1", "--seeds -1: give a number"),
+        ("1,-2", "--seeds -2: give a number"),
+        ("1.5", "--seeds 1.5: give a number"),
+        ("1-2-3", "--seeds 1-2-3: give a number"),
+        ("3-1", "--seeds 3-1: the first is above the last; write 1-3"),
+        ("20260101", "20,260,101 runs of every row.*for this one seed, write 20260101-20260101"),
+        ("0-99999", "100,000 runs of every row"),
+    ],
+)
+def test_seeds_that_are_refused(text: str, complaint: str):
+    with pytest.raises(UserError, match=complaint):
+        parse_seeds(text)

@@ -1,6 +1,6 @@
 """Numbers as people read them."""
 
-from retouch.plotting.formatting import duration, file_size, number, points, share
+from retouch.plotting.formatting import duration, file_size, learning_rate, number, points, share
 
 
 def test_numbers_shares_and_durations() -> None:
@@ -21,3 +21,8 @@ def test_points() -> None:
 def test_file_sizes() -> None:
     sizes = (600, 579_000, 16.3e6, 436e6, 1.2e9)
     assert [file_size(x) for x in sizes] == ["0.6 kB", "579 kB", "16.3 MB", "436 MB", "1.2 GB"]
+
+
+def test_learning_rates() -> None:
+    rates = (0.5, 1e-3, 2.5e-4, 7.5e-6, 1e-5)
+    assert [learning_rate(x) for x in rates] == ["0.5", "0.001", "2.5e-4", "7.5e-6", "1e-5"]

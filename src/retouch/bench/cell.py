@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from retouch.errors import UserError
 from retouch.evaluate import Results
 from retouch.methods import Method, Settings, recipe
 
+MOST_NAMED = 6
+"""With more seeds than this, a text does not name each."""
 FILE, DONE = "cell.json", "done.json"
 REMEDY = "delete the cell's folder, and the same command runs it again"
 
@@ -96,3 +99,13 @@ class Cell:
 
     def _description(self) -> dict[str, Any]:
         return {key: value for key, value in asdict(self).items() if key != "differs"}
+
+
+def seeds_text(seeds: Sequence[int]) -> str:
+    """Such as "seed 0", "seeds 1, 2, 3" or "seeds 0 to 9"."""
+    if len(seeds) == 1:
+        return f"seed {seeds[0]}"
+    first, last = min(seeds), max(seeds)
+    if len(seeds) > MOST_NAMED and last - first + 1 == len(set(seeds)):
+        return f"seeds {first} to {last}"
+    return f"seeds {', '.join(map(str, seeds))}"

@@ -22,6 +22,7 @@ class Options:
 
     datasets: tuple[str, ...] = ()
     seeds: tuple[int, ...] = (0,)
+    """Every row is run once with each; a seed also sets the order of the classes."""
     control: str | None = None
     tasks: int | None = None
     epochs: int | None = None
@@ -40,6 +41,7 @@ def make_cells(
 ) -> list[Cell]:
     """All cells of a suite, row by row."""
     datasets = options.datasets or suite.datasets or base.datasets
+    _check_seeds(options.seeds)
     if suite.kind != "pareto" and len(options.lr) > 1:
         raise UserError(
             f"lr={','.join(f'{rate:g}' for rate in options.lr)}: every row of {suite.name} is "
@@ -53,6 +55,15 @@ def make_cells(
         for dataset in datasets
         for seed in options.seeds
     ]
+
+
+def _check_seeds(seeds: tuple[int, ...]) -> None:
+    different = isinstance(seeds, tuple) and 0 < len(seeds) == len(set(seeds))
+    if not different or min(seeds) < 0:
+        raise UserError(
+            f"seeds={seeds!r}: name one seed or more, all different and none below 0, such as "
+            "seeds=(1, 2, 3)"
+        )
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,9 @@ Kind = Literal["table", "efficiency", "pareto"]
 
 def _check_settings(settings: dict[str, Any]) -> dict[str, Any]:
     if "seed" in settings:
-        raise ValueError(f"seed={settings['seed']} is not for a suite; choose the number of seeds")
+        raise ValueError(
+            f"seed={settings['seed']} is not for a suite; name the seeds when you run it"
+        )
     Settings(**settings)
     return settings
 

@@ -1,7 +1,8 @@
 """A suite's results as a table like the paper's, with the paper's numbers next to ours.
 
 Acc. is the accuracy over all classes after the last task, F. the paper's forgetting (see
-`evaluate.metrics.forgetting_paper`; the JSON has the standard one), C. the control accuracy.
+`evaluate.metrics.forgetting_paper`; the JSON has the standard one), C. the control accuracy. A
+pareto suite has Acc. and the points that were lost, and the best learning rate of each method.
 """
 
 from collections.abc import Sequence
@@ -9,11 +10,15 @@ from dataclasses import dataclass, field
 from statistics import mean, stdev
 from typing import Any
 
+from retouch.bench import pareto
 from retouch.bench.events import Done
+from retouch.bench.pareto import MAX_DROP, BestRate
 from retouch.bench.suite import Suite
+from retouch.bench.table_notes import notes
 from retouch.evaluate import metrics
 
 COLUMNS = ("Acc.", "F.", "C.")
+PARETO_COLUMNS = ("Acc.", "Lost")
 AVERAGE = ("Acc. In.", "Avg. F.", "C. Drop")
 HIGHER_IS_BETTER = {"Acc.": True, "F.": False, "C.": True}
 HIGHER_IS_BETTER |= {"Acc. In.": True, "Avg. F.": False, "C. Drop": False}
@@ -29,12 +34,14 @@ class Entry:
     paper: float | None = None
     same_setting: bool = False
     best: bool = False
+    range: tuple[float, float] | None = None
+    """The lowest and the highest value of all seeds."""
 
     def text(self) -> str:
         if self.mean is None:
             return "–"
         spread = f" ± {self.deviation:.1f}" if self.deviation is not None else ""
-        text = f"{self.mean:.1f}{spread}"
+        text = f"{round(self.mean, 1) + 0.0:.1f}{spread}"  # never -0.0
         if self.paper is None:
             return text
         return f"{text} ({self.paper:.1f}{'' if self.same_setting else '*'})"
@@ -49,24 +56,50 @@ class Table:
     rows: dict[str, dict[tuple[str, str], Entry]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     runs: list[dict[str, Any]] = field(default_factory=list)
+    max_drop: float = MAX_DROP
+    best_rates: list[BestRate] = field(default_factory=list)
+    """Of a pareto suite with a control set: every method at its best within `max_drop`."""
 
     @property
     def columns(self) -> list[tuple[str, str]]:
+        if self.suite.kind == "pareto":
+            return [(dataset, column) for dataset in self.datasets for column in PARETO_COLUMNS]
         columns = [(dataset, column) for dataset in self.datasets for column in COLUMNS]
         return columns + [("average", column) for column in AVERAGE]
 
 
-def tabulate(suite: Suite, done: Sequence[Done]) -> Table:
-    """Means over seeds, and averages over data sets as in the paper."""
-    table = Table(suite, list(dict.fromkeys(d.cell.dataset for d in done)))
+def tabulate(suite: Suite, done: Sequence[Done], max_drop: float = MAX_DROP) -> Table:
+    """Means over seeds, and averages over data sets as in the paper.
+
+    A pareto suite also has the best learning rates at which at most `max_drop` points are lost.
+    """
+    table = Table(suite, list(dict.fromkeys(d.cell.dataset for d in done)), max_drop=max_drop)
+    table.runs = [_run(d) for d in done]
     for name in dict.fromkeys(d.cell.row for d in done):
         cells = [d for d in done if d.cell.row == name]
-        table.rows[name] = _row(suite, name, cells, table.datasets)
-    for column in table.columns:
-        _mark_best(table, column)
-    table.notes = _notes(done)
-    table.runs = [_run(d) for d in done]
+        if suite.kind == "pareto":
+            table.rows[name] = _pareto_row(cells, table.datasets, pareto.loss_metric(done))
+        else:
+            table.rows[name] = _row(suite, name, cells, table.datasets)
+    if suite.kind == "pareto":
+        _mark_frontier(table, done)
+        table.best_rates = pareto.best_rates(done, max_drop)
+    else:
+        for column in table.columns:
+            _mark_best(table, column)
+    table.notes = notes(suite, done)
     return table
+
+
+def _pareto_row(
+    done: Sequence[Done], datasets: Sequence[str], loss_metric: str
+) -> dict[tuple[str, str], Entry]:
+    entries = {}
+    for dataset in datasets:
+        measured = [d.results.metrics() for d in done if d.cell.dataset == dataset]
+        for column, metric in zip(PARETO_COLUMNS, ("accuracy", loss_metric), strict=True):
+            entries[dataset, column] = _entry([m.get(metric) for m in measured], None, False)
+    return entries
 
 
 def _row(
@@ -109,6 +142,8 @@ def _average(done: Sequence[Done], column: str) -> float | None:
     if column == "Avg. F.":
         if any(d.cell.recipe.trains_nothing for d in done):
             return None
+        if not all("forgetting_paper" in m for m in measured):
+            return None
         return metrics.average_forgetting([m["forgetting_paper"] for m in measured])
     if not all("control" in m for m in measured):
         return None
@@ -120,7 +155,8 @@ def _entry(values: Sequence[float | None], paper: float | None, same: bool) -> E
     known = [v for v in values if v is not None]
     if not known:
         return Entry(None, paper=paper, same_setting=same)
-    return Entry(mean(known), stdev(known) if len(known) > 1 else None, paper, same)
+    deviation = stdev(known) if len(known) > 1 else None
+    return Entry(mean(known), deviation, paper, same, range=(min(known), max(known)))
 
 
 def _mark_best(table: Table, column: tuple[str, str]) -> None:
@@ -133,16 +169,13 @@ def _mark_best(table: Table, column: tuple[str, str]) -> None:
         entry.best = value == best
 
 
-def _notes(done: Sequence[Done]) -> list[str]:
-    reasons = dict.fromkeys(reason for d in done for reason in d.cell.differs)
-    if not all(d.all_images for d in done):
-        reasons["not all images of the data set"] = None
-    notes = ["F. is the paper's forgetting; table.json has the standard one."]
-    if noted := dict.fromkeys(d.cell.row for d in done if d.results.notes):
-        notes.append(f"It also has the warnings of some runs ({', '.join(noted)}).")
-    if reasons:
-        notes.insert(0, f"Not the paper's setting: {'; '.join(reasons)}.")
-    return notes
+def _mark_frontier(table: Table, done: Sequence[Done]) -> None:
+    """In a pareto suite, the best are all rows on the frontier of a data set."""
+    points = pareto.points(done)
+    for dataset in table.datasets:
+        for point in pareto.frontier([p for p in points if p.dataset == dataset]):
+            for column in PARETO_COLUMNS:
+                table.rows[point.row][dataset, column].best = True
 
 
 def _run(done: Done) -> dict[str, Any]:

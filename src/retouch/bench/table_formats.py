@@ -9,16 +9,23 @@ from rich import box
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from retouch.bench import best_rates
 from retouch.bench.table import Table
 
 
 def to_rich(table: Table, per_table: int = 2) -> Iterator[RichTable]:
     """For the terminal, a few data sets at a time: all next to each other would not fit."""
-    groups = [*table.datasets, "average"]
+    groups = _groups(table)
     for start in range(0, len(groups), per_table):
         datasets = groups[start : start + per_table]
         last = start + per_table >= len(groups)
         yield _rich(table, [c for c in table.columns if c[0] in datasets], start == 0, last)
+    yield from best_rates.to_rich(table)
+
+
+def _groups(table: Table) -> list[str]:
+    """The headings above the columns: data sets, and their average."""
+    return list(dict.fromkeys(group for group, _ in table.columns))
 
 
 def _rich(table: Table, columns: list[tuple[str, str]], first: bool, last: bool) -> RichTable:
@@ -42,7 +49,7 @@ def to_markdown(table: Table) -> str:
     for name, row in table.rows.items():
         cells = [f"**{row[c].text()}**" if row[c].best else row[c].text() for c in table.columns]
         lines.append(_line([name, *cells]))
-    return "\n".join([*lines, "", _legend(table), ""])
+    return "\n".join([*lines, "", _legend(table), "", *best_rates.to_markdown(table)])
 
 
 def to_csv(table: Table) -> str:
@@ -59,11 +66,13 @@ def to_csv(table: Table) -> str:
 
 def to_latex(table: Table) -> str:
     """In the paper's layout; needs the package booktabs."""
-    groups = [*table.datasets, "average"]
-    lines = [rf"\begin{{tabular}}{{l{'|ccc' * len(groups)}}}", r"\toprule"]
-    lines.append(" & ".join(["", *(rf"\multicolumn{{3}}{{c}}{{{g}}}" for g in groups)]) + r" \\")
-    heads = " & ".join(column for _, column in table.columns)
-    lines += [rf"\midrule & {heads} \\", r"\midrule"]
+    groups = _groups(table)
+    width = len(table.columns) // len(groups)
+    lines = [rf"\begin{{tabular}}{{l{('|' + 'c' * width) * len(groups)}}}", r"\toprule"]
+    heads = [rf"\multicolumn{{{width}}}{{c}}{{{group}}}" for group in groups]
+    lines.append(" & ".join(["", *heads]) + r" \\")
+    columns = " & ".join(column for _, column in table.columns)
+    lines += [rf"\midrule & {columns} \\", r"\midrule"]
     for name, row in table.rows.items():
         cells = []
         for column in table.columns:
@@ -77,13 +86,27 @@ def to_latex(table: Table) -> str:
 def to_json(table: Table) -> str:
     rows = {
         name: {
-            f"{d} {c}": {"mean": e.mean, "deviation": e.deviation, "paper": e.paper}
+            f"{d} {c}": {
+                "mean": e.mean,
+                "deviation": e.deviation,
+                "range": e.range,
+                "paper": e.paper,
+            }
             for (d, c), e in row.items()
         }
         for name, row in table.rows.items()
     }
-    header = {"suite": table.suite.name, "title": table.suite.title, "source": table.suite.source}
-    return json.dumps({**header, "notes": table.notes, "rows": rows, "runs": table.runs}, indent=1)
+    content = {
+        "suite": table.suite.name,
+        "title": table.suite.title,
+        "source": table.suite.source,
+        "seeds": list(dict.fromkeys(run["seed"] for run in table.runs)),
+        "notes": table.notes,
+        "rows": rows,
+        **best_rates.to_dict(table),
+        "runs": table.runs,
+    }
+    return json.dumps(content, indent=1)
 
 
 def _line(cells: Sequence[str]) -> str:

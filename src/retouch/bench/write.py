@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from retouch.bench import efficiency, pareto, table_formats
+from retouch.bench import efficiency, pareto, pareto_figure, table_formats
 from retouch.bench.events import Done
 from retouch.bench.runner import Bench
 from retouch.bench.table import Table
@@ -26,15 +26,21 @@ def write_table(out: Path, table: Table) -> None:
         write_atomically(out / f"table.{suffix}", to_text(table))
 
 
-def write_pareto(out: Path, done: Sequence[Done]) -> dict[str, float]:
-    """`pareto.png`, `.svg` and `.json`; returns the areas."""
-    figure, areas = pareto.draw(done), pareto.areas(done)
+def write_pareto(out: Path, done: Sequence[Done], max_drop: float = pareto.MAX_DROP) -> str:
+    """`pareto.png`, `.svg` and `.json`; returns the metric of loss.
+
+    Without one there is nothing to draw, and nothing is written.
+    """
+    metric = pareto.loss_metric(done)
+    if not metric:
+        return ""
+    figure = pareto_figure.draw(done, max_drop)
     write_atomically(out / "pareto.png", to_png(figure))
     write_atomically(out / "pareto.svg", to_svg(figure, "pareto"))
     points = [asdict(point) for point in pareto.points(done)]
-    content = {"lost": pareto.loss_metric(done), "points": points, "areas": areas}
+    content = {"lost": metric, "points": points, "areas": pareto.areas(done)}
     write_atomically(out / "pareto.json", json.dumps(content, indent=1))
-    return areas
+    return metric
 
 
 def write_costs(bench: Bench, costs: list[efficiency.MethodCost]) -> None:

@@ -5,7 +5,9 @@ from typing import TYPE_CHECKING
 
 from retouch.cli.bench_checks import (
     check_cells,
+    parse_seeds,
     refuse_contradictions,
+    refuse_max_drop,
     refuse_training_options,
     split_names,
     split_rates,
@@ -45,7 +47,7 @@ def bench(config: BenchConfig) -> None:
             _show_plan(runner)
         elif trains:
             view = progress_view(runner.cells, out, quiet=config.output.quiet or out.quiet)
-            _run(runner, engine, view)
+            _run(runner, engine, view, config.output.max_drop)
         else:
             _count_parameters(runner)
 
@@ -64,6 +66,7 @@ def _check(config: BenchConfig) -> "Suite":
     suite = load_suite(config.suite.suite).only(split_names("--methods", config.suite.methods))
     if suite.kind == "efficiency":
         refuse_training_options(config, suite.name)
+    refuse_max_drop(config, suite)
     return suite
 
 
@@ -100,7 +103,7 @@ def _make_bench(config: BenchConfig, suite: "Suite", device: str, engine: "Engin
     check = partial(check_hardware, model, device, machine.precision, machine.compiled)
     options = Options(
         datasets=tuple(split_names("--datasets", config.suite.datasets)),
-        seeds=config.suite.seeds,
+        seeds=parse_seeds(config.suite.seeds),
         control=data.control,
         tasks=training.tasks,
         epochs=1 if quick and training.epochs is None else training.epochs,
@@ -114,7 +117,7 @@ def _make_bench(config: BenchConfig, suite: "Suite", device: str, engine: "Engin
     return Bench(suite, datasets, model, config.folder, options, keep_deltas=output.keep_deltas)
 
 
-def _run(bench: "Bench", engine: "Engine", view: "ProgressView") -> None:
+def _run(bench: "Bench", engine: "Engine", view: "ProgressView", max_drop: float) -> None:
     from retouch.bench.runner import Incomplete
 
     try:
@@ -122,29 +125,29 @@ def _run(bench: "Bench", engine: "Engine", view: "ProgressView") -> None:
             done = bench.run(engine, view)
     except Incomplete as incomplete:
         if incomplete.done:
-            _show(bench, incomplete.done)
+            _show(bench, incomplete.done, max_drop)
         raise
     if done:  # otherwise another rank has the results
-        _show(bench, done)
+        _show(bench, done, max_drop)
 
 
-def _show(bench: "Bench", done: "Sequence[Done]") -> None:
+def _show(bench: "Bench", done: "Sequence[Done]", max_drop: float) -> None:
     from retouch.bench.table import tabulate
     from retouch.bench.table_formats import to_rich
     from retouch.bench.write import write_pareto, write_table
 
-    table = tabulate(bench.suite, done)
+    table = tabulate(bench.suite, done, max_drop)
     write_table(bench.out, table)
     for part in to_rich(table):
         out.print(part)
     if bench.suite.kind == "pareto":
-        areas = write_pareto(bench.out, done)
-        for name, area in areas.items():
-            out.print(f"{name}: {area:.1f} % on average at up to 5 points of control accuracy lost")
-        if not areas:
+        metric = write_pareto(bench.out, done, max_drop)
+        if metric != "control_drop":
+            shown = "pareto.png shows how much of the new classes was forgotten"
+            nothing = "nor is how much of the new classes was forgotten, so there is no figure"
             out.print(
                 "There is no control set, so what was lost of earlier knowledge is not known; "
-                "pareto.png shows how much of the new classes was forgotten.",
+                f"{shown if metric else nothing}.",
                 highlight=False,
             )
     out.print(f"More in {bench.out}", highlight=False, soft_wrap=True)

@@ -25,7 +25,13 @@ class SuiteOptions(OptionGroup):
     model: Model = "openai/clip-vit-base-patch16"
     methods: Names = None
     datasets: Names = None
-    seeds: Annotated[int, typer.Option(help="Runs of each row, each with its own seed.", min=1)] = 1
+    seeds: Annotated[
+        str,
+        typer.Option(
+            help="Run each row with these seeds: 1,2,3 or 1-3. A single number is how many: 3 is "
+            "0,1,2."
+        ),
+    ] = "1"
     quick: Annotated[
         bool, typer.Option("--quick", help="For 'builtin' data: fewer images, one epoch.")
     ] = False
@@ -99,6 +105,14 @@ class OutputOptions(OptionGroup):
     keep_deltas: Annotated[
         bool, typer.Option("--keep-deltas", help="Store the delta of every task of every cell.")
     ] = False
+    max_drop: Annotated[
+        float,
+        typer.Option(
+            help="For pareto: show each method's best learning rate among those at which it loses "
+            "at most this many points of control accuracy.",
+            min=0,
+        ),
+    ] = 0.5
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="List the cells and estimate time and disk.")
     ] = False

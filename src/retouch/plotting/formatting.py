@@ -41,3 +41,11 @@ def file_size(count: float) -> str:
     if count >= 999.5e3:
         return f"{count / 1e6:.0f} MB" if count >= 99.5e6 else f"{count / 1e6:.1f} MB"
     return f"{count / 1e3:.0f} kB" if count >= 9_950 else f"{count / 1e3:.1f} kB"
+
+
+def learning_rate(value: float) -> str:
+    """Short: "0.001", "2.5e-4", "7.5e-6"."""
+    if value >= 1e-3:
+        return f"{value:g}"
+    mantissa, exponent = f"{value:.6e}".split("e")
+    return f"{float(mantissa):g}e{int(exponent)}"
