@@ -117,7 +117,12 @@ def test_with_selected_weights_only_those_are_mixed(after_task: Any, tmp_path: P
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("after_task", "sparse"),
-    [(Interpolate(), True), (MagMax(), True), (BoundedDrop(max_drop=30), False)],
+    [
+        (Interpolate(), True),
+        (MagMax(), True),
+        (BoundedDrop(max_drop=30), False),
+        (BoundedDrop(max_drop=0, after=Interpolate()), True),
+    ],
 )
 def test_a_run_that_stopped_goes_on_to_the_same_bits(tmp_path: Path, after_task: Any, sparse: bool):
     """In combinations that no recipe has; `test_recipes` interrupts every recipe."""

@@ -57,6 +57,14 @@ class WeightMerging(AfterTask):
             _scatter(index, self._trained[name], trained)
             _scatter(index, update.tensors[name], self.merge(name, index, base, trained))
 
+    def origin(self, update: TaskUpdate) -> dict[str, Tensor]:
+        """The pre-trained entries: a task does not start from the merged weights before it."""
+        return {
+            name: _gather(index, self._base[name]).to(update.tensors[name].device)
+            for name, index in update.selection.items()
+            if update.tensors[name].is_floating_point()
+        }
+
     @abstractmethod
     def merge(self, name: str, index: SparseIndex, base: Tensor, trained: Tensor) -> Tensor:
         """The merged entries at `index` of a tensor, from the pre-trained and the trained ones."""
