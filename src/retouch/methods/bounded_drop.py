@@ -78,12 +78,8 @@ class BoundedDrop(AfterTask):
         full_drop = context.control_drop()
         if full_drop <= self.max_drop:
             return
-        full_accuracy, end, origin = (
-            context.accuracy(),
-            update.snapshot(),
-            self.after.origin(update),
-        )
-        move_to = partial(_interpolate, update, self._start | origin, end)
+        full_accuracy, origin = context.accuracy(), self.after.origin(update)
+        move_to = partial(_interpolate, update, self._start | origin, update.snapshot())
         self._fraction, drop = self._largest_fraction(context.control_drop, move_to)
         if self._fraction:
             move_to(self._fraction)
