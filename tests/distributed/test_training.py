@@ -243,7 +243,14 @@ class FailAtStep(Callback):
 
 @pytest.mark.parametrize(
     ("name", "first_ranks", "then_ranks"),
-    [("spu", 2, 3), ("spu", 3, 1), ("spu", 1, 2), ("mas", 2, 1), ("lora-ewc+er", 1, 2)],
+    [
+        ("spu", 2, 3),
+        ("spu", 3, 1),
+        ("spu", 1, 2),
+        ("mas", 2, 1),
+        ("magmax", 1, 2),
+        ("lora-ewc+er", 1, 2),
+    ],
 )
 def test_a_run_continues_on_another_number_of_ranks(
     name: str, first_ranks: int, then_ranks: int, tmp_path: Path

@@ -29,7 +29,7 @@ from retouch.methods import (
 )
 from retouch.methods.bounded_drop import BoundedDrop, with_max_drop
 from retouch.methods.full_finetune import FullFinetune
-from retouch.methods.merging import Interpolate
+from retouch.methods.merging import Interpolate, MagMax, WeightMerging
 from retouch.methods.selective import SelectiveUpdate
 from retouch.train import Callback
 from retouch.train.run_folder import method_of
@@ -147,6 +147,72 @@ def test_what_was_lost_before_the_task_is_not_said_to_be_its_cost(caplog: Any):
     assert "were lost before this task, more than the 1 allowed" in caplog.text
 
 
+def settle_merged(falls: Any, inner: WeightMerging) -> tuple[float, Asked, BoundedDrop, Tensor]:
+    """Two tasks that move a tensor's entries by 1 and by 2; only the second may cost anything.
+
+    Merging halves what was trained: 0.5 is left after the first task and 1.5 after the second, if
+    it is not scaled back. Also returns how far the entries are when a third task begins.
+    """
+    clip = tiny_clip()
+    stream = Stream.split(images("train", 6, 4), images("test", 6, 2), tasks=3)
+    context = TaskContext(clip, stream, stream.tasks[2], QUICK, lambda f: f.images.sum())
+    asked, part = Asked(clip, falls), BoundedDrop(after=inner.model_copy(deep=True))
+    part.start(clip, QUICK, None)
+    for move, control_drop in ((1, lambda: 0.0), (2, asked)):
+        context.control_drop = control_drop
+        with FullFinetune(where="visual_projection").begin(context) as update:
+            part.begin(context, update)
+            with torch.no_grad():
+                asked.weight += move
+            part.end(context, update)
+    left = (asked.weight - asked.start).mean().item()
+    with FullFinetune(where="visual_projection").begin(context) as update:
+        part.begin(context, update)
+    return left, asked, part, asked.weight.detach() - asked.start
+
+
+MERGING = [Interpolate(alpha=0.5), MagMax(scale=0.5)]
+
+
+@pytest.mark.parametrize("inner", MERGING)
+def test_merged_weights_are_scaled_back_towards_the_pre_trained_ones(inner: Any, caplog: Any):
+    """The task began beyond the bound; closer to the pre-trained weights there is room."""
+    with caplog.at_level(logging.WARNING, "retouch"):
+        left, asked, part, next_start = settle_merged(lambda step: 2.5 * step, inner)  # up to 0.4
+    tried = [1.5, 0.75, 0.375, 0.5625, 0.46875, 0.421875, 0.3984375]
+    assert asked.steps == pytest.approx(tried, abs=1e-5)
+    assert left == pytest.approx(0.3984375, abs=1e-5)
+    assert part.fraction_kept == 0.265625
+    torch.testing.assert_close(next_start, torch.full_like(next_start, 3.0))
+    assert "27% of what was learned up to task 3 was kept, in the weights that " in caplog.text
+    assert "this task could change: all of it would have cost 3.8 points" in caplog.text
+    assert "more than the 1 allowed; so it forgot 1.0" in caplog.text
+
+
+@pytest.mark.parametrize("inner", MERGING)
+def test_merged_weights_within_the_bound_are_left_alone(inner: Any, caplog: Any):
+    left, asked, part, _ = settle_merged(lambda step: 0.6 * step, inner)
+    assert left == pytest.approx(1.5, abs=1e-5)
+    assert len(asked.steps) == 1
+    assert part.fraction_kept == 1
+    assert caplog.text == ""
+
+
+@pytest.mark.parametrize("inner", MERGING)
+def test_where_no_merging_holds_the_weights_are_as_before_the_task(inner: Any, caplog: Any):
+    """Only where the first task ended is within the bound, which is not on the way."""
+    with caplog.at_level(logging.WARNING, "retouch"):
+        left, asked, part, next_start = settle_merged(
+            lambda step: 9.0 * (abs(step - 0.5) > 1e-3), inner
+        )
+    assert asked.steps == pytest.approx([1.5 / 2**n for n in range(7)] + [0.5], abs=1e-5)
+    assert left == pytest.approx(0.5, abs=1e-5)
+    assert part.fraction_kept == 0
+    torch.testing.assert_close(next_start, torch.full_like(next_start, 3.0))
+    assert "nothing of task 3 was kept: all of it would have cost 9.0 points" in caplog.text
+    assert "no shorter step that was tried stays within that" in caplog.text
+
+
 def known(clip: Any) -> Images:
     """Pictures with the names that this model gives them: it knows them all."""
     plain = images("control", 4, 6)
@@ -168,6 +234,28 @@ def test_in_a_run_the_control_set_stays_within_the_bound(caplog: Any):
     assert drops[0] > 5
     assert 0 <= drops[1] <= 5
     assert "changed was kept" in caplog.text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("inner", MERGING)
+def test_in_a_run_each_task_keeps_something_and_merging_trains_on_as_if_unbounded(
+    inner: Any, sparse: bool
+):
+    stream = Stream.split(images("train", 6, 12), images("test", 6, 4), tasks=3, order=0)
+    settings = QUICK.model_copy(update={"lr": 2e-3 if sparse else 1e-4})
+    losses, runs = [], []
+    for after_task in (inner, BoundedDrop(max_drop=13.0, after=inner)):
+        clip, recorder = tiny_clip(), LossRecorder()
+        options = {"settings": settings, "control": known(clip), "callback": recorder}
+        runs.append(retouch.teach(clip, stream, method(after_task, sparse), **options))
+        losses.append(recorder.losses)
+    free, bounded = runs
+    assert max(100 - row.control for row in free.rows) > 13
+    assert max(100 - row.control for row in bounded.rows) <= 13
+    assert 0 < min(bounded.fraction_kept) < 1
+    # Entries outside of a selection stay merged, and bounded, while others are trained.
+    assert sparse or losses[0] == losses[1]
 
 
 @pytest.mark.slow

@@ -5,15 +5,16 @@ from typing import Any
 
 import pytest
 import torch
+from continued_runs import halves, march
 from recipes_for_tests import LossRecorder, learn, quick
 from runs import Stop, content
-from tiny import images, tiny_clip
+from tiny import images, tiny_clip, tiny_folder
 from torch import Tensor
 
 import retouch
 from retouch.clip.visual_prompts import prompts_of
 from retouch.data import Stream
-from retouch.methods import BalancedReplay, Method, Settings
+from retouch.methods import BalancedReplay, Method, Replay, Settings
 from retouch.methods.bounded_drop import BoundedDrop
 from retouch.methods.full_finetune import FullFinetune
 from retouch.methods.merging import Interpolate, MagMax
@@ -57,6 +58,12 @@ def method(after_task: Any = None, sparse: bool = False) -> Method:
         "replay": BalancedReplay(size=12),
     }
     return Method(name="mine", **parts, **({"after_task": after_task} if after_task else {}))
+
+
+def sizes(folder: Path) -> tuple[int, int]:
+    """The bytes of the one state file of a run, and of all its deltas."""
+    (state,) = folder.glob("state-*.safetensors")
+    return state.stat().st_size, sum(f.stat().st_size for f in (folder / "deltas").iterdir())
 
 
 def close(found: Weights, expected: Weights) -> None:
@@ -110,7 +117,12 @@ def test_with_selected_weights_only_those_are_mixed(after_task: Any, tmp_path: P
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("after_task", "sparse"),
-    [(Interpolate(), True), (MagMax(), True), (BoundedDrop(max_drop=30), False)],
+    [
+        (Interpolate(), True),
+        (MagMax(), True),
+        (BoundedDrop(max_drop=30), False),
+        (BoundedDrop(max_drop=0, after=Interpolate()), True),
+    ],
 )
 def test_a_run_that_stopped_goes_on_to_the_same_bits(tmp_path: Path, after_task: Any, sparse: bool):
     """In combinations that no recipe has; `test_recipes` interrupts every recipe."""
@@ -122,6 +134,63 @@ def test_a_run_that_stopped_goes_on_to_the_same_bits(tmp_path: Path, after_task:
             teach(mine, tmp_path / "cut", callback=stop, checkpoint_seconds=0)
     teach(mine, tmp_path / "cut")
     assert content(tmp_path / "cut") == content(tmp_path / "whole")
+
+
+class Sizes(Callback):
+    """The sizes of a run's state and deltas, after each task but the last."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.seen: list[tuple[int, int]] = []
+
+    def on_task_begin(self, task: int, steps: int) -> None:
+        if task:
+            self.seen.append(sizes(self.folder))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bounded", [False, True])
+@pytest.mark.parametrize("sparse", [True, False])
+@pytest.mark.parametrize("after_task", [Interpolate(), MagMax()])
+def test_what_a_run_continues_from_is_at_most_twice_as_large_as_its_deltas(
+    after_task: Any, sparse: bool, bounded: bool, tmp_path: Path
+):
+    after = BoundedDrop(max_drop=30, after=after_task) if bounded else after_task
+    seen = Sizes(tmp_path)
+    teach(method(after, sparse), tmp_path, callback=seen)
+    for state, deltas in [*seen.seen, sizes(tmp_path)]:
+        assert state <= 2 * deltas
+    if sparse:
+        whole = sum(
+            p.nbytes for name, p in weights(tiny_clip()).items() if name.endswith("fc1.weight")
+        )
+        assert seen.seen[0][0] < whole / 2, "a tenth of the entries, not all of them"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sparse", [True, False])
+@pytest.mark.parametrize("after_task", [Interpolate(), MagMax()])
+def test_continued_from_its_folder_it_ends_with_the_bits_of_one_long_run(
+    after_task: Any, sparse: bool, tmp_path: Path
+):
+    """Without replay, where nothing depends on which run stored an image."""
+    mine = method(after_task, sparse).model_copy(update={"replay": Replay()})
+    model = tiny_folder(tmp_path / "model")
+    settings = {"settings": QUICK, "per_class": False}
+    march(model, tmp_path / "march", mine, **settings)
+    more = {"tasks": 1, "order": ["bright green", "dark green"], "method": mine}
+    retouch.continue_run(
+        tmp_path / "march", *halves()[1], out=tmp_path / "april", **settings, **more
+    )
+    train, test = images("train", 4, 6), images("test", 4, 3)
+    order = ["bright red", "dark red", "bright green", "dark green"]
+    clip = retouch.load(str(model))
+    long = Stream.split(train, test, tasks=2, order=order)
+    retouch.teach(clip, long, mine, out=tmp_path / "long", **settings)
+    continued = retouch.open_run(tmp_path / "april", model=str(model)).load_task()
+    assert fingerprint(continued.model) == fingerprint(clip.model)
+    (found,) = (tmp_path / "april").glob("state-*.safetensors")
+    assert found.read_bytes() == (tmp_path / "long" / found.name).read_bytes()
 
 
 @pytest.mark.slow

@@ -41,6 +41,9 @@ def test_a_run_learns_and_its_deltas_give_the_same_model(name: str, stream: Stre
     assert results.finished
     assert len(results.rows) == 4
     assert all(math.isfinite(x) for row in results.rows for x in (*row.tasks, row.control))
+    states = sum(file.stat().st_size for file in tmp_path.glob("state-*"))
+    deltas = sum(file.stat().st_size for file in (tmp_path / "deltas").iterdir())
+    assert states <= 2 * deltas, "what a run is continued from is small"
     now = dict(clip.model.named_parameters())
     moved = [n for n, old in start.items() if not torch.equal(now[n], old)]
     if name == "frozen":

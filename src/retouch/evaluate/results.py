@@ -61,7 +61,9 @@ class Results(BaseModel):
     seconds: list[float] = []
     """How long each task took to learn."""
     fraction_kept: list[float] = []
-    """How much of each task's change was kept: 1, or less where it was scaled back."""
+    """How much of each task's change was kept: 1, or less where it was scaled back. Where weights
+    are merged, of the change since the pre-trained ones.
+    """
     replay: dict[str, Any] = {}
     """The state of the replay buffer."""
     state: str = ""

@@ -1,7 +1,8 @@
 """A bound on how much control accuracy the tasks may cost in total. Any method can be bounded."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Annotated, ClassVar
 
 import torch
@@ -26,6 +27,12 @@ class BoundedDrop(AfterTask):
     task within `max_drop`. Bisection finds it: each fraction that is tried is evaluated, and the
     largest one within the bound is used. The drop is not monotonic in the fraction, so a larger one
     may be within the bound too. If none is, the task leaves the weights as they were before it.
+
+    The change is that since before the task. A method that merges weights trains on from others
+    than the merged ones: there it is the change since the pre-trained weights, in the entries that
+    the task selected. For WiSE-FT the fraction scales α, which is never above the method's own. So
+    a task can also make up for a bound that was crossed before it. What the method keeps to train
+    on from is not scaled back.
     """
 
     needs_control: ClassVar[bool] = True
@@ -71,43 +78,44 @@ class BoundedDrop(AfterTask):
         full_drop = context.control_drop()
         if full_drop <= self.max_drop:
             return
-        full_accuracy, learned = context.accuracy(), update.snapshot()
-        self._fraction, drop = self._largest_fraction(context, update, learned)
-        self._interpolate(update, learned, self._fraction)
-        drop = drop if self._fraction else context.control_drop()
-        log.warning(
-            _message(context, self._fraction, self.max_drop, full_drop, drop, full_accuracy)
-        )
+        full_accuracy, origin = context.accuracy(), self.after.origin(update)
+        move_to = partial(_interpolate, update, self._start | origin, update.snapshot())
+        self._fraction, drop = self._largest_fraction(context.control_drop, move_to)
+        if self._fraction:
+            move_to(self._fraction)
+        else:
+            update.restore(self._start)
+            drop = context.control_drop()
+        kept = _what_was_kept(context.task.number + 1, self._fraction, merged=bool(origin))
+        reason = _why(self._fraction, self.max_drop, full_drop, drop)
+        log.warning(f"{kept}: {reason}{_cost(full_accuracy, context.accuracy())}")
 
     def _largest_fraction(
-        self, context: TaskContext, update: TaskUpdate, learned: Mapping[str, Tensor]
+        self, control_drop: Callable[[], float], move_to: Callable[[float], None]
     ) -> tuple[float, float]:
         """The largest fraction that was found within the bound, and its drop."""
-        assert context.control_drop is not None
         low, high, low_drop = 0.0, 1.0, 0.0
         for _ in range(self.tries):
             fraction = (low + high) / 2
-            self._interpolate(update, learned, fraction)
-            drop = context.control_drop()
+            move_to(fraction)
+            drop = control_drop()
             if drop <= self.max_drop:
                 low, low_drop = fraction, drop
             else:
                 high = fraction
         return low, low_drop
 
-    def _interpolate(
-        self, update: TaskUpdate, learned: Mapping[str, Tensor], fraction: float
-    ) -> None:
-        """Move from the start of the task towards its end; 0 restores the start to the bit.
 
-        Integers, such as the number of tasks with learned prompts, are taken from the end.
-        """
-        if fraction == 0:
-            update.restore(self._start)
-            return
-        for name, old in self._start.items():
-            new = learned[name]
-            update.restore({name: old.lerp(new, fraction) if new.is_floating_point() else new})
+def _interpolate(
+    update: TaskUpdate, origin: Mapping[str, Tensor], end: Mapping[str, Tensor], fraction: float
+) -> None:
+    """Move the selected entries to a point between `origin` and the end of the task.
+
+    Integers, such as the number of tasks with learned prompts, are taken from the end.
+    """
+    for name, new in end.items():
+        old = origin[name]
+        update.restore({name: old.lerp(new, fraction) if new.is_floating_point() else new})
 
 
 def with_max_drop(method: Method, max_drop: float) -> Method:
@@ -117,37 +125,39 @@ def with_max_drop(method: Method, max_drop: float) -> Method:
     return method.with_change({"after_task": BoundedDrop(max_drop=max_drop, after=inner)})
 
 
-def _message(
-    context: TaskContext,
-    fraction: float,
-    limit: float,
-    full_drop: float,
-    drop: float,
-    full_accuracy: float | None,
-) -> str:
-    """What was done, why, and what it cost."""
-    task = context.task.number + 1
-    if fraction:
-        action = f"{fraction:.0%} of what task {task} changed was kept"
-        outcome = f"so it forgot {drop:.1f}"
-    else:
-        action = f"nothing of task {task} was kept"
-        outcome = "no shorter step that was tried stays within that"
+def _what_was_kept(task: int, fraction: float, merged: bool) -> str:
+    if not fraction:
+        return f"nothing of task {task} was kept"
+    if merged:
+        return (
+            f"{fraction:.0%} of what was learned up to task {task} was kept, in the weights that "
+            "this task could change"
+        )
+    return f"{fraction:.0%} of what task {task} changed was kept"
+
+
+def _why(fraction: float, limit: float, full_drop: float, drop: float) -> str:
     if drop > limit:
-        message = (
-            f"{action}: of what the model could do before, {drop:.1f} points were lost before this "
-            f"task, more than the {limit:g} allowed in total. Allow more, or continue from a run "
-            "that lost less"
+        return (
+            f"of what the model could do before, {drop:.1f} points were lost before this task, "
+            f"more than the {limit:g} allowed in total. Allow more, or continue from a run that "
+            "lost less"
         )
-    else:
-        message = (
-            f"{action}: all of it would have cost {full_drop:.1f} points of what the model could "
-            f"do before, more than the {limit:g} allowed; {outcome}"
-        )
-    accuracy = context.accuracy()
-    if full_accuracy is None or accuracy is None:
-        return message
+    outcome = (
+        f"so it forgot {drop:.1f}"
+        if fraction
+        else "no shorter step that was tried stays within that"
+    )
     return (
-        f"{message}. It recognises {accuracy:.1f} % of the classes so far instead of "
-        f"{full_accuracy:.1f} %"
+        f"all of it would have cost {full_drop:.1f} points of what the model could do before, more "
+        f"than the {limit:g} allowed; {outcome}"
+    )
+
+
+def _cost(full_accuracy: float | None, accuracy: float | None) -> str:
+    """What it means for the classes so far, if they are evaluated."""
+    if full_accuracy is None or accuracy is None:
+        return ""
+    return (
+        f". It recognises {accuracy:.1f} % of the classes so far instead of {full_accuracy:.1f} %"
     )

@@ -21,12 +21,14 @@ from retouch.methods.settings import Settings
 from retouch.methods.task_context import TaskContext
 from retouch.methods.task_update import TaskUpdate
 from retouch.sparse import SparseIndex
+from retouch.sparse.delta.changed_entries import changed_entries, restore_entries
 
 
 class WeightMerging(AfterTask):
     """What happens when a task ends? The weights are merged with the pre-trained ones.
 
-    Copies of weights are held on the CPU: they are needed only between tasks.
+    Copies of weights are held on the CPU: they are needed only between tasks. Of the trained ones,
+    only the entries that left their pre-trained value are stored.
     """
 
     copies: ClassVar[int] = 2
@@ -55,15 +57,23 @@ class WeightMerging(AfterTask):
             _scatter(index, self._trained[name], trained)
             _scatter(index, update.tensors[name], self.merge(name, index, base, trained))
 
+    def origin(self, update: TaskUpdate) -> dict[str, Tensor]:
+        """The pre-trained entries: a task does not start from the merged weights before it."""
+        return {
+            name: _gather(index, self._base[name]).to(update.tensors[name].device)
+            for name, index in update.selection.items()
+            if update.tensors[name].is_floating_point()
+        }
+
     @abstractmethod
     def merge(self, name: str, index: SparseIndex, base: Tensor, trained: Tensor) -> Tensor:
         """The merged entries at `index` of a tensor, from the pre-trained and the trained ones."""
 
     def state(self) -> dict[str, Tensor]:
-        return {f"trained:{name}": tensor for name, tensor in self._trained.items()}
+        return _add_prefix("trained:", changed_entries(self._base, self._trained))
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        self._trained = _with_prefix(state, "trained:")
+        self._trained = restore_entries(self._base, _with_prefix("trained:", state))
 
 
 class Interpolate(WeightMerging):
@@ -120,11 +130,16 @@ class MagMax(WeightMerging):
         return base + self.scale * largest
 
     def state(self) -> dict[str, Tensor]:
-        return super().state() | {f"largest:{name}": t for name, t in self._largest.items()}
+        """The largest change is stored only where it is not the latest one."""
+        largest = changed_entries(self._latest_change(), self._largest)
+        return super().state() | _add_prefix("largest:", largest)
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
         super().restore(state)
-        self._largest = _with_prefix(state, "largest:")
+        self._largest = restore_entries(self._latest_change(), _with_prefix("largest:", state))
+
+    def _latest_change(self) -> dict[str, Tensor]:
+        return {name: trained - self._base[name] for name, trained in self._trained.items()}
 
 
 def _gather(index: SparseIndex, tensor: Tensor) -> Tensor:
@@ -139,5 +154,9 @@ def _scatter(index: SparseIndex, tensor: Tensor, entries: Tensor) -> None:
     SparseIndex(index.shape, positions).scatter(tensor, entries)
 
 
-def _with_prefix(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {n.removeprefix(prefix): t.clone() for n, t in state.items() if n.startswith(prefix)}
+def _add_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {f"{prefix}{name}": tensor for name, tensor in tensors.items()}
+
+
+def _with_prefix(prefix: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {n.removeprefix(prefix): t for n, t in state.items() if n.startswith(prefix)}

@@ -177,6 +177,16 @@ class AfterTask(Part):
             update: What is trained in this task.
         """
 
+    def origin(self, update: TaskUpdate) -> dict[str, Tensor]:
+        """The entries that a task's change is measured from, where not those before the task.
+
+        Scaled back (`BoundedDrop`), the selected entries lie between these and those after `end`.
+
+        Args:
+            update: What is trained in this task.
+        """
+        return {}
+
     @property
     def fraction_kept(self) -> float:
         """The fraction of the last task's change that was kept: 1, unless it was scaled back."""
