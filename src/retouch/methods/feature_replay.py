@@ -78,7 +78,9 @@ class FeatureReplay(Regularizer):
             self._means[label] = mean.float()
             scatter += (of_class - mean).T @ (of_class - mean)
             self._count += max(0, len(of_class) - 1)
-        self._scatter = scatter.float() if self._scatter is None else self._scatter + scatter.float()
+        self._scatter = (
+            scatter.float() if self._scatter is None else self._scatter + scatter.float()
+        )
 
     def state(self) -> dict[str, Tensor]:
         if self._scatter is None:

@@ -107,7 +107,9 @@ def teach(
         )
     add_image_notes(record.results, (stream.train, stream.test, control))
     with _running(inputs, record, folder, is_new):
-        train(clip, stream, started, settings, Evaluator(stream, control, evaluate_each_task), record)
+        train(
+            clip, stream, started, settings, Evaluator(stream, control, evaluate_each_task), record
+        )
     if folder is not None:
         add = {"store_images": store_images, "per_class": per_class}
         finish(folder, clip, stream, record.results, control, progress=callback.progress, **add)
