@@ -4,7 +4,7 @@ import retouch
 
 clip = retouch.load("openai/clip-vit-base-patch16")
 stream = retouch.Stream.split(*retouch.read_data("photos").train_and_test(), tasks=1)
-results = retouch.teach(clip, stream, "spu", out="runs/march")
+results = retouch.teach(clip, stream, out="runs/march")
 """
 
 from importlib import import_module

@@ -20,6 +20,7 @@ from retouch.methods import (
     TaskContext,
     recipe,
 )
+from retouch.methods.selective import SelectiveUpdate
 from retouch.sparse import Selection, fingerprint, locate
 
 
@@ -121,3 +122,24 @@ def test_preview_returns_the_selection_without_training(stream: Stream):
     assert fingerprint(clip.model) == before
     assert "these tensors" in str(retouch.preview(clip, stream, "frozen"))
     assert isinstance(retouch.preview(clip, stream, "flyp"), Selection)
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({}, {"text_model": {0, 1}, "vision_model": {0, 1}}),
+        ({"blocks": 0.5}, {"text_model": {1}, "vision_model": {1}}),
+        ({"blocks": 0.1}, {"text_model": {1}, "vision_model": {1}}),
+        ({"tower": "text"}, {"text_model": {0, 1}}),
+        ({"tower": "image", "blocks": 0.5}, {"vision_model": {1}}),
+    ],
+)
+def test_entries_are_selected_in_the_upper_blocks_or_one_tower(
+    change: dict[str, Any], expected: dict[str, set[int]]
+):
+    blocks: dict[str, set[int]] = {}
+    for name in SelectiveUpdate(**change).selectable(tiny_clip()):
+        tower, number = name.split(".")[0], int(name.split(".layers.")[1].split(".")[0])
+        assert name.endswith("mlp.fc1.weight")
+        blocks.setdefault(tower, set()).add(number)
+    assert blocks == expected

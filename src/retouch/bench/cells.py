@@ -78,7 +78,7 @@ class _CellMaker:
         """The learning rates of a row of a pareto suite; a single None for other suites."""
         if self.suite.kind != "pareto":
             return (None,)
-        rates = self.options.lr or self.suite.lr or self.base.pareto
+        rates = self.options.lr or row.lr or self.suite.lr or self.base.pareto
         return rates[:1] if recipe(row.method).trains_nothing else rates
 
     def cell(self, row: SuiteRow, dataset: str, seed: int, rate: float | None) -> Cell:
@@ -103,12 +103,12 @@ class _CellMaker:
         requested = {name: getattr(self.options, name) for name in names}
         if self.suite.kind != "pareto" and self.options.lr:
             requested["lr"] = self.options.lr[0]
-        method_lr = self.base.lr.get(row.method)
+        own = {"lr": recipe(row.method).small_model_lr} if self.base.small_model else {}
         return {
             **self.options.machine,
             **PAPER_SETTINGS,
             **self.base.settings,
-            **({} if method_lr is None else {"lr": method_lr}),
+            **own,
             **self.suite.settings,
             **row.settings,
             **({"lr": rate} if rate else {}),

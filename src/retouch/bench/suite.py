@@ -54,6 +54,8 @@ class SuiteRow(BaseModel):
     change: dict[str, Any] = {}
     """Changes of the recipe, as in `update.rate: 0.05`."""
     settings: PartialSettings = {}
+    lr: tuple[float, ...] = ()
+    """For a pareto suite, the learning rates to try. Default: those of the suite."""
     tasks: int | None = None
     paper: dict[str, tuple[float | None, float | None, float | None]] = {}
     """By data set, and `average`: Acc., F. and C.; or Acc. In., Avg. F. and C. Drop."""
@@ -75,8 +77,9 @@ class BenchDefaults(BaseModel):
     """What differs from the paper's settings, which are the defaults of `Settings`."""
     replay: float | None = None
     """Images in the replay buffer; by default the data set's number, or the recipe's."""
-    lr: dict[str, float] = {}
-    """Learning rates of particular methods."""
+    small_model: bool = False
+    """Whether methods have their rates for small models (`Method.small_model_lr`), not the paper's.
+    """
     pareto: tuple[float, ...] = ()
     """The learning rates of a pareto suite that states none."""
 
@@ -110,10 +113,11 @@ class Suite(BaseModel):
 
     @model_validator(mode="after")
     def _check_rates(self) -> Self:
-        if self.lr and self.kind != "pareto":
+        rates = next((rates for rates in (self.lr, *(row.lr for row in self.rows)) if rates), ())
+        if rates and self.kind != "pareto":
             raise ValueError(
-                f"lr={list(self.lr)} is for a suite of the kind pareto; here, write settings: "
-                f"{{lr: {self.lr[0]:g}}}"
+                f"lr={list(rates)} is for a suite of the kind pareto; here, write settings: "
+                f"{{lr: {rates[0]:g}}}"
             )
         return self
 
@@ -163,5 +167,5 @@ def load_defaults(name: Literal["paper", "builtin"]) -> BenchDefaults:
     if name == "builtin":
         demo = demo_settings()
         content["settings"] = demo.training
-        content |= {"tasks": demo.tasks, "replay": demo.replay, "lr": demo.lr}
+        content |= {"tasks": demo.tasks, "replay": demo.replay, "small_model": True}
     return BenchDefaults(**content)

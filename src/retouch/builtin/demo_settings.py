@@ -6,7 +6,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict
 
-from retouch.methods import Settings
+from retouch.methods import Settings, recipe
 
 
 class PictureCounts(BaseModel):
@@ -37,17 +37,14 @@ class DemoSettings(BaseModel):
     tasks: int
     pictures: PictureCounts
     training: dict[str, Any]
-    """Fields of `Settings`, for all methods."""
+    """Fields of `Settings`, for all methods; each has a learning rate of its own."""
     replay: int
     """Images in the replay buffer."""
-    lr: dict[str, float]
-    """Learning rates of particular methods."""
     quick: QuickSettings
 
     def settings(self, method: str, seed: int = 0) -> Settings:
         """The training settings of a method."""
-        training = {**self.training, "lr": self.lr.get(method, self.training["lr"])}
-        return Settings(**training, seed=seed)
+        return Settings(**self.training, lr=recipe(method).small_model_lr, seed=seed)
 
     def reduced(self) -> "DemoSettings":
         """The same with less data and training, for a quick look."""

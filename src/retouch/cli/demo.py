@@ -16,14 +16,14 @@ def demo(
     ),
     methods: Annotated[
         str, typer.Option(help="Methods to compare, separated by commas.")
-    ] = "frozen,flyp,er,spu",
+    ] = "frozen,flyp,er,spu,spu+",
     quick: Annotated[
         bool, typer.Option("--quick", help="Seconds instead of minutes, but it learns little.")
     ] = False,
     seed: Seed = 0,
     quiet: Quiet = False,
 ) -> None:
-    """See a small CLIP learn 25 traffic signs in five tasks, by four methods.
+    """See a small CLIP learn 25 traffic signs in five tasks, by five methods.
 
     The model and the pictures come with the package. A table and a page show what each method
     learned and what it forgot. It takes about two minutes on two processor cores.

@@ -153,7 +153,7 @@ def _check_templates(templates: Sequence[str], earlier: FinishedRun | None) -> N
 
 def _choose_method(training: "TrainingOptions", earlier: FinishedRun | None) -> "Method":
     """The method that was asked for, or that of the run to continue."""
-    from retouch.methods import BalancedReplay, Replay, recipe
+    from retouch.methods import DEFAULT_METHOD, BalancedReplay, Replay, recipe
     from retouch.methods.bounded_drop import with_max_drop
     from retouch.train.run_folder import method_of
 
@@ -163,7 +163,7 @@ def _choose_method(training: "TrainingOptions", earlier: FinishedRun | None) -> 
             f"--method {name}: {earlier.folder} was learned by {earlier.results.method}, and only "
             "that can continue it"
         )
-    method = method_of(earlier.config) if earlier else recipe(name or "spu")
+    method = method_of(earlier.config) if earlier else recipe(name or DEFAULT_METHOD)
     if earlier and replay is None and isinstance(method.replay, BalancedReplay):
         # The size of its buffer is chosen again, for all images.
         part = type(method.replay)(**method.replay.model_dump(exclude={"size"}))

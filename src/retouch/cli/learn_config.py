@@ -78,7 +78,7 @@ class TrainingOptions(OptionGroup):
         str | None,
         typer.Option(
             help="The method; see `retouch methods`.",
-            show_default="spu",
+            show_default="spu+",
             autocompletion=complete_method,
         ),
     ] = None

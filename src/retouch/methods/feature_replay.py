@@ -1,96 +1,119 @@
-"""Replay of visual features, drawn from statistics of earlier classes: no image is stored."""
+"""Replay of visual features that are drawn from the statistics of earlier classes.
+
+No image is stored: a class is a mean, and all classes share a covariance. SLCA (Zhang et al. 2023)
+draws features in the same way, to train projections after a task; here they join every step.
+"""
 
 from collections.abc import Mapping
-from typing import Annotated
+from functools import partial
+from typing import Annotated, NamedTuple
 
-import numpy as np
 import torch
 from pydantic import Field, PrivateAttr
 from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
 from retouch.clip import Features
-from retouch.evaluate.image_features import image_features
+from retouch.clip.encode import encode_rank_images
 from retouch.methods.parts import Regularizer
+from retouch.methods.settings import Settings
 from retouch.methods.task_context import TaskContext
 from retouch.random_streams import RandomStream
+
+
+class _Gaussians(NamedTuple):
+    """The earlier classes in a task, on its device."""
+
+    mean: Tensor
+    """[C, D]"""
+    root: Tensor
+    """[D, D]: a root R of the covariance RᵀR that all classes share."""
+    target: Tensor
+    """[C]: the index of each class among the known ones."""
+    known: int
+    """How many classes are known."""
 
 
 class FeatureReplay(Regularizer):
     """What preserves earlier knowledge? Features of earlier classes must still match their prompts.
 
-    When a task ends, the mean feature of each of its classes is stored, and the covariance within
-    classes is accumulated, one for all of them. In later tasks, features drawn from these Gaussians
-    are classified among the prompts of all known classes.
+    When a task ends, the mean visual feature of each of its classes is stored, and the covariance
+    of features around their class's mean is updated. In every step of a later task, features are
+    drawn from these Gaussians and classified among the prompts of all known classes. That trains
+    the text tower to keep all of them apart, also those that a batch has no image of.
     """
 
     weight: Annotated[float, Field(ge=0)] = 1.0
+    """Weight of this loss, relative to that on images."""
     samples: Annotated[int, Field(gt=0)] = 2
-    """Features drawn per earlier class and step."""
-    spread: Annotated[float, Field(ge=0)] = 1.0
+    """Features drawn of each earlier class in a step."""
 
     _means: dict[int, Tensor] = PrivateAttr(default_factory=dict)
     _scatter: Tensor | None = PrivateAttr(None)
-    _count: int = PrivateAttr(0)
+    """Sum over images of the outer product of a feature's deviation from its class's mean."""
+    _degrees: int = PrivateAttr(0)
+    """What to divide it by: images less classes."""
+    _gaussians: _Gaussians | None = PrivateAttr(None)
     _context: TaskContext | None = PrivateAttr(None)
-    _labels: Tensor | None = PrivateAttr(None)
-    _mean: Tensor | None = PrivateAttr(None)
-    _root: Tensor | None = PrivateAttr(None)
 
     def begin(self, context: TaskContext) -> None:
-        old = [label for label in sorted(self._means) if label not in context.task.classes]
-        self._context, device = context, context.clip.device
-        context.add_known_prompts()
-        self._labels = None
-        if not old:
+        self._context, self._gaussians = context, None
+        earlier = [label for label in sorted(self._means) if label not in context.task.classes]
+        if not earlier or not self.weight:
             return
         assert self._scatter is not None
-        self._labels = torch.tensor(old, device=device)
-        self._mean = torch.stack([self._means[label] for label in old]).to(device)
-        values, vectors = torch.linalg.eigh(self._scatter.double() / max(1, self._count))
-        root = vectors * values.clamp(min=0).sqrt()
-        self._root = (self.spread * root.T).float().to(device)
+        context.add_known_prompts()
+        known, device = context.known_classes, context.clip.device
+        values, vectors = torch.linalg.eigh(self._scatter.double() / max(1, self._degrees))
+        self._gaussians = _Gaussians(
+            torch.stack([self._means[label] for label in earlier]).to(device),
+            (vectors * values.clamp(min=0).sqrt()).T.float().to(device),
+            torch.tensor([known.index(label) for label in earlier], device=device),
+            len(known),
+        )
 
     def loss(self, features: Features) -> Tensor | None:
-        context = self._context
-        if self._labels is None or context is None:
+        if self._gaussians is None:
             return None
-        assert self._mean is not None
-        assert self._root is not None
-        rng = context.rng(RandomStream.FEATURES, context.step)
-        generator = torch.Generator(self._mean.device).manual_seed(int(rng.integers(2**62)))
-        mean = self._mean.repeat(self.samples, 1)
+        texts = features.texts[: self._gaussians.known]
+        logits = features.scale * self._draw(self._gaussians) @ texts.T
+        return self.weight * cross_entropy(logits, self._gaussians.target.repeat(self.samples))
+
+    def _draw(self, gaussians: _Gaussians) -> Tensor:
+        """Normalized features [samples · C, D], the same whenever the step is taken again."""
+        assert self._context is not None
+        rng = self._context.rng(RandomStream.FEATURES, self._context.step)
+        generator = torch.Generator(gaussians.mean.device).manual_seed(int(rng.integers(2**62)))
+        mean = gaussians.mean.repeat(self.samples, 1)
         noise = torch.randn(mean.shape, generator=generator, device=mean.device)
-        drawn = normalize(mean + noise @ self._root, dim=-1)
-        known = torch.tensor(context.known_classes, device=mean.device)
-        target = torch.searchsorted(known, self._labels).repeat(self.samples)
-        logits = features.scale * drawn @ features.texts[: len(known)].T
-        return self.weight * cross_entropy(logits, target)
+        return normalize(mean + noise @ gaussians.root, dim=-1)
 
     def end(self, context: TaskContext) -> None:
+        self._context = self._gaussians = None
         positions = context.task.train
-        features = image_features(context.clip, context.stream.train, positions).double().cpu()
-        labels = context.stream.train.labels[positions]
+        labels = torch.from_numpy(context.stream.train.labels[positions])
+        features = context.encode(positions, partial(encode_rank_images, context.clip)).double()
         scatter = torch.zeros(features.shape[1], features.shape[1], dtype=torch.float64)
         for label in context.task.classes:
-            of_class = features[torch.from_numpy(labels == label)]
-            mean = of_class.mean(dim=0)
-            self._means[label] = mean.float()
-            scatter += (of_class - mean).T @ (of_class - mean)
-            self._count += max(0, len(of_class) - 1)
-        self._scatter = (
-            scatter.float() if self._scatter is None else self._scatter + scatter.float()
-        )
+            of_class = features[labels == label]
+            self._means[label] = of_class.mean(dim=0).float()
+            deviation = of_class - of_class.mean(dim=0)
+            scatter += deviation.T @ deviation
+            self._degrees += len(of_class) - 1
+        self._scatter = (scatter if self._scatter is None else scatter + self._scatter).float()
+
+    def extra_passes(self, settings: Settings) -> float:
+        """The statistics take one pass over a task's images, which are half of all in a step."""
+        return 0.5 / max(1, settings.epochs)
 
     def state(self) -> dict[str, Tensor]:
         if self._scatter is None:
             return {}
         means = {f"mean:{label}": mean for label, mean in self._means.items()}
-        return {**means, "scatter": self._scatter, "count": torch.tensor(self._count)}
+        return {**means, "scatter": self._scatter, "degrees": torch.tensor(self._degrees)}
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        if "scatter" not in state:
-            return
-        self._scatter, self._count = state["scatter"], int(state["count"])
         labels = [int(key.removeprefix("mean:")) for key in state if key.startswith("mean:")]
         self._means = {label: state[f"mean:{label}"] for label in labels}
+        if labels:
+            self._scatter, self._degrees = state["scatter"], int(state["degrees"])

@@ -90,22 +90,6 @@ class Interpolate(WeightMerging):
         return base.lerp(trained, self.alpha)
 
 
-class ShorterStep(AfterTask):
-    """What happens when a task ends? Each weight goes back part of the way to where it started."""
-
-    alpha: Annotated[float, Field(ge=0, le=1)] = 0.5
-    """1 keeps all that the task changed, 0 nothing."""
-    _start: dict[str, Tensor] = PrivateAttr(default_factory=dict)
-
-    def begin(self, context: TaskContext, update: TaskUpdate) -> None:
-        self._start = update.float_snapshot()
-
-    @torch.no_grad()
-    def end(self, context: TaskContext, update: TaskUpdate) -> None:
-        learned = update.float_snapshot()
-        update.restore({n: old.lerp(learned[n], self.alpha) for n, old in self._start.items()})
-
-
 class MagMax(WeightMerging):
     """What happens when a task ends? Each weight takes its largest change over the tasks so far.
 

@@ -5,9 +5,9 @@ A new method is a new part in a file of its own, or a new combination of parts, 
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, SerializeAsAny, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, ValidationError
 from torch import Tensor
 
 from retouch.clip import Clip
@@ -46,6 +46,10 @@ class Method(BaseModel):
     """Whether the losses on new and replayed pairs are `summed`, as in the paper, or all pairs are
     `joined` in one matrix.
     """
+    lr: Annotated[float, Field(gt=0)] = 2.5e-5
+    """The learning rate where the user sets none, found on a ViT-B/16 (docs/bench.md)."""
+    small_model_lr: Annotated[float, Field(gt=0)] = 1e-3
+    """The same for models of a few million weights, found on the built-in model."""
     drop_last: bool = False
     """Skip the last batch of an epoch if it is incomplete (and not the only one)."""
 

@@ -2,18 +2,15 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from math import ceil
+from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity, linear
 
 from retouch.clip import Clip
 from retouch.data.image_store import Indices
-from retouch.data.prefetch import prefetch, read_to_device
-from retouch.distributed import collectives
 from retouch.errors import UserError
 from retouch.methods.task_context import TaskContext
 
@@ -55,17 +52,8 @@ class Projection:
 
 
 def unprojected_features(context: TaskContext, positions: Indices) -> Tensor:
-    """Visual features before the projection, on the CPU. Each rank encodes its slice."""
-    clip, train = context.clip, context.stream.train
-    rank_slice = positions[collectives.rank_slice(len(positions))]
-
-    def load(group: Indices) -> Tensor:
-        return read_to_device(train, group, clip.preprocess, clip.device)
-
-    size = context.settings.micro_batch or context.settings.batch
-    groups = np.array_split(rank_slice, ceil(max(1, len(rank_slice)) / size))
-    features = torch.cat([unprojected_images(clip, pixels) for _, pixels in prefetch(load, groups)])
-    return collectives.gather(features, len(positions)).cpu()
+    """Visual features before the projection, on the CPU."""
+    return context.encode(positions, partial(unprojected_images, context.clip))
 
 
 @torch.no_grad()

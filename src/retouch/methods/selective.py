@@ -43,8 +43,9 @@ class SelectiveUpdate(Update):
     """Share of each tensor that is selected."""
     unit: Unit = "weight"
     blocks: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Share of each tower's blocks, from the last, whose entries may be selected."""
+    """Share of each tower's blocks, counted from its output, that entries are selected in."""
     tower: Literal["both", "image", "text"] = "both"
+    """Which tower entries are selected in."""
     share: Annotated[float, Field(gt=0, le=1)] = 0.25
     """Share of the task's images to compute the scores on."""
     batches: Annotated[int, Field(gt=0)] | None = None
@@ -59,8 +60,7 @@ class SelectiveUpdate(Update):
 
     def shardable_parameters(self, clip: Clip) -> dict[str, nn.Parameter]:
         """All except the tensors that entries are selected from: those stay whole on every rank."""
-        selectable = locate(clip.model, self.where)
-        return shardable_parameters(clip.model, clip.blocks.values(), selectable)
+        return shardable_parameters(clip.model, clip.blocks.values(), self.selectable(clip))
 
     def _sharded(self, clip: Clip) -> AbstractContextManager[None]:
         parameters = self.shardable_parameters(clip)
@@ -71,7 +71,7 @@ class SelectiveUpdate(Update):
     ) -> TaskUpdate:
         model = context.clip.model
 
-        # A captured graph is valid for one choice of rows; without this, it lasts from task to task.
+        # A CUDA graph would have to be captured again for every choice of rows.
         captured = context.clip.compiled and context.clip.device.type == "cuda"
         rows_only = self.unit == "neuron" and not captured
 
@@ -89,16 +89,17 @@ class SelectiveUpdate(Update):
 
         return TaskUpdate(model, selection, make_optimizer, sharding=sharding)
 
-    def _upper(self, clip: Clip, parameters: dict[str, nn.Parameter]) -> dict[str, nn.Parameter]:
-        """Those of the last blocks of each tower, and those that are in no block."""
+    def selectable(self, clip: Clip) -> dict[str, nn.Parameter]:
+        """The tensors that entries are selected from, by name."""
         lower: list[str] = []
         for names in clip.blocks.values():
             lower += [f"{name}." for name in names[: len(names) - ceil(self.blocks * len(names))]]
+        located = locate(clip.model, self.where)
+        towers = {"image": (True,), "text": (False,), "both": (True, False)}[self.tower]
         return {
-            n: p
-            for n, p in parameters.items()
-            if not n.startswith(tuple(lower))
-            and (self.tower == "both" or n.startswith(clip.image_prefix) == (self.tower == "image"))
+            name: p
+            for name, p in located.items()
+            if name.startswith(clip.image_prefix) in towers and not name.startswith(tuple(lower))
         }
 
     def select(self, context: TaskContext) -> Selection:
@@ -106,7 +107,7 @@ class SelectiveUpdate(Update):
         if self.score not in SCORERS:
             raise UserError(f"score={self.score!r} is unknown; choose from {', '.join(SCORERS)}")
         model = context.clip.model
-        parameters = self._upper(context.clip, locate(model, self.where))
+        parameters = self.selectable(context.clip)
         groups = context.scoring_batches(self.share, self.batches)
         seeds = np.random.SeedSequence([context.settings.seed, context.task.number])
         losses = BatchedLosses(

@@ -124,6 +124,25 @@ class TaskContext:
         count = len(positions) if new is None else new
         return self._pairs(positions, self._read(positions), count)
 
+    def encode(self, positions: Indices, encode: Callable[[Tensor], Tensor]) -> Tensor:
+        """What a function makes of training images, on the CPU. Each rank encodes its slice.
+
+        Args:
+            positions: Positions in the stream's training images.
+            encode: Takes 8-bit pixels on the device, of which there may be none.
+        """
+        rank_slice = positions[collectives.rank_slice(len(positions))]
+        size = self.settings.micro_batch or 2 * self.settings.batch
+        groups = np.array_split(rank_slice, ceil(max(1, len(rank_slice)) / size))
+        images, preprocess, device = self.stream.train, self.clip.preprocess, self.clip.device
+
+        def read(group: Indices) -> Tensor:
+            return read_to_device(images, group, preprocess, device)
+
+        with torch.no_grad():
+            encoded = torch.cat([encode(pixels) for _, pixels in prefetch(read, groups)])
+            return collectives.gather(encoded, len(positions)).cpu()
+
     @property
     def known_classes(self) -> list[int]:
         """The classes of this task and of earlier ones, ascending."""

@@ -14,10 +14,11 @@ from retouch.distributed import collectives
 from retouch.errors import UserError
 from retouch.evaluate.evaluator import Evaluator
 from retouch.evaluate.results import Results
-from retouch.methods import Method, Settings, TaskUpdate, recipe
+from retouch.methods import DEFAULT_METHOD, Method, Settings, TaskUpdate, recipe
 from retouch.sparse import Selection
 from retouch.train.arguments import check_arguments
 from retouch.train.callbacks import Callback
+from retouch.train.defaults import default_settings
 from retouch.train.environment import deterministic_algorithms
 from retouch.train.extend_stream import EarlierRun
 from retouch.train.finish import finish
@@ -38,7 +39,7 @@ COMPILER = "inductor"
 def teach(
     clip: Clip,
     stream: Stream,
-    method: str | Method = "spu",
+    method: str | Method = DEFAULT_METHOD,
     *,
     settings: Settings | None = None,
     control: Images | None = None,
@@ -62,7 +63,8 @@ def teach(
         clip: The model to teach, from `retouch.load`. It is changed in place.
         stream: The classes to learn, split into tasks, from `Stream.split`.
         method: The name of a recipe (see `available_methods`), or a `Method` of your own.
-        settings: Epochs, batch size, learning rate and so on. Default: the paper's, `Settings()`.
+        settings: Epochs, batch size, learning rate and so on. Default: the paper's, with the
+            method's own learning rate.
         control: Images of what the model could do before and must not forget. Without it,
             forgetting of old knowledge is not measured, and `spu-bounded` is refused.
         reference: Images with captions, for methods that keep old knowledge with them (`zscl`,
@@ -88,8 +90,9 @@ def teach(
     """
     given = {"settings": settings, "control": control, "reference": reference}
     check_arguments(clip, stream, method, **given, out=out, callback=callback)
-    settings = settings or Settings()
-    started = _start_method(clip, stream, method, settings, control, reference)
+    configured = recipe(method) if isinstance(method, str) else method
+    settings = settings or default_settings(clip, configured)
+    started = _start_method(clip, stream, configured, settings, control, reference)
     if earlier is not None:
         if out is None:
             raise UserError(
@@ -107,9 +110,8 @@ def teach(
         )
     add_image_notes(record.results, (stream.train, stream.test, control))
     with _running(inputs, record, folder, is_new):
-        train(
-            clip, stream, started, settings, Evaluator(stream, control, evaluate_each_task), record
-        )
+        evaluator = Evaluator(stream, control, evaluate_each_task)
+        train(clip, stream, started, settings, evaluator, record)
     if folder is not None:
         add = {"store_images": store_images, "per_class": per_class}
         finish(folder, clip, stream, record.results, control, progress=callback.progress, **add)
@@ -119,22 +121,21 @@ def teach(
 def _start_method(
     clip: Clip,
     stream: Stream,
-    method: str | Method,
+    method: Method,
     settings: Settings,
     control: Images | None,
     reference: Pairs | None,
 ) -> Method:
     """Check that the method can learn this stream, prepare the model, and let the method see it."""
-    configured = recipe(method) if isinstance(method, str) else method
-    check_shard(configured, settings)
-    configured.check_needs(control is not None, reference is not None)
-    buffer = configured.replay.buffer(len(stream.train) + stream.missing_images, settings.seed)
+    check_shard(method, settings)
+    method.check_needs(control is not None, reference is not None)
+    buffer = method.replay.buffer(len(stream.train) + stream.missing_images, settings.seed)
     buffer.check_size(len(stream.tasks), len(stream.classes))
     collectives.broadcast(clip.model.state_dict().values())
     clip.model.eval()  # no dropout, no changing batch-norm statistics: only the update may change
     clip.bf16 = settings.precision == "bf16"
     with deterministic_algorithms(clip.device):
-        return configured.start(clip, settings, reference)
+        return method.start(clip, settings, reference)
 
 
 @contextmanager
@@ -167,7 +168,7 @@ def _running(
 def preview(
     clip: Clip,
     stream: Stream,
-    method: str | Method = "spu",
+    method: str | Method = DEFAULT_METHOD,
     *,
     settings: Settings | None = None,
     reference: Pairs | None = None,
@@ -180,12 +181,15 @@ def preview(
         clip: The model that would learn.
         stream: The stream whose first task is looked at.
         method: The name of a recipe (see `available_methods`), or a `Method` of your own.
-        settings: Epochs, batch size, learning rate and so on. Default: the paper's, `Settings()`.
+        settings: Epochs, batch size, learning rate and so on. Default: the paper's, with the
+            method's own learning rate.
         reference: Images with captions, for methods that keep old knowledge with them (`zscl`,
             `lora-ewc`).
     """
     check_arguments(clip, stream, method, settings=settings, reference=reference)
-    with preview_update(clip, stream, method, settings or Settings(), reference) as update:
+    configured = recipe(method) if isinstance(method, str) else method
+    settings = settings or default_settings(clip, configured)
+    with preview_update(clip, stream, configured, settings, reference) as update:
         return update.selection
 
 

@@ -12,14 +12,18 @@ MIN_STEPS = 60
 """Steps per task, at least, however few images it has."""
 SMALL_MODEL = 20_000_000
 """A model with fewer weights needs a larger learning rate."""
-LR = 2.5e-5
-"""Three times the paper's: it learns far more, and forgets a point or two more (docs/bench.md)."""
-SMALL_MODEL_LR = 1e-3
 SMALL_MODEL_WEIGHT_DECAY = 0.01
 REPLAY_PER_CLASS = 4
 """Images per class in the replay buffer, at least."""
 PAPER = Settings()
 """The paper's settings."""
+
+
+def default_settings(clip: Clip, method: Method) -> Settings:
+    """The paper's settings, with a learning rate and weight decay that suit method and model."""
+    if clip.size < SMALL_MODEL:
+        return Settings(lr=method.small_model_lr, weight_decay=SMALL_MODEL_WEIGHT_DECAY)
+    return Settings(lr=method.lr)
 
 
 @dataclass(frozen=True)
@@ -53,13 +57,8 @@ def choose_defaults(
     fewest = min(images)
     batch = int(given.get("batch") or min(PAPER.batch, max(8, ceil(fewest / 4))))
     epochs = ceil(MIN_STEPS / ceil(fewest / batch))
-    small = clip.size < SMALL_MODEL
-    defaults = {
-        "batch": batch,
-        "epochs": max(PAPER.epochs, epochs),
-        "lr": SMALL_MODEL_LR if small else LR,
-        "weight_decay": SMALL_MODEL_WEIGHT_DECAY if small else PAPER.weight_decay,
-    }
+    defaults = default_settings(clip, method).model_dump()
+    defaults |= {"batch": batch, "epochs": max(PAPER.epochs, epochs)}
     settings = Settings.model_validate({**defaults, **given})
     notes = [_training_note(settings, fewest, chosen=not {"batch", "epochs"} & set(given))]
     replay = method.replay

@@ -68,7 +68,9 @@ class CapturedGraph:
         return self._output.clone()
 
     def replay_backward(self, output_grad: Tensor) -> list[Tensor]:
-        """The gradient of each of `leaves`."""
+        """The gradient of each of `leaves`; a tower that is frozen as a whole has none."""
+        if not self.leaves:
+            return []
         self._output_grad.copy_(output_grad)
         self.backward.replay()
         return [grad.clone() for grad in self._grads]
