@@ -11,6 +11,7 @@ neurons (the pointing game). There are no boxes for CUB-200; its maps are only d
 
 import argparse
 import json
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from real_tower import NAME, load, print_line
+from real_tower import NAME, load
 
 from retouch.analysis.annotations import Box, read_annotations
 from retouch.analysis.cam.figure import ImageCams
@@ -34,6 +35,11 @@ from retouch.data import read_data
 
 AREA = (0.05, 0.3)
 """The share of an image that its boxes may fill: larger ones are hit by chance."""
+
+
+def print_line(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
 
 
 def main() -> None:

@@ -1,17 +1,20 @@
-"""Every recipe on a real pre-trained tower: the dual encoder and the data of `../shared`.
+"""Methods on a real pre-trained tower: the dual encoder and the data of `../shared`.
 
-    python benchmarks/real_tower.py table1 --datasets gtsrb --epochs 5 --device cuda --out runs/real
+    python benchmarks/real_tower.py benchmarks/real_frontier.yaml --device cuda --compile \
+        --datasets gtsrb:5,cub:5,cifar100:3 --seeds 1,2,3 --out runs/frontier
 
 The model is the visual tower of OpenAI's CLIP ViT-B/16 with a small text tower (see its README), so
 numbers are not the paper's. The control set is all 5,000 images of `imagenet-val-5k`, evaluated
-with seven templates. One process runs one cell after the other on one model, whose weights are
-restored in between, so that with `--compile` the towers are compiled and captured once. Only the
-end of a run is evaluated, unless `--each-task` asks for more.
+with seven templates.
+
+A cell is cheap: one process runs them one after the other on one model, whose weights are restored
+in between, so that the towers are compiled and captured once; no weights are written; and only the
+model before the first task and after the last is evaluated, unless `--each-task` asks for more. The
+same command goes on where it was stopped, and writes the table and the figure of what is finished.
 """
 
 import argparse
 import importlib.util
-import sys
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,12 +24,14 @@ import numpy as np
 import torch
 from rich.console import Console
 
-from retouch.bench import Bench, load_suite
+from retouch.bench import Bench, Suite, load_suite
 from retouch.bench.cells import Options
 from retouch.bench.datasets import BenchData
-from retouch.bench.engines import Serial
+from retouch.bench.events import Done
 from retouch.bench.live_table import PlainView
 from retouch.bench.runner import Incomplete
+from retouch.bench.table import tabulate
+from retouch.bench.write import write_pareto, write_table
 from retouch.clip import Clip
 from retouch.clip.hf import HuggingFaceClip
 from retouch.clip.preprocess import Preprocess
@@ -49,7 +54,7 @@ TEMPLATES = (
 class ControlData(BenchData):
     """Benchmark data with a control set of some images per class and seven templates."""
 
-    per_class: int = 5
+    control_images: int = 5
 
     def control(self, name: str | None) -> Images | None:
         images = super().control(name)
@@ -57,7 +62,7 @@ class ControlData(BenchData):
             return None
         by_class = np.argsort(images.labels, kind="stable")
         first = np.searchsorted(images.labels[by_class], np.arange(len(images.classes)))
-        chosen = [by_class[first + number] for number in range(self.per_class)]
+        chosen = [by_class[first + number] for number in range(self.control_images)]
         return replace(images.subset(np.sort(np.concatenate(chosen))), templates=TEMPLATES)
 
 
@@ -75,56 +80,68 @@ class SharedModel:
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("suite")
-    options.add_argument("--shared", type=Path, default=Path("../shared"))
-    options.add_argument("--datasets", default="gtsrb", help="as in gtsrb:5,cub:5, with epochs")
-    options.add_argument("--methods", default="")
-    options.add_argument("--epochs", type=int)
-    options.add_argument("--tasks", type=int)
-    options.add_argument("--lr", default="")
-    options.add_argument("--device", default="cpu")
-    options.add_argument("--compile", action="store_true")
-    options.add_argument("--each-task", action="store_true", help="evaluate after every task")
-    options.add_argument("--control-images", type=int, default=5, help="control images per class")
-    options.add_argument("--seeds", default="0")
-    options.add_argument("--fp32", action="store_true")
-    options.add_argument("--out", type=Path, default=Path("runs/real"))
-    args = options.parse_args()
+    args = arguments()
     clip = load(args.shared / "models" / NAME, args.device)
+    clip.bf16 = not args.fp32
     data = ControlData(
         SharedModel(clip),
         args.shared / "data",
         args.out.parent / "cache",
         str(args.shared / "data" / "coco-val-200"),
-        per_class=args.control_images,
+        control_images=args.control_images,
     )
-    cell_options = Options(
-        epochs=args.epochs,
+    suite = load_suite(args.suite).only([m for m in args.methods.split(",") if m])
+    with clip.fast("inductor" if args.compile else None):
+        done = [cell for bench in benches(args, suite, data) for cell in finished_cells(bench)]
+    write_table(args.out, tabulate(suite, done))
+    if suite.kind == "pareto":
+        write_pareto(args.out, done)
+
+
+def arguments() -> argparse.Namespace:
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("suite")
+    options.add_argument("--shared", type=Path, default=Path("../shared"))
+    options.add_argument("--datasets", default="gtsrb", help="gtsrb:5,cub:3 for 5 and 3 epochs")
+    options.add_argument("--methods", default="")
+    options.add_argument("--epochs", type=int)
+    options.add_argument("--tasks", type=int)
+    options.add_argument("--lr", default="")
+    options.add_argument("--seeds", default="0", help="as in 1,2,3")
+    options.add_argument("--device", default="cpu")
+    options.add_argument("--compile", action="store_true")
+    options.add_argument("--fp32", action="store_true")
+    options.add_argument("--each-task", action="store_true", help="evaluate after every task")
+    options.add_argument("--control-images", type=int, default=5, help="control images per class")
+    options.add_argument("--out", type=Path, default=Path("runs/real"))
+    return options.parse_args()
+
+
+def benches(args: argparse.Namespace, suite: Suite, data: BenchData) -> list[Bench]:
+    """One for each row and data set: a data set may have epochs of its own."""
+    options = Options(
+        seeds=tuple(int(seed) for seed in args.seeds.split(",")),
         tasks=args.tasks,
         precision=None if args.fp32 else "bf16",
         compile=args.compile,
-        seeds=tuple(int(seed) for seed in args.seeds.split(",")),
         lr=tuple(float(rate) for rate in args.lr.split(",") if rate),
     )
-    suite = load_suite(args.suite).only([m for m in args.methods.split(",") if m])
-    clip.bf16 = not args.fp32
-    with clip.fast("inductor" if args.compile else None):
-        for row in suite.rows:
-            for dataset, _, epochs in (text.partition(":") for text in args.datasets.split(",")):
-                own = replace(cell_options, datasets=(dataset,))
-                own = replace(own, epochs=int(epochs)) if epochs else own
-                bench = Bench(
-                    suite.model_copy(update={"rows": (row,)}),
-                    data,
-                    NAME,
-                    args.out,
-                    own,
-                    checkpoints=False,
-                    evaluate_each_task=args.each_task,
-                )
-                with suppress(Incomplete):
-                    bench.run(Serial(), PlainView(Console()))
+    result = []
+    for row in suite.rows:
+        for text in args.datasets.split(","):
+            dataset, _, epochs = text.partition(":")
+            own = replace(options, datasets=(dataset,), epochs=int(epochs or 0) or args.epochs)
+            of_row = suite.model_copy(update={"rows": (row,)})
+            flags = {"checkpoints": False, "evaluate_each_task": args.each_task}
+            result.append(Bench(of_row, data, NAME, args.out, own, **flags))
+    return result
+
+
+def finished_cells(bench: Bench) -> list[Done]:
+    """Run the cells that are not finished yet. One that fails does not stop the others."""
+    with suppress(Incomplete):
+        bench.run(listener=PlainView(Console()))
+    return [cell for cell in map(bench.cell_runner.finished, bench.cells) if cell]
 
 
 def load(folder: Path, device: str = "cpu") -> Clip:
@@ -143,11 +160,6 @@ def _module(file: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
-
-
-def print_line(line: str) -> None:
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

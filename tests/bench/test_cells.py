@@ -1,11 +1,13 @@
 """From a suite and options to cells: settings, learning rates, buffers, and how they differ."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from bench_for_tests import PAPER
+from bench_for_tests import PAPER, tiny_data
+from pydantic import ValidationError
 
-from retouch.bench import SUITES, Bench, load_suite
+from retouch.bench import SUITES, Bench, Suite, load_suite
 from retouch.bench.cell import Cell, seeds_text
 from retouch.bench.cells import Options
 from retouch.errors import UserError
@@ -88,7 +90,7 @@ def test_options_come_before_the_suite_and_the_suite_before_the_machine(tmp_path
 
 def test_the_folder_of_a_cell_is_below_the_output_whatever_the_data_is_called(tmp_path: Path):
     cell = cells("demo", datasets=("/data/my photos",))[-1]
-    assert cell.folder(tmp_path) == tmp_path / "cells" / "spu" / "data-my-photos" / "seed-0"
+    assert cell.folder(tmp_path) == tmp_path / "cells" / "spu+" / "data-my-photos" / "seed-0"
 
 
 def test_seeds_as_text():
@@ -96,3 +98,15 @@ def test_seeds_as_text():
     assert seeds_text([1, 3, 2]) == "seeds 1, 3, 2"
     assert seeds_text(range(10)) == "seeds 0 to 9"
     assert seeds_text([0, 1, 2, 3, 4, 5, 9]) == "seeds 0, 1, 2, 3, 4, 5, 9"
+
+
+def test_a_row_of_a_pareto_suite_may_have_rates_of_its_own(tmp_path: Path):
+    rows = [{"name": "ER", "method": "er"}, {"name": "SPU+", "method": "spu+", "lr": [1e-4, 3e-4]}]
+    suite = Suite(title="T", kind="pareto", lr=(1e-5,), rows=rows)
+    bench = Bench(suite, tiny_data(), "tiny", tmp_path)
+    own = [cell.row for cell in bench.cells if cell.dataset == "cub"]
+    assert own == ["ER@1e-05", "SPU+@0.0001", "SPU+@0.0003"]
+    asked = replace(bench, options=Options(lr=(1e-3,), datasets=("cub",)))
+    assert [cell.row for cell in asked.cells] == ["ER@0.001", "SPU+@0.001"]
+    with pytest.raises(ValidationError, match="of the kind pareto"):
+        Suite(title="T", rows=rows)

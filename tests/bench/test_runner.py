@@ -6,13 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from bench_for_tests import SMALL, tiny_bench, tiny_data
+from bench_for_tests import SMALL, tiny_bench, tiny_data, tiny_model
 
 from retouch.bench import SUITES, Bench, Done, Failed, Incomplete, Suite, load_suite
 from retouch.bench.cells import Options
 from retouch.bench.datasets import BenchData
 from retouch.bench.events import Event
 from retouch.bench.table import tabulate
+from retouch.clip.hf import HuggingFaceClip
 from retouch.errors import UserError
 
 
@@ -114,3 +115,43 @@ def test_a_finished_cell_holds_what_was_run_and_what_it_took(tmp_path: Path):
     assert not (folder / "run" / "deltas").exists()
     with pytest.raises(UserError, match="was finished without keep_deltas"):
         replace(bench, keep_deltas=True).run()
+
+
+@pytest.mark.slow
+def test_a_bench_may_write_no_weights_and_evaluate_the_end_alone(tmp_path: Path):
+    """The same end as with them; finished cells are found again."""
+    whole = tiny_bench("demo", tmp_path / "whole", ["spu+"])
+    end = replace(whole, out=tmp_path / "end", checkpoints=False, evaluate_each_task=False)
+    expected, done = whole.run()[0].results, end.run()[0].results
+    assert done.rows[-1] == expected.rows[-1]
+    assert done.rows[0] == expected.rows[0]
+    assert [row.tasks for row in done.rows[1:-1]] == [[None, None]]
+    assert "forgetting" not in done.metrics()
+    files = {file.name for file in (tmp_path / "end").rglob("*") if file.is_file()}
+    assert files <= {"cell.json", "done.json", "results.json", "bench.lock"}
+    assert end.run()[0].earlier is False
+    assert end.cell_runner.finished(end.cells[0]) is not None
+
+
+@pytest.mark.slow
+def test_cells_may_share_a_model_that_stays_compiled(tmp_path: Path):
+    """A model that is fast already stays so from cell to cell, with the same results."""
+    bench = tiny_bench("demo", tmp_path / "own", ["er", "spu+"])
+    clip = tiny_model()
+    weights = {name: tensor.clone() for name, tensor in clip.model.state_dict().items()}
+
+    def shared() -> HuggingFaceClip:
+        clip.model.load_state_dict(weights)
+        clip.model.requires_grad_(True)
+        return clip
+
+    data = replace(tiny_data(), make_model=shared)
+    data._splits, data._controls = bench.data._splits, bench.data._controls
+    compiled = replace(bench.options, compile=True)
+    with clip.fast("eager"):
+        together = replace(bench, data=data, out=tmp_path / "shared", options=compiled).run()
+        assert clip.compiled
+    assert not clip.compiled
+    for one, other in zip(bench.run(), together, strict=True):
+        assert one.results.metrics() == pytest.approx(other.results.metrics(), abs=30)
+        assert one.results.rows[0] == other.results.rows[0]

@@ -63,3 +63,13 @@ def test_images_of_all_sets_are_read_while_prompts_are_encoded(
     monkeypatch.setattr(PromptEnsemble, "features", encode)
     assert Evaluator(stream, control)(clip, 2) == expected
     assert in_time == [True, True]
+
+
+def test_only_the_start_and_the_end_may_be_evaluated(stream: Stream):
+    clip, control = tiny_clip(), images("control", 4, 3)
+    every, end = Evaluator(stream, control), Evaluator(stream, control, each_task=False)
+    for learned in (0, len(stream.tasks)):
+        assert end(clip, learned) == every(clip, learned)
+    between = end(clip, 1)
+    assert between.tasks == [None] * len(stream.tasks)
+    assert between.control is None

@@ -97,3 +97,28 @@ def test_a_model_frozen_by_its_owner_learns_and_stays_frozen(stream: Stream):
     retouch.teach(clip, stream, quick("spu"), settings=QUICK)
     assert fingerprint(clip.model) != before
     assert not any(p.requires_grad for p in clip.model.parameters())
+
+
+def test_a_part_is_chosen_by_the_name_of_its_class():
+    method = recipe("spu+", {"update": "FullFinetune", "after_task": "Interpolate"})
+    assert isinstance(method.update, FullFinetune)
+    assert type(method.after_task).__name__ == "Interpolate"
+    assert method.replay == RECIPES["spu+"].replay
+    none = recipe("spu+", {"regularizer": "none", "after_task": "none", "replay": "none"})
+    assert type(none.regularizer) is Regularizer
+    assert type(none.after_task) is AfterTask
+    then = recipe("spu+", {"after_task": "Interpolate", "after_task.alpha": 0.25})
+    assert then.after_task.model_dump() == {"alpha": 0.25}
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"update": "Everything"}, "update=Everything: there is no such part; there are none, "),
+        ({"after_task": "LoRA"}, "after_task=LoRA: there is no such part"),
+        ({"loss": "mine"}, "Input should be 'contrastive' or 'label-aware'"),
+    ],
+)
+def test_a_part_that_is_none_is_refused(changes: dict[str, str], problem: str):
+    with pytest.raises(UserError, match=problem):
+        recipe("spu+", changes)

@@ -1,9 +1,12 @@
 """Defaults suit the number of images."""
 
+from types import SimpleNamespace
+
+import pytest
 from tiny import tiny_clip
 
-from retouch.methods import recipe
-from retouch.train.defaults import choose_defaults
+from retouch.methods import RECIPES, Settings, recipe
+from retouch.train.defaults import SMALL_MODEL, choose_defaults, default_settings
 
 
 def test_settings_suit_few_images_and_many():
@@ -32,3 +35,12 @@ def test_settings_suit_few_images_and_many():
     assert (
         choose_defaults(clip, class_balanced, {}, images=[12], classes=3).method.replay.size == 12
     )
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_method_has_a_learning_rate_for_large_models_and_for_small_ones(name: str):
+    method = recipe(name)
+    assert default_settings(tiny_clip(), method).lr == method.small_model_lr
+    large = SimpleNamespace(size=SMALL_MODEL)
+    assert default_settings(large, method).lr == method.lr
+    assert default_settings(large, method).weight_decay == Settings().weight_decay

@@ -19,6 +19,15 @@ from retouch.methods.schedule import Cosine, Schedule
 from retouch.methods.settings import Settings
 from retouch.sparse.finite import not_finite
 
+PARTS: dict[str, type[Part]] = {
+    "update": Update,
+    "replay": Replay,
+    "regularizer": Regularizer,
+    "after_task": AfterTask,
+    "schedule": Schedule,
+}
+"""The parts of a method by name, each with the class that does nothing."""
+
 
 class Method(BaseModel):
     """A recipe: four parts, and how the loss is computed."""
@@ -154,23 +163,46 @@ class Method(BaseModel):
             )
 
     def with_change(self, changes: dict[str, Any]) -> "Method":
-        """The same recipe with other settings of its parts.
+        """The same recipe with other parts, or other settings of its parts.
 
         Args:
-            changes: Values by name, such as `{"update.rate": 0.05}`.
+            changes: Values by name, such as `{"update.rate": 0.05}`; a part by the name of its
+                class, as in `{"after_task": "Interpolate"}`, or `"none"`.
         """
         fields = {name: getattr(self, name) for name in type(self).model_fields}
         for path, value in changes.items():
             name, _, setting = path.partition(".")
             try:
                 part = fields[name]
-                fields[name] = _with_setting(part, setting, value) if setting else value
+                fields[name] = (
+                    _with_setting(part, setting, value) if setting else _part_or_value(name, value)
+                )
             except (KeyError, ValidationError, AttributeError) as why:
                 raise UserError(_refusal(self, path, value, why)) from None
         try:
             return type(self)(**fields)
         except ValidationError as why:
             raise UserError(f"{changes}: {why.errors()[0]['msg']}") from None
+
+
+def _part_or_value(name: str, value: Any) -> Any:
+    """A part by the name of its class; any other value as it is."""
+    if name not in PARTS or not isinstance(value, str):
+        return value
+    kinds = {"none": PARTS[name], **{kind.__name__: kind for kind in _subclasses(PARTS[name])}}
+    if value not in kinds:
+        raise UserError(f"{name}={value}: there is no such part; there are {', '.join(kinds)}")
+    try:
+        return kinds[value]()
+    except (TypeError, ValidationError) as why:
+        raise UserError(f"{name}={value} cannot stand alone: {why}") from None
+
+
+def _subclasses(kind: type[Part]) -> list[type[Part]]:
+    """All that are imported and can be made."""
+    direct = kind.__subclasses__()
+    made = [sub for sub in direct if not getattr(sub, "__abstractmethods__", None)]
+    return made + [below for sub in direct for below in _subclasses(sub)]
 
 
 def _with_setting(part: Part, setting: str, value: Any) -> Part:
@@ -182,7 +214,7 @@ def _with_setting(part: Part, setting: str, value: Any) -> Part:
 def _refusal(method: Method, path: str, value: Any, why: Exception) -> str:
     known = [
         f"{name}.{setting}"
-        for name in ("update", "replay", "regularizer", "after_task", "schedule")
+        for name in PARTS
         for setting in type(getattr(method, name)).model_fields
     ]
     reason = (
