@@ -97,7 +97,7 @@ class StraightforwardRun:
 
     def learn(self) -> list[float]:
         """Accuracies on the control set, before the first task and after each."""
-        buffer = recipe("spu").replay.buffer(len(self.stream.train), self.settings.seed)
+        buffer = recipe("spu").replay.buffer(self.stream, self.settings.seed)
         accuracies = [self.evaluate()]
         for task in self.stream.tasks:
             dense = DenseMasked(self.clip, self.settings.lr)

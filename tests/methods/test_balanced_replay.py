@@ -10,6 +10,7 @@ import retouch
 from retouch.data import Stream
 from retouch.methods import (
     RECIPES,
+    BalancedReplay,
     TaskContext,
 )
 
@@ -43,3 +44,12 @@ def test_as_many_images_are_replayed_as_are_new(stream: Stream):
     assert set(replayed("flyp", stream)) == {(8, 0)}
     code = replayed("spu-code", stream)  # from the second epoch on, in passes over 12 images
     assert code == [(8, 0)] * 3 + [(8, 8), (8, 4), (8, 8)] * 3
+
+
+def test_a_share_holds_at_least_one_image_of_each_class(stream: Stream):
+    """So that a small set of images can be taught with the defaults."""
+    images, classes = len(stream.train), len(stream.classes)
+    assert BalancedReplay(size=0.01).buffer(stream, 0).size == round(0.01 * images) < classes
+    assert BalancedReplay(size=0.01, balance="class").buffer(stream, 0).size == classes
+    assert BalancedReplay(size=0.5, balance="class").buffer(stream, 0).size == images // 2
+    assert BalancedReplay(size=2, balance="class").buffer(stream, 0).size == 2  # as asked for

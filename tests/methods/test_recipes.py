@@ -142,7 +142,7 @@ def test_later_tasks_are_never_read_and_earlier_ones_only_for_replay(name: str):
             allowed = {int(i) for t in stream.tasks[: self.task + 1] for i in t.train}
             new = {int(i) for i in stream.tasks[self.task].train}
             assert set(train.seen) <= allowed
-            if quick(name).replay.buffer(48, 0).size == 0:
+            if quick(name).replay.buffer(stream, 0).size == 0:
                 assert set(train.seen) <= new
 
     learn(tiny_clip(), stream, quick(name), callback=Guard())

@@ -16,3 +16,7 @@ def methods() -> None:
         table.add_row(name, method.summary, " ".join(settings))
     out.print(table)
     out.print("Every method also has loss, objective, drop_last and schedule.", highlight=False)
+    out.print(
+        "A part can be replaced (--set after_task=Interpolate) or left out (--set after_task=none).",
+        highlight=False,
+    )

@@ -16,6 +16,7 @@ from retouch.clip.losses import Features
 from retouch.data.image_store import Indices
 from retouch.data.pairs import Pairs
 from retouch.data.replay import ReplayBuffer
+from retouch.data.stream import Stream
 from retouch.methods.settings import Settings
 from retouch.methods.task_context import TaskContext
 from retouch.methods.task_update import TaskUpdate
@@ -86,11 +87,11 @@ class Update(Part):
 class Replay(Part):
     """Which images of earlier tasks join a batch? None."""
 
-    def buffer(self, images: int, seed: int) -> ReplayBuffer:
+    def buffer(self, stream: Stream, seed: int) -> ReplayBuffer:
         """An empty buffer.
 
         Args:
-            images: How many training images the stream has.
+            stream: The tasks that images will be stored of.
             seed: The seed of the run.
         """
         return ReplayBuffer(0)

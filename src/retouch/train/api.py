@@ -129,7 +129,7 @@ def _start_method(
     """Check that the method can learn this stream, prepare the model, and let the method see it."""
     check_shard(method, settings)
     method.check_needs(control is not None, reference is not None)
-    buffer = method.replay.buffer(len(stream.train) + stream.missing_images, settings.seed)
+    buffer = method.replay.buffer(stream, settings.seed)
     buffer.check_size(len(stream.tasks), len(stream.classes))
     collectives.broadcast(clip.model.state_dict().values())
     clip.model.eval()  # no dropout, no changing batch-norm statistics: only the update may change

@@ -218,7 +218,7 @@ def delta_bytes(selection: Selection) -> float:
 
 def _stored_images_bytes(clip: Clip, stream: Stream, method: Method, settings: Settings) -> float:
     """The size of the images that are stored to continue the run."""
-    buffer = method.replay.buffer(len(stream.train) + stream.missing_images, settings.seed)
+    buffer = method.replay.buffer(stream, settings.seed)
     test = min(len(stream.test), TEST_IMAGES_PER_CLASS * len(stream.classes))
     height, width = clip.preprocess.size
     return _PNG_RATIO * (min(buffer.size, len(stream.train)) + test) * 3 * height * width

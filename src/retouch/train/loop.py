@@ -28,7 +28,7 @@ def train(
     record: RunRecord,
 ) -> None:
     """Learn the tasks that `record` does not hold yet, one after the other."""
-    buffer = method.replay.buffer(len(stream.train) + stream.missing_images, settings.seed)
+    buffer = method.replay.buffer(stream, settings.seed)
     evaluator.begin(clip)
     with refused_if_not_finite(clip):
         record.begin(buffer, partial(evaluator, clip))
