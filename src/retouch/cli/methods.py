@@ -17,6 +17,6 @@ def methods() -> None:
     out.print(table)
     out.print("Every method also has loss, objective, drop_last and schedule.", highlight=False)
     out.print(
-        "A part can be replaced (--set after_task=Interpolate) or left out (--set after_task=none).",
+        "A part can be replaced (--set after_task=Interpolate) or left out (after_task=none).",
         highlight=False,
     )
