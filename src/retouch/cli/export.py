@@ -21,9 +21,15 @@ class Target(StrEnum):
     hf = "hf"
     open_clip = "open_clip"
     onnx = "onnx"
+    peft = "peft"
 
 
-_LIBRARIES = {"hf": "transformers", "open_clip": "open_clip", "onnx": "onnxruntime"}
+_LIBRARIES = {
+    "hf": "transformers",
+    "open_clip": "open_clip",
+    "onnx": "onnxruntime",
+    "peft": "peft",
+}
 
 
 def export(
@@ -32,7 +38,11 @@ def export(
         typer.Argument(help="A run's folder, or any model to convert.", metavar="RUN"),
     ],
     to: Annotated[
-        Target, typer.Option(help="For transformers, for open_clip, or as two ONNX encoders.")
+        Target,
+        typer.Option(
+            help="For transformers, for open_clip, as two ONNX encoders, or as an adapter for "
+            "peft: only what the run changed."
+        ),
     ],
     folder: Annotated[Path, typer.Option("--out", "-o", help="A new folder.", metavar="FOLDER")],
     task: Annotated[
@@ -49,6 +59,11 @@ def export(
     """Write a plain model that its library loads without retouch, with a model card.
 
     The model is loaded again with that library and compared before the folder appears.
+
+    With `--to peft`, the folder holds an adapter for the model that the run began with, and one for
+    each task. It is exact for linear layers, which is all that `spu` moves; a run that moved
+    anything else, as full fine-tuning does, is refused. Merging it gives the learned weights to the
+    bit; unmerging is rounded, unlike `retouch delta undo`.
 
     Example: `retouch export runs/march --to hf -o models/march`
     """
@@ -89,6 +104,8 @@ def _show(exported: "Exported", source: "ExportModel") -> None:
     if exported.max_difference:
         allowed = f"{exported.tolerance:.0e} is allowed"
         comparison = f"the features differ by at most {exported.max_difference:.1e} ({allowed})"
+    if exported.to == "peft":
+        model = f"an adapter of {model.removeprefix('the model after ')}"
     library, size = _LIBRARIES[exported.to], file_size(exported.size)
     print_line(out, f"{exported.folder}: {model}, for {library} ({size})")
     print_line(out, f"Loaded again with {library} and compared: {comparison}.")

@@ -1,4 +1,4 @@
-"""Plain models for programs that do not use `retouch`, each with a model card.
+"""Plain models and adapters for programs that do not use `retouch`, each with a model card.
 
 ```python
 from retouch.export import export, of_run

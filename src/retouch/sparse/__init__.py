@@ -1,5 +1,6 @@
 """Which weights move, and moving only those. Works on any torch module; knows nothing of CLIP."""
 
+from retouch.sparse.delta.addition import Addition, addition
 from retouch.sparse.delta.chain import in_order, join, side_by_side
 from retouch.sparse.delta.change_stats import (
     ChangeStats,
@@ -31,6 +32,7 @@ from retouch.sparse.select import Selection, SparseIndex, select
 __all__ = [
     "KINDS",
     "SCORERS",
+    "Addition",
     "ChangeStats",
     "Delta",
     "Digests",
@@ -42,6 +44,7 @@ __all__ = [
     "Snapshot",
     "SparseAdamW",
     "SparseIndex",
+    "addition",
     "bin_edges",
     "block_names",
     "block_of",
