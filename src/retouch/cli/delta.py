@@ -1,4 +1,4 @@
-"""`retouch delta`: show what was learned, apply it, undo it, merge several deltas."""
+"""`retouch delta`: show what was learned, apply it, undo it, merge several, import an adapter."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -14,7 +14,7 @@ from retouch.plural import count
 
 delta = typer.Typer(
     name="delta",
-    help="Show what was learned; apply it, undo it, merge several deltas.",
+    help="Show what was learned; apply it, undo it, merge several deltas, import adapters.",
     no_args_is_help=True,
 )
 Files = Annotated[
@@ -186,3 +186,39 @@ def diff(
         else:
             same = "have the same weights, bit for bit"
             print_line(out, f"Nothing differs: {model_a} and {model_b} {same}.")
+
+
+@delta.command("import")
+def import_(
+    folder: Annotated[Path, typer.Argument(help="An adapter's folder.", metavar="FOLDER")],
+    file: File,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="The model that it was made for, as for `learn --model`, or a run. [default: the "
+            "one that it names]"
+        ),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Make a delta from an adapter of peft that changes single weights: Super-Tuning or SHiRA.
+
+    It leads to the weights that peft's `merge_and_unload` gives, to the bit, and can be undone. An
+    adapter does not know which weights it was made for, so be sure to give the right model.
+
+    `retouch delta import adapter --model openai/clip-vit-base-patch16 -o change.safetensors`
+    """
+    with user_errors():
+        from retouch.train.deltas import import_adapter
+
+        check_new_file(file)
+        imported = import_adapter(folder, model)
+        save_delta(imported.delta, file)
+        facts = {"adapter": imported.kind, "model": imported.model, "named": imported.names}
+        if json:
+            print_json({"written": str(file), **facts, **delta_facts(imported.delta, file)})
+            return
+        print_line(out, f"A {imported.kind} adapter, as a delta for {imported.model}.")
+        if imported.names not in (None, imported.model):
+            print_line(out, f"It says that it was made for {imported.names}.")
+        show_written(imported.delta, file)

@@ -31,8 +31,8 @@ _LIMITS = (
     "It fits the weights of {base} in float32 only; a base model loaded in 16 bits, or quantized, "
     "gives other features.",
     "Its numbers are differences. `merge_and_unload()` gives the weights that were learned, bit "
-    "for bit; peft's `unmerge_adapter()` subtracts them again, which is rounded. `disable_adapter()` "
-    "without merging, and retouch's deltas, give the earlier weights exactly.",
+    "for bit; peft's `unmerge_adapter()` subtracts them again, which is rounded. "
+    "`disable_adapter()` without merging, and retouch's deltas, give the earlier weights exactly.",
 )
 _NOT_EXACT = "Where nearly all weights moved, some differ from those learned by a rounding error."
 

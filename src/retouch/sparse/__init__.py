@@ -1,5 +1,6 @@
 """Which weights move, and moving only those. Works on any torch module; knows nothing of CLIP."""
 
+from retouch.sparse.delta.adapter_folder import AdapterFolder, read_adapter
 from retouch.sparse.delta.addition import Addition, addition
 from retouch.sparse.delta.chain import in_order, join, side_by_side
 from retouch.sparse.delta.change_stats import (
@@ -32,6 +33,7 @@ from retouch.sparse.select import Selection, SparseIndex, select
 __all__ = [
     "KINDS",
     "SCORERS",
+    "AdapterFolder",
     "Addition",
     "ChangeStats",
     "Delta",
@@ -59,6 +61,7 @@ __all__ = [
     "locate",
     "merge",
     "neuron_axis",
+    "read_adapter",
     "read_change_stats",
     "read_header",
     "read_selection",

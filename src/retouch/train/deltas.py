@@ -16,6 +16,7 @@ from retouch.sparse import (
     in_order,
     join,
     merge,
+    read_adapter,
     read_header,
     side_by_side,
 )
@@ -116,6 +117,43 @@ def merge_files(
     deltas = in_order(deltas) if consecutive else deltas
     clip = _base_model(deltas[0], paths, base)
     return Merged(merge(clip.model, deltas, how), len(deltas), consecutive, shared)
+
+
+@dataclass(frozen=True)
+class ImportedAdapter:
+    """An adapter of peft as a delta."""
+
+    delta: Delta
+    kind: str
+    """The method that made it."""
+    model: str
+    """The model that the delta belongs to."""
+    names: str | None
+    """The model that the adapter says it belongs to."""
+
+
+def import_adapter(folder: str | Path, model: str | None = None) -> ImportedAdapter:
+    """Turn a Super-Tuning or SHiRA adapter of peft into a delta.
+
+    Args:
+        folder: The adapter's folder.
+        model: The model that it was made for, or a run; by default the one that it names. An
+            adapter does not say which weights it was made for: any model with such layers fits.
+    """
+    adapter = read_adapter(folder)
+    name = model or adapter.base
+    if name is None:
+        raise UserError(
+            f"{folder} does not say which model it was made for; name the model",
+            argument="model=…",
+        )
+    if not model:
+        refuse_code(name, folder)
+    clip = model_at(name)
+    delta = adapter.delta(clip.model, {"model": clip.name, "method": f"{adapter.kind} (peft)"})
+    if not delta.changes:
+        raise UserError(f"{folder} changes nothing: all of its numbers are zero")
+    return ImportedAdapter(delta, adapter.kind, name, adapter.base)
 
 
 def _nothing_to_merge(
