@@ -18,7 +18,10 @@ delta = typer.Typer(
     no_args_is_help=True,
 )
 Files = Annotated[
-    list[Path], typer.Argument(help="Deltas, or a run for all of its deltas.", metavar="FILE")
+    list[Path],
+    typer.Argument(
+        help="Deltas, a run for all of its deltas, or hf:OWNER/NAME on the hub.", metavar="FILE"
+    ),
 ]
 Folder = Annotated[Path, typer.Option("--out", "-o", help="A new folder for the model.")]
 File = Annotated[Path, typer.Option("--out", "-o", help="A new file for the delta.")]
@@ -68,6 +71,8 @@ def apply(
     The files may be given in any order. A model other than the one they were made for is refused.
 
     `retouch delta apply openai/clip-vit-base-patch16 runs/march -o march`
+
+    `retouch delta apply openai/clip-vit-base-patch16 hf:OWNER/NAME -o march`
     """
     with user_errors():
         from retouch.sparse import Delta, in_order
@@ -190,7 +195,9 @@ def diff(
 
 @delta.command("import")
 def import_(
-    folder: Annotated[Path, typer.Argument(help="An adapter's folder.", metavar="FOLDER")],
+    folder: Annotated[
+        Path, typer.Argument(help="An adapter's folder, or hf:OWNER/NAME.", metavar="FOLDER")
+    ],
     file: File,
     model: Annotated[
         str | None,

@@ -41,7 +41,7 @@ def card(model: ExportModel, to: Format, report: WriteReport) -> str:
         "to": to,
         "library": LIBRARIES[to],
         "base": model.base,
-        "code": _library_of(model) if to == "peft" else to,
+        "code": _library_of(model) if to in ("peft", "deltas") else to,
         "base_model": _base_arguments(model),
         "report": report,
         "classes": model.classes,
@@ -86,7 +86,7 @@ def _front_matter(model: ExportModel, to: Format) -> str:
     }
     if model.hub:
         fields["base_model"] = model.hub
-        if to == "peft":
+        if to in ("peft", "deltas"):
             fields["base_model_relation"] = "adapter"
     return yaml.safe_dump(fields, sort_keys=False)
 

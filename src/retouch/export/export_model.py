@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from retouch.clip import Clip, load
+from retouch.clip.hub import SEPARATOR
 from retouch.errors import UserError
 from retouch.evaluate.per_class import PerClass
 from retouch.evaluate.results import Results
@@ -91,6 +92,9 @@ def of_model(name: str) -> ExportModel:
 
 def display_name(name: str) -> str:
     """A model's name without the folders that lead to it."""
+    base, at, repo = name.rpartition(SEPARATOR)
+    if at:
+        return f"{display_name(base)}{SEPARATOR}{repo}"
     if name == "builtin":
         return "the small CLIP that comes with retouch"
     if name.startswith("open_clip:"):

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-Format = Literal["hf", "open_clip", "onnx", "peft"]
+Format = Literal["hf", "open_clip", "onnx", "peft", "deltas"]
 """The name of a format."""
 FORMATS: tuple[Format, ...] = get_args(Format)
 """All formats that `export` writes."""
@@ -12,6 +12,7 @@ LIBRARIES: dict[Format, str] = {
     "open_clip": "open_clip",
     "onnx": "onnx",
     "peft": "peft",
+    "deltas": "retouch",
 }
 """The library that loads each format, as the Hugging Face hub calls it."""
 

@@ -10,6 +10,7 @@ from retouch.clip.visual_prompts import prompts_of
 from retouch.errors import UserError
 from retouch.export.adapter import write_adapter
 from retouch.export.card import card
+from retouch.export.deltas import write_deltas
 from retouch.export.export_model import ExportModel
 from retouch.export.formats import FORMATS, Format, WriteReport
 from retouch.export.onnx import write_onnx
@@ -22,6 +23,7 @@ _WRITERS: dict[Format, Callable[[ExportModel, Path], WriteReport]] = {
     "open_clip": write_open_clip,
     "onnx": write_onnx,
     "peft": write_adapter,
+    "deltas": write_deltas,
 }
 
 
@@ -51,8 +53,8 @@ def export(model: ExportModel, to: Format, folder: str | Path) -> Exported:
 
     Args:
         model: The model, from `of_run` or `of_model`.
-        to: `hf` for transformers, `open_clip`, `onnx`, or `peft` for an adapter: what the run
-            changed, without the model.
+        to: `hf` for transformers, `open_clip`, `onnx`, `peft` for an adapter (what the run
+            changed, without the model), or `deltas` (the same, for retouch).
         folder: The folder to write; it must not exist yet.
     """
     folder = Path(folder)
