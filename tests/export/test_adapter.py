@@ -12,6 +12,7 @@ import torch
 import transformers
 from backbones import open_clip
 from exports import assert_no_local_path, features
+from PIL import Image
 from recipes_for_tests import quick, reference
 from safetensors.torch import load_file
 from tiny import CLASSES, images, tiny_clip, tiny_folder
@@ -130,19 +131,22 @@ def test_the_code_of_the_card_runs(
 ):
     monkeypatch.chdir(adapter)
     monkeypatch.setitem(sys.modules, "retouch", None)
-    from PIL import Image
+    space = run_card(adapter, "path/to/the/base/model", run.parent / "model")
+    output = capsys.readouterr().out
+    assert any(name in output for name in CLASSES)
+    assert torch.equal(logits(space["model"]), logits(open_run_model(run)))
 
-    card = (adapter / "README.md").read_text()
-    code = "\n".join(CODE.findall(card))
-    for old, new in (("path/to/the/base/model", run.parent / "model"), ("image.jpg", "../x.png")):
+
+def run_card(adapter: Path, base: str, path: Path) -> dict[str, Any]:
+    """The variables of all Python in a card, with the base model at a path of this machine."""
+    code = "\n".join(CODE.findall((adapter / "README.md").read_text()))
+    for old, new in ((base, path), ("image.jpg", adapter.parent / "x.png")):
         assert old in code
         code = code.replace(old, str(new))
     Image.new("RGB", (20, 20), "red").save(adapter.parent / "x.png")
     space: dict[str, Any] = {}
     exec(code, space)
-    output = capsys.readouterr().out
-    assert any(name in output for name in CLASSES)
-    assert torch.equal(logits(space["model"]), logits(open_run_model(run)))
+    return space
 
 
 def open_run_model(run: Path) -> Any:
@@ -150,7 +154,7 @@ def open_run_model(run: Path) -> Any:
 
 
 @pytest.mark.slow
-def test_a_model_of_open_clip(tmp_path: Path):
+def test_a_model_of_open_clip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Its text tower's layers are named as the end of those of its visual tower."""
     open_clip(name="adapted").save(tmp_path)
     clip = retouch.load(f"open_clip:adapted@{tmp_path / 'open_clip_model.safetensors'}")
@@ -161,6 +165,11 @@ def test_a_model_of_open_clip(tmp_path: Path):
     expected = features(open_run(run).load_task())
     assert all(map(torch.equal, features(base.clip), expected))
     assert model.peft_config["default"].base_model_name_or_path is None
+    monkeypatch.chdir(tmp_path / "adapter")
+    weights = tmp_path / "open_clip_model.safetensors"
+    space = run_card(tmp_path / "adapter", "path/to/its/weights.safetensors", weights)
+    merged = space["model"].merge_and_unload(adapter_names=["task-01", "task-02"])
+    assert fingerprint(merged) == fingerprint(open_run_model(run))
 
 
 @pytest.mark.slow
