@@ -93,7 +93,7 @@ def test_every_command_for_a_product(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert shown.strip()
     assert ran == {"learn", "report", "eval", "classify", "delta", "export"}
     assert {p.name for p in Path("models").iterdir()} == {
-        *("as-in-march", "april", "hf", "open_clip", "onnx")
+        *("as-in-march", "april", "hf", "open_clip", "onnx", "peft")
     }
     (code,) = blocks(document, "python")
     exec(code, {})

@@ -327,3 +327,39 @@ def test_errors_write_nothing(
     text = delta(*(word.format(**names, **files) for word in words), code=1)
     assert complaint in text
     assert {path.name for path in tmp_path.iterdir()} == {"broken"}
+
+
+@pytest.mark.slow
+def test_import_an_adapter(model: Path, march: Path, tmp_path: Path):
+    """What was exported for peft comes back as the same change."""
+    run("export", march, "--to", "peft", "-o", tmp_path / "adapter")
+    file = tmp_path / "new" / "change.safetensors"
+    text = delta("import", tmp_path / "adapter", "--model", model, "-o", file)
+    assert f"A Super-Tuning adapter, as a delta for {model}." in text
+    header, last = read_header(file), read_header(task(march, 3))
+    assert (header.before, header.after) == (read_header(task(march, 1)).before, last.after)
+    assert "Super-Tuning (peft)" in delta("show", file)
+    step = tmp_path / "step.safetensors"
+    one = delta("apply", model, task(march, 1), "-o", tmp_path / "one")
+    assert "Applied 1 delta" in one
+    second = delta_json(
+        "import", tmp_path / "adapter" / "task-02", "--model", tmp_path / "one", "-o", step
+    )
+    assert second["after"] == read_header(task(march, 2)).after
+    assert (second["adapter"], second["named"]) == ("Super-Tuning", None)
+
+
+@pytest.mark.slow
+def test_import_names_what_is_wrong(model: Path, march: Path, tmp_path: Path):
+    run("export", march, "--to", "peft", "--task", 1, "-o", tmp_path / "adapter")
+    file = tmp_path / "x.safetensors"
+    assert "--model" in delta("import", tmp_path / "adapter", "-o", file, code=1)
+    assert "no adapter" in delta("import", model, "-o", file, code=1)
+    wrong = delta("import", tmp_path / "adapter", "--model", "builtin", "-o", file, code=1)
+    assert "does not fit this model" in wrong
+    config = tmp_path / "adapter" / "adapter_config.json"
+    named = '"base_model_name_or_path": "evil.py:load"'
+    config.write_text(config.read_text().replace('"base_model_name_or_path": null', named))
+    refused = delta("import", tmp_path / "adapter", "-o", file, code=1)
+    assert "is not run unless you name it" in refused
+    assert not file.exists()

@@ -20,6 +20,7 @@ from retouch.cli.export import export
 from retouch.cli.learn import learn
 from retouch.cli.methods import methods
 from retouch.cli.overlap import overlap
+from retouch.cli.push import push
 from retouch.cli.report import report
 from retouch.cli.trace import trace
 from retouch.distributed import launched_world_size
@@ -39,6 +40,7 @@ for command in (demo, learn, bench, methods):
 app.command("eval")(evaluate)
 app.command()(classify)
 app.command()(export)
+app.command()(push)
 app.command()(report)
 app.command()(overlap)
 app.command()(cam)

@@ -1,4 +1,4 @@
-"""`retouch delta`: show what was learned, apply it, undo it, merge several deltas."""
+"""`retouch delta`: show what was learned, apply it, undo it, merge several, import an adapter."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -14,11 +14,14 @@ from retouch.plural import count
 
 delta = typer.Typer(
     name="delta",
-    help="Show what was learned; apply it, undo it, merge several deltas.",
+    help="Show what was learned; apply it, undo it, merge several deltas, import adapters.",
     no_args_is_help=True,
 )
 Files = Annotated[
-    list[Path], typer.Argument(help="Deltas, or a run for all of its deltas.", metavar="FILE")
+    list[Path],
+    typer.Argument(
+        help="Deltas, a run for all of its deltas, or hf:OWNER/NAME on the hub.", metavar="FILE"
+    ),
 ]
 Folder = Annotated[Path, typer.Option("--out", "-o", help="A new folder for the model.")]
 File = Annotated[Path, typer.Option("--out", "-o", help="A new file for the delta.")]
@@ -68,6 +71,8 @@ def apply(
     The files may be given in any order. A model other than the one they were made for is refused.
 
     `retouch delta apply openai/clip-vit-base-patch16 runs/march -o march`
+
+    `retouch delta apply openai/clip-vit-base-patch16 hf:OWNER/NAME -o march`
     """
     with user_errors():
         from retouch.sparse import Delta, in_order
@@ -186,3 +191,41 @@ def diff(
         else:
             same = "have the same weights, bit for bit"
             print_line(out, f"Nothing differs: {model_a} and {model_b} {same}.")
+
+
+@delta.command("import")
+def import_(
+    folder: Annotated[
+        Path, typer.Argument(help="An adapter's folder, or hf:OWNER/NAME.", metavar="FOLDER")
+    ],
+    file: File,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="The model that it was made for, as for `learn --model`, or a run. [default: the "
+            "one that it names]"
+        ),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Make a delta from an adapter of peft that changes single weights: Super-Tuning or SHiRA.
+
+    It leads to the weights that peft's `merge_and_unload` gives, to the bit, and can be undone. An
+    adapter does not know which weights it was made for, so be sure to give the right model.
+
+    `retouch delta import adapter --model openai/clip-vit-base-patch16 -o change.safetensors`
+    """
+    with user_errors():
+        from retouch.train.deltas import import_adapter
+
+        check_new_file(file)
+        imported = import_adapter(folder, model)
+        save_delta(imported.delta, file)
+        facts = {"adapter": imported.kind, "model": imported.model, "named": imported.names}
+        if json:
+            print_json({"written": str(file), **facts, **delta_facts(imported.delta, file)})
+            return
+        print_line(out, f"A {imported.kind} adapter, as a delta for {imported.model}.")
+        if imported.names not in (None, imported.model):
+            print_line(out, f"It says that it was made for {imported.names}.")
+        show_written(imported.delta, file)

@@ -21,9 +21,17 @@ class Target(StrEnum):
     hf = "hf"
     open_clip = "open_clip"
     onnx = "onnx"
+    peft = "peft"
+    deltas = "deltas"
 
 
-_LIBRARIES = {"hf": "transformers", "open_clip": "open_clip", "onnx": "onnxruntime"}
+_LIBRARIES = {
+    "hf": "transformers",
+    "open_clip": "open_clip",
+    "onnx": "onnxruntime",
+    "peft": "peft",
+    "deltas": "retouch",
+}
 
 
 def export(
@@ -32,7 +40,11 @@ def export(
         typer.Argument(help="A run's folder, or any model to convert.", metavar="RUN"),
     ],
     to: Annotated[
-        Target, typer.Option(help="For transformers, for open_clip, or as two ONNX encoders.")
+        Target,
+        typer.Option(
+            help="For transformers, for open_clip, as two ONNX encoders, or only what the "
+            "run changed: as an adapter for peft, or as deltas for retouch."
+        ),
     ],
     folder: Annotated[Path, typer.Option("--out", "-o", help="A new folder.", metavar="FOLDER")],
     task: Annotated[
@@ -50,13 +62,18 @@ def export(
 
     The model is loaded again with that library and compared before the folder appears.
 
+    With `--to peft`, the folder holds an adapter for the model that the run began with, and one for
+    each task. It is exact for linear layers, which is all that `spu` moves; a run that moved
+    anything else, as full fine-tuning does, is refused. Merging it gives the learned weights to the
+    bit; unmerging is rounded, unlike `retouch delta undo`.
+
     Example: `retouch export runs/march --to hf -o models/march`
     """
     with user_errors():
         check_new_file(folder)
         from retouch.export import export as write_export
 
-        source = _load(run, model, task)
+        source = load_source(run, model, task)
         exported = write_export(source, to.value, folder)
         if json:
             print_json(_as_json(exported, source))
@@ -64,7 +81,8 @@ def export(
             _show(exported, source)
 
 
-def _load(run: str, model: str | None, task: int | None) -> "ExportModel":
+def load_source(run: str, model: str | None, task: int | None) -> "ExportModel":
+    """The run or model to export or push."""
     from retouch.errors import UserError
     from retouch.export import of_model, of_run
     from retouch.train.run_folder import is_run
@@ -86,9 +104,14 @@ def _show(exported: "Exported", source: "ExportModel") -> None:
         classes = count(len(source.classes), "new class")
         model = f"the model after {count(tasks, 'task')}, {classes}"
     comparison = "the features are the same"
+    if exported.to == "deltas":
+        comparison = "undone and applied again, the weights are the same"
     if exported.max_difference:
         allowed = f"{exported.tolerance:.0e} is allowed"
         comparison = f"the features differ by at most {exported.max_difference:.1e} ({allowed})"
+    if exported.to in ("peft", "deltas"):
+        what = "an adapter" if exported.to == "peft" else "deltas"
+        model = f"{what} of {model.removeprefix('the model after ')}"
     library, size = _LIBRARIES[exported.to], file_size(exported.size)
     print_line(out, f"{exported.folder}: {model}, for {library} ({size})")
     print_line(out, f"Loaded again with {library} and compared: {comparison}.")

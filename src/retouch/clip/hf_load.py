@@ -9,6 +9,7 @@ import torch
 
 from retouch.clip.hf import HuggingFaceClip, quiet
 from retouch.clip.hf_preprocess import read_preprocess
+from retouch.clip.hub import refuse_unreadable
 from retouch.clip.safe_loading import (
     block_remote_code,
     check_config,
@@ -35,7 +36,7 @@ def load_hf(source: str, *, random_weights: bool = False) -> HuggingFaceClip:
             "of them complete"
         )
 
-    options = {} if Path(source).is_dir() else _hub_options(source)
+    options = {} if Path(source).is_dir() else _hub_options(source, random_weights)
     with quiet(transformers), explain_errors(source, explain), block_remote_code(source):
         raw_config, _ = transformers.PretrainedConfig.get_config_dict(source, **options)
         check_config(source, raw_config, MODEL_CLASSES)
@@ -55,14 +56,14 @@ def load_hf(source: str, *, random_weights: bool = False) -> HuggingFaceClip:
         return HuggingFaceClip(model, tokenizer, preprocess, source)
 
 
-def _hub_options(name: str) -> dict[str, Any]:
-    """Ask the hub once whether it has the model; without a connection, use the cache."""
+def _hub_options(name: str, random_weights: bool) -> dict[str, Any]:
+    """Ask the hub once whether it has the model, and its files; offline, use the cache."""
     import huggingface_hub as hub
     from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
 
     try:
         cached = isinstance(hub.try_to_load_from_cache(name, "config.json"), str)
-        hub.HfApi().model_info(name, timeout=10)
+        info = hub.HfApi().model_info(name, timeout=10)
     except (RepositoryNotFoundError, HFValidationError):
         raise UserError(
             f"there is no model {name!r}: neither a folder here nor a name on the hub. Check the "
@@ -76,6 +77,8 @@ def _hub_options(name: str) -> dict[str, Any]:
             ) from None
         log.warning("the hub cannot be reached; using the cached copy of %s", name)
         return {"local_files_only": True}
+    if not random_weights:
+        refuse_unreadable(name, [file.rfilename for file in info.siblings or []])
     return {}
 
 

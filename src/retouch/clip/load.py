@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 
 from retouch.clip.hf_load import load_hf
+from retouch.clip.hub import PREFIX, SEPARATOR, apply_hub_deltas, on_hub
 from retouch.clip.model import Clip
 from retouch.clip.open_clip_load import (
     is_open_clip_folder,
@@ -31,7 +32,8 @@ def load(
         name: A folder of either library, a hub id of transformers (`openai/clip-vit-base-patch16`),
             `open_clip:NAME/TAG`, `open_clip:NAME@FILE.safetensors`, `builtin` (the small model that
             comes with the package), or `FILE.py:FUNCTION`, which is executed (see
-            `clip.user_model`).
+            `clip.user_model`). `BASE@hf:OWNER/NAME` is any of these with the deltas applied that
+            `retouch push` wrote to the hub.
         device: As torch names it, or `auto` for the first GPU, if there is one.
         random_weights: Initialize the model at random instead of loading weights.
         light: For inference only: load a plain CLIP folder without importing transformers, which
@@ -45,6 +47,12 @@ def load(
     target = resolve_device(device)
     check_name(name)
     clip: Clip
+    base, at, repo = name.rpartition(SEPARATOR)
+    if at:
+        clip = load(base, device=device, random_weights=random_weights)
+        apply_hub_deltas(clip.model, f"{PREFIX}{repo}")
+        clip.name = name
+        return clip
     if names_code(name):
         if random_weights:
             raise UserError(
@@ -78,6 +86,15 @@ def _load_light(name: str) -> Clip | None:
 
 def check_name(name: str) -> None:
     """Refuse what cannot be a model, before anything is loaded."""
+    base, at, _ = name.rpartition(SEPARATOR)
+    if at:
+        check_name(base)
+        return
+    if on_hub(name):
+        raise UserError(
+            f"{name} names deltas; write the model that they belong to before it, as in "
+            f"openai/clip-vit-base-patch16@{name}"
+        )
     if names_code(name):
         check_code(name)
         return

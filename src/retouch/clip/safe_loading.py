@@ -124,8 +124,9 @@ def check_weights(source: str, config: Mapping[str, Any], options: Mapping[str, 
     """Refuse adapters, and an index that names anything but safetensors files in its folder."""
     if find_file(source, "adapter_config.json", options):
         raise UserError(
-            f"{source} holds an adapter for another model (adapter_config.json); merge it into "
-            "that model first: peft's `merge_and_unload()`, then `save_pretrained(FOLDER)`"
+            f"{source} holds an adapter for another model (adapter_config.json); make a delta of "
+            "it (`retouch delta import`), or merge it into that model: peft's "
+            "`merge_and_unload()`, then `save_pretrained(FOLDER)`"
         )
     explicit = config.get("transformers_weights")
     name = explicit if explicit and explicit.endswith(".json") else WEIGHTS_INDEX

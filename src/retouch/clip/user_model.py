@@ -20,7 +20,7 @@ from retouch.errors import UserError
 
 def names_code(name: str) -> bool:
     """Whether a model's name is a function in a Python file."""
-    return name.rpartition(":")[0].endswith(".py")
+    return name.partition("@hf:")[0].rpartition(":")[0].endswith(".py")
 
 
 def refuse_code(name: str, source: str | Path, role: str = "model") -> None:

@@ -1,4 +1,4 @@
-"""Plain models for programs that do not use `retouch`, each with a model card.
+"""Plain models and adapters for programs that do not use `retouch`, each with a model card.
 
 ```python
 from retouch.export import export, of_run
@@ -9,6 +9,17 @@ export(of_run("runs/march"), "hf", "models/march")
 
 from retouch.export.export_model import ExportModel, of_model, of_run
 from retouch.export.formats import FORMATS, Format
+from retouch.export.push import Pushed, push
 from retouch.export.write import Exported, export
 
-__all__ = ["FORMATS", "ExportModel", "Exported", "Format", "export", "of_model", "of_run"]
+__all__ = [
+    "FORMATS",
+    "ExportModel",
+    "Exported",
+    "Format",
+    "Pushed",
+    "export",
+    "of_model",
+    "of_run",
+    "push",
+]

@@ -5,6 +5,7 @@ from typing import Any
 import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from retouch.clip.open_clip import OpenClip
 from retouch.evaluate.per_class import ClassRow
 from retouch.evaluate.results import Results
 from retouch.export.export_model import ExportModel
@@ -40,6 +41,8 @@ def card(model: ExportModel, to: Format, report: WriteReport) -> str:
         "to": to,
         "library": LIBRARIES[to],
         "base": model.base,
+        "code": _library_of(model) if to in ("peft", "deltas") else to,
+        "base_model": _base_arguments(model),
         "report": report,
         "classes": model.classes,
         "templates": model.templates,
@@ -58,6 +61,22 @@ def _is_dual_encoder(model: ExportModel) -> bool:
     return type(model.clip.model).__name__ == "VisionTextDualEncoderModel"
 
 
+def _library_of(model: ExportModel) -> Format:
+    """The library that loads the base model."""
+    return "open_clip" if isinstance(model.clip, OpenClip) else "hf"
+
+
+def _base_arguments(model: ExportModel) -> dict[str, str]:
+    """The base model, as Python strings: its name or path, and the weights of open_clip."""
+    name, at, _ = model.clip.name.removeprefix("open_clip:").partition("@")
+    architecture, _, tag = name.partition("/")
+    weights = "path/to/its/weights.safetensors" if at else tag
+    if not model.clip.name.startswith("open_clip:"):
+        architecture, weights = "local-dir:path/to/the/base/model", ""
+    path = model.hub or "path/to/the/base/model"
+    return {"path": repr(path), "architecture": repr(architecture), "weights": repr(weights)}
+
+
 def _front_matter(model: ExportModel, to: Format) -> str:
     tags = ["clip", "retouch", *(["continual-learning"] if model.classes else [])]
     fields: dict[str, Any] = {
@@ -67,6 +86,8 @@ def _front_matter(model: ExportModel, to: Format) -> str:
     }
     if model.hub:
         fields["base_model"] = model.hub
+        if to in ("peft", "deltas"):
+            fields["base_model_relation"] = "adapter"
     return yaml.safe_dump(fields, sort_keys=False)
 
 

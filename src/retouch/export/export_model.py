@@ -1,15 +1,17 @@
 """What is exported: a model, and what is known about how it was trained."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from retouch.clip import Clip, load
+from retouch.clip.hub import SEPARATOR
 from retouch.errors import UserError
 from retouch.evaluate.per_class import PerClass
 from retouch.evaluate.results import Results
-from retouch.train.run_folder import is_run, open_run
+from retouch.train.run_folder import delta_file, is_run, open_run
 
 DEFAULT_TEMPLATE = "a photo of {}"
 
@@ -30,6 +32,8 @@ class ExportModel:
     """The run's configuration."""
     by_class: PerClass | None = None
     """The comparison by class, if the run has one."""
+    deltas: Sequence[Path] = ()
+    """The files of the deltas that lead from the base to the model, in order."""
 
     @property
     def classes(self) -> list[str]:
@@ -73,6 +77,7 @@ def of_run(folder: str | Path, *, model: str | None = None, task: int | None = N
         run=_results_until(run.results, run.at),
         config=run.config,
         by_class=PerClass.read(folder) if is_last else None,
+        deltas=[delta_file(run.folder, number) for number in range(run.at)],
     )
 
 
@@ -87,6 +92,9 @@ def of_model(name: str) -> ExportModel:
 
 def display_name(name: str) -> str:
     """A model's name without the folders that lead to it."""
+    base, at, repo = name.rpartition(SEPARATOR)
+    if at:
+        return f"{display_name(base)}{SEPARATOR}{repo}"
     if name == "builtin":
         return "the small CLIP that comes with retouch"
     if name.startswith("open_clip:"):

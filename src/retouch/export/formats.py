@@ -3,11 +3,17 @@
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-Format = Literal["hf", "open_clip", "onnx"]
+Format = Literal["hf", "open_clip", "onnx", "peft", "deltas"]
 """The name of a format."""
 FORMATS: tuple[Format, ...] = get_args(Format)
 """All formats that `export` writes."""
-LIBRARIES: dict[Format, str] = {"hf": "transformers", "open_clip": "open_clip", "onnx": "onnx"}
+LIBRARIES: dict[Format, str] = {
+    "hf": "transformers",
+    "open_clip": "open_clip",
+    "onnx": "onnx",
+    "peft": "peft",
+    "deltas": "retouch",
+}
 """The library that loads each format, as the Hugging Face hub calls it."""
 
 

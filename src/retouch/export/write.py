@@ -1,4 +1,4 @@
-"""Write a plain model with its card, verify it, and only then move it to its folder."""
+"""Write a model or an adapter with its card, verify it, and only then move it to its folder."""
 
 import json
 from collections.abc import Callable
@@ -8,7 +8,9 @@ from pathlib import Path
 from retouch.clip import Clip
 from retouch.clip.visual_prompts import prompts_of
 from retouch.errors import UserError
+from retouch.export.adapter import write_adapter
 from retouch.export.card import card
+from retouch.export.deltas import write_deltas
 from retouch.export.export_model import ExportModel
 from retouch.export.formats import FORMATS, Format, WriteReport
 from retouch.export.onnx import write_onnx
@@ -20,6 +22,8 @@ _WRITERS: dict[Format, Callable[[ExportModel, Path], WriteReport]] = {
     "hf": write_hf,
     "open_clip": write_open_clip,
     "onnx": write_onnx,
+    "peft": write_adapter,
+    "deltas": write_deltas,
 }
 
 
@@ -49,7 +53,8 @@ def export(model: ExportModel, to: Format, folder: str | Path) -> Exported:
 
     Args:
         model: The model, from `of_run` or `of_model`.
-        to: `hf` for transformers, `open_clip`, or `onnx`.
+        to: `hf` for transformers, `open_clip`, `onnx`, `peft` for an adapter (what the run
+            changed, without the model), or `deltas` (the same, for retouch).
         folder: The folder to write; it must not exist yet.
     """
     folder = Path(folder)

@@ -1,5 +1,7 @@
 """Which weights move, and moving only those. Works on any torch module; knows nothing of CLIP."""
 
+from retouch.sparse.delta.adapter_folder import AdapterFolder, read_adapter
+from retouch.sparse.delta.addition import Addition, addition
 from retouch.sparse.delta.chain import in_order, join, side_by_side
 from retouch.sparse.delta.change_stats import (
     ChangeStats,
@@ -31,6 +33,8 @@ from retouch.sparse.select import Selection, SparseIndex, select
 __all__ = [
     "KINDS",
     "SCORERS",
+    "AdapterFolder",
+    "Addition",
     "ChangeStats",
     "Delta",
     "Digests",
@@ -42,6 +46,7 @@ __all__ = [
     "Snapshot",
     "SparseAdamW",
     "SparseIndex",
+    "addition",
     "bin_edges",
     "block_names",
     "block_of",
@@ -56,6 +61,7 @@ __all__ = [
     "locate",
     "merge",
     "neuron_axis",
+    "read_adapter",
     "read_change_stats",
     "read_header",
     "read_selection",

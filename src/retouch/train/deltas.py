@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from retouch.clip import Clip, load
+from retouch.clip.hub import adapter_folder, deltas_folder, on_hub
 from retouch.clip.user_model import refuse_code
 from retouch.errors import UserError
 from retouch.evaluate.results import Results
@@ -16,6 +17,7 @@ from retouch.sparse import (
     in_order,
     join,
     merge,
+    read_adapter,
     read_header,
     side_by_side,
 )
@@ -23,7 +25,7 @@ from retouch.train.run_folder import OpenRun, delta_file, is_run, open_run
 
 
 def headers_in(paths: Sequence[str | Path]) -> list[Header]:
-    """The headers of delta files, of all deltas of runs, or of the deltas in other folders."""
+    """The headers of delta files, of runs, of deltas in other folders, or of `hf:OWNER/NAME`."""
     return [read_header(file) for path in paths for file in _files(Path(path))]
 
 
@@ -118,6 +120,43 @@ def merge_files(
     return Merged(merge(clip.model, deltas, how), len(deltas), consecutive, shared)
 
 
+@dataclass(frozen=True)
+class ImportedAdapter:
+    """An adapter of peft as a delta."""
+
+    delta: Delta
+    kind: str
+    """The method that made it."""
+    model: str
+    """The model that the delta belongs to."""
+    names: str | None
+    """The model that the adapter says it belongs to."""
+
+
+def import_adapter(folder: str | Path, model: str | None = None) -> ImportedAdapter:
+    """Turn a Super-Tuning or SHiRA adapter of peft into a delta.
+
+    Args:
+        folder: The adapter's folder, or `hf:OWNER/NAME`.
+        model: The model that it was made for, or a run; by default the one that it names. An
+            adapter does not say which weights it was made for: any model with such layers fits.
+    """
+    adapter = read_adapter(adapter_folder(folder) if on_hub(folder) else folder)
+    name = model or adapter.base
+    if name is None:
+        raise UserError(
+            f"{folder} does not say which model it was made for; name the model",
+            argument="model=…",
+        )
+    if not model:
+        refuse_code(name, folder)
+    clip = model_at(name)
+    delta = adapter.delta(clip.model, {"model": clip.name, "method": f"{adapter.kind} (peft)"})
+    if not delta.changes:
+        raise UserError(f"{folder} changes nothing: all of its numbers are zero")
+    return ImportedAdapter(delta, adapter.kind, name, adapter.base)
+
+
 def _nothing_to_merge(
     paths: Sequence[str | Path], remaining: Sequence[Sequence[Header]]
 ) -> UserError:
@@ -141,6 +180,8 @@ def _nothing_to_merge(
 
 
 def _files(path: Path) -> list[Path]:
+    if on_hub(path):
+        path = deltas_folder(path)
     if not path.is_dir():
         return [path]
     if is_run(path):
