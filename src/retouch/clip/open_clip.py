@@ -115,6 +115,11 @@ class OpenClip(Clip):
         scale: Tensor = self._open_clip.logit_scale
         return scale.exp()
 
+    @property
+    def logit_bias(self) -> Tensor | None:
+        bias: Tensor | None = getattr(self._open_clip, "logit_bias", None)
+        return bias
+
     def save(self, folder: str | Path) -> None:
         from safetensors.torch import save_file
 

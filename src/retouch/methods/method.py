@@ -40,7 +40,8 @@ class Method(BaseModel):
     schedule: SerializeAsAny[Schedule] = Cosine()
     """How the learning rate changes over the steps of a task."""
     loss: LossName = "contrastive"
-    """`contrastive` as in CLIP, or `label-aware`, where images of the same class are no negatives.
+    """`contrastive` as in pre-training, or `label-aware`, where images of the same class are no
+    negatives. Both are forms of the model's own loss: CLIP's softmax, or SigLIP's sigmoid.
     """
     objective: Objective = "summed"
     """Whether the losses on new and replayed pairs are `summed`, as in the paper, or all pairs are
