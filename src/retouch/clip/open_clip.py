@@ -25,6 +25,7 @@ CONFIG, WEIGHTS = "open_clip_config.json", "open_clip_model.safetensors"
 _PROJECTIONS = {
     "visual.proj": "image",
     "visual.head.proj.weight": "image",
+    "visual.trunk.head.weight": "image",
     "text_projection": "text",
     "text.text_projection": "text",
     "text_projection.weight": "text",
