@@ -59,6 +59,12 @@ class OpenClip(Clip):
         self._text = getattr(model, "text", model)
         self._pool = getattr(self._text, "text_pool_type", getattr(self._text, "pool_type", None))
 
+    @property
+    def visual_kind(self) -> str:
+        """The architecture of the visual tower, by the name of its class."""
+        visual = self._open_clip.visual
+        return type(getattr(visual, "trunk", visual)).__name__
+
     def encode_images(self, pixels: Tensor) -> Tensor:
         features: Tensor = self._open_clip.encode_image(pixels)
         return features

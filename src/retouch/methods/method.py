@@ -12,6 +12,7 @@ from torch import Tensor
 
 from retouch.clip import Clip
 from retouch.clip.losses import LossName, Objective
+from retouch.clip.open_clip import OpenClip
 from retouch.data.pairs import Pairs
 from retouch.errors import UserError
 from retouch.methods.parts import AfterTask, Part, Regularizer, Replay, Update
@@ -84,6 +85,7 @@ class Method(BaseModel):
         """
         self.check_needs(True, reference is not None)
         self.check_weights(clip)
+        self.check_towers(clip)
         started = self.model_copy(deep=True)
         for part in started.parts.values():
             part.start(clip, settings, reference)
@@ -129,6 +131,23 @@ class Method(BaseModel):
                 "small as those of training are rounded away; call model.float() first. To compute "
                 "in 16 bits, set precision to bf16"
             )
+
+    def check_towers(self, clip: Clip) -> None:
+        """Raise if the visual tower is convolutional: only the text tower would learn.
+
+        Args:
+            clip: The model.
+        """
+        if self.trains_nothing or not isinstance(clip, OpenClip) or clip.blocks["image"]:
+            return
+        mobile = "MobileCLIP" in clip.name
+        others = "MobileCLIP2-B or MobileCLIP2-L-14" if mobile else "ViT-B-16"
+        raise UserError(
+            f"{clip.name} cannot be taught: its visual tower ({clip.visual_kind}) is convolutional "
+            "and has no transformer blocks whose weights a method could select. Choose a model "
+            f"with a visual transformer, such as open_clip:{others}; evaluate and classify do work "
+            "with this one"
+        )
 
     def state(self) -> dict[str, Tensor]:
         """What a checkpoint must store for all parts."""
