@@ -21,7 +21,7 @@ from retouch.errors import UserError
 from retouch.evaluate.predict import predict
 from retouch.export import ExportModel, export
 from retouch.methods import Settings
-from retouch.sparse import locate
+from retouch.sparse import block_names, locate
 
 QUICK = Settings(epochs=1, batch=6, lr=1e-3)
 
@@ -47,6 +47,28 @@ def test_loaded_evaluated_taught_and_exported(name: str, tmp_path: Path):
     again = retouch.load(tmp_path / "exported")
     assert again.preprocess == clip.preprocess
     assert all(torch.equal(*pair) for pair in zip(features(again), features(clip), strict=True))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "blocks", "first_layers"),
+    [
+        ("ViT-B-16-SigLIP2", (12, 12), 24),
+        ("ViT-L-16-SigLIP2-256", (24, 24), 48),
+        ("PE-Core-L-14-336", (24, 24), 48),
+        ("MobileCLIP2-B", (12, 12), 24),
+        ("EVA02-B-16", (12, 12), 36),  # the gate and the value of a visual block are two matrices
+    ],
+)
+def test_blocks_of_the_real_configurations(name: str, blocks: tuple[int, int], first_layers: int):
+    """Without memory for their weights."""
+    library = import_open_clip()
+    with torch.device("meta"):
+        model = library.create_model(name, pretrained_text=False, device="meta")
+    names = block_names(model)
+    image = [block for block in names if block.startswith("visual.")]
+    assert (len(image), len(names) - len(image)) == blocks
+    assert len(locate(model)) == first_layers
 
 
 @pytest.mark.slow
