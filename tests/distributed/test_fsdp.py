@@ -166,7 +166,12 @@ def test_traffic_of_a_run():
     assert whole == sharded
 
 
-BACKBONES = {"transformers": tiny_clip, "BERT": dual, "open_clip": open_clip}
+BACKBONES = {
+    "transformers": tiny_clip,
+    "SigLIP": tiny_siglip,
+    "BERT": dual,
+    "open_clip": open_clip,
+}
 
 
 def fingerprints_and_traffic(backbone: str, precision: str) -> tuple[str, str, int]:

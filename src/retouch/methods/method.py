@@ -145,8 +145,8 @@ class Method(BaseModel):
         raise UserError(
             f"{clip.name} cannot be taught: its visual tower ({clip.visual_kind}) is convolutional "
             "and has no transformer blocks whose weights a method could select. Choose a model "
-            f"with a visual transformer, such as open_clip:{others}; evaluate and classify do work "
-            "with this one"
+            f"with a visual transformer, such as open_clip:{others}; this one can only be "
+            "evaluated, and classify images"
         )
 
     def state(self) -> dict[str, Tensor]:
