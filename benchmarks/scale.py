@@ -1,6 +1,6 @@
 """How do time and memory grow with the model, the batch and the number of images?
 
-    python benchmarks/scale.py                                  # selection and deltas, three sizes
+    python benchmarks/scale.py                                  # selection and deltas, five models
     python benchmarks/scale.py --device cuda --out scale.json   # steps and evaluation as well
 
 Weights are random. The last column of each table divides by what the cost should be linear in, so
@@ -103,7 +103,7 @@ def table(rows: list[dict[str, float]], names: list[str]) -> str:
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--device", default="cpu")
-    options.add_argument("--shapes", default="b16,l14,h14")
+    options.add_argument("--shapes", default="b16,l14,h14,siglip2-b16,siglip2-l16")
     options.add_argument("--batches", default="32,64,128")
     options.add_argument("--out", type=Path)
     args = options.parse_args()

@@ -1,4 +1,4 @@
-"""CLIPs of the usual sizes, with random weights: speed does not depend on them."""
+"""CLIPs and SigLIPs of the usual sizes, with random weights: speed does not depend on them."""
 
 from typing import Any
 
@@ -7,6 +7,7 @@ import torch
 import retouch
 from retouch.clip.hf import HuggingFaceClip
 from retouch.clip.preprocess import Preprocess
+from retouch.clip.siglip import SiglipClip
 
 SHAPES: dict[str, dict[str, Any]] = {
     # image size, patch, (width, layers, heads) of the visual and the text tower, projection
@@ -15,6 +16,9 @@ SHAPES: dict[str, dict[str, Any]] = {
     "b16": {"size": 224, "patch": 16, "image": (768, 12, 12), "text": (512, 12, 8), "out": 512},
     "l14": {"size": 224, "patch": 14, "image": (1024, 24, 16), "text": (768, 12, 12), "out": 768},
     "h14": {"size": 224, "patch": 14, "image": (1280, 32, 16), "text": (1024, 24, 16), "out": 1024},
+    # SigLIP 2, with Gemma's vocabulary: image size, patch, (width, layers, heads) of both towers
+    "siglip2-b16": {"size": 224, "patch": 16, "image": (768, 12, 12), "text": (768, 12, 12)},
+    "siglip2-l16": {"size": 256, "patch": 16, "image": (1024, 24, 16), "text": (1024, 24, 16)},
 }
 
 
@@ -25,6 +29,8 @@ def model_of(name: str, device: torch.device) -> HuggingFaceClip:
     builtin, shape = retouch.load("builtin", device=str(device)), SHAPES[name]
     if name == "builtin":
         return builtin  # type: ignore[return-value]
+    if name.startswith("siglip"):
+        return _siglip(name, shape, builtin.tokenizer, device)  # type: ignore[attr-defined]
     text = {**builtin.model.config.text_config.to_dict(), **_tower(shape["text"])}
     text |= {"vocab_size": 49408, "max_position_embeddings": 77}
     vision = {**_tower(shape["image"]), "image_size": shape["size"]}
@@ -38,6 +44,21 @@ def model_of(name: str, device: torch.device) -> HuggingFaceClip:
         model = transformers.CLIPModel(config)
     preprocess = Preprocess(size=(shape["size"], shape["size"]), shortest=shape["size"])
     return HuggingFaceClip(model, builtin.tokenizer, preprocess, name)
+
+
+def _siglip(name: str, shape: dict[str, Any], tokenizer: Any, device: torch.device) -> SiglipClip:
+    import transformers
+
+    text = {**_tower(shape["text"]), "vocab_size": 256_000, "max_position_embeddings": 64}
+    text |= {"projection_size": shape["image"][0], "bos_token_id": 2, "eos_token_id": 1}
+    vision = {**_tower(shape["image"]), "image_size": shape["size"], "patch_size": shape["patch"]}
+    config = transformers.SiglipConfig(text_config=text, vision_config=vision)
+    torch.manual_seed(0)
+    with torch.device(device):
+        model = transformers.SiglipModel(config)
+    half = (0.5, 0.5, 0.5)
+    preprocess = Preprocess(size=(shape["size"], shape["size"]), mean=half, std=half)
+    return SiglipClip(model, tokenizer, preprocess, name)
 
 
 def _tower(shape: tuple[int, int, int]) -> dict[str, int]:

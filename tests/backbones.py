@@ -9,7 +9,7 @@ from tempfile import mkdtemp
 import numpy as np
 import torch
 from PIL import Image
-from tiny import tiny_clip, tiny_tokenizer
+from tiny import tiny_clip, tiny_metaclip2, tiny_siglip, tiny_tokenizer
 from torch import Tensor, nn
 
 import retouch
@@ -101,6 +101,8 @@ def own_pair() -> Clip:
 
 _BUILDERS: dict[str, Callable[[], Clip]] = {
     "transformers CLIPModel": tiny_clip,
+    "transformers SiglipModel": tiny_siglip,
+    "transformers MetaClip2Model": tiny_metaclip2,
     "transformers dual encoder": dual,
     "open_clip": open_clip,
     "open_clip, custom text": lambda: open_clip(name="custom", custom_text=True),

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from recipes_for_tests import quick, reference
-from tiny import images, tiny_clip
+from tiny import images, tiny_clip, tiny_siglip
 from torch import Tensor
 from torch.nn.functional import normalize
 
@@ -15,6 +15,7 @@ import retouch
 from retouch.clip import Clip
 from retouch.clip.hf import HuggingFaceClip
 from retouch.clip.model import Tokens
+from retouch.clip.siglip import SiglipClip
 from retouch.data import Stream
 from retouch.evaluate import Results
 from retouch.methods import Settings
@@ -24,7 +25,7 @@ from retouch.train import Callback
 SETTINGS = Settings(epochs=2, batch=8, lr=1e-3, weight_decay=0.1)
 
 
-class Float64Clip(HuggingFaceClip):
+class Float64Features(HuggingFaceClip):
     """Computes in double precision, so that rounding hides no mistake."""
 
     def image_features(self, pixels: Tensor) -> Tensor:
@@ -38,9 +39,18 @@ class Float64Clip(HuggingFaceClip):
         return self.image_features(pixels), self.text_features(tokens)
 
 
-def float64_clip() -> Float64Clip:
+class Float64Siglip(Float64Features, SiglipClip):
+    pass
+
+
+def float64_clip() -> Float64Features:
     clip = tiny_clip()
-    return Float64Clip(clip.model.double(), clip.tokenizer, clip.preprocess, "tiny")
+    return Float64Features(clip.model.double(), clip.tokenizer, clip.preprocess, "tiny")
+
+
+def float64_siglip() -> Float64Siglip:
+    clip = tiny_siglip()
+    return Float64Siglip(clip.model.double(), clip.tokenizer, clip.preprocess, "tiny siglip")
 
 
 def two_task_stream(each: int = 7) -> Stream:

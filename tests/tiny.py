@@ -10,6 +10,7 @@ import torch
 
 from retouch.clip.hf import HuggingFaceClip
 from retouch.clip.preprocess import Preprocess
+from retouch.clip.siglip import SiglipClip
 from retouch.clip.torchvision_compat import patch_torchvision
 from retouch.data import Images, in_memory
 
@@ -54,6 +55,40 @@ def tiny_clip(seed: int = 0, size: int = 16) -> HuggingFaceClip:
     torch.manual_seed(seed)
     model = transformers.CLIPModel(tiny_config(size))
     return HuggingFaceClip(model, tiny_tokenizer(), Preprocess(size=(size, size)), "tiny")
+
+
+def tiny_siglip_config(size: int = 16, context: int = 16) -> Any:
+    shape = {**TOWER, "num_attention_heads": 2}
+    text = {"vocab_size": 64, "max_position_embeddings": context, "projection_size": 32}
+    return transformers.SiglipConfig(
+        text_config={**shape, **text, "bos_token_id": 1, "eos_token_id": 3, "pad_token_id": 0},
+        vision_config={**shape, "image_size": size, "patch_size": 8},
+    )
+
+
+def tiny_siglip(seed: int = 0, size: int = 16) -> SiglipClip:
+    """Its scale and bias are those that SigLIP's authors begin with."""
+    torch.manual_seed(seed)
+    model = transformers.SiglipModel(tiny_siglip_config(size))
+    with torch.no_grad():
+        model.logit_scale.fill_(10).log_()
+        model.logit_bias.fill_(-10)
+    half = (0.5, 0.5, 0.5)
+    preprocess = Preprocess(size=(size, size), mean=half, std=half)
+    return SiglipClip(model, tiny_tokenizer(), preprocess, "tiny siglip")
+
+
+def tiny_metaclip2(seed: int = 0, size: int = 16) -> HuggingFaceClip:
+    shape = {**TOWER, "num_attention_heads": 2, "projection_dim": 16}
+    text = {"vocab_size": 64, "max_position_embeddings": 12, "eos_token_id": 3}
+    config = transformers.MetaClip2Config(
+        text_config={**shape, **text, "bos_token_id": 1, "pad_token_id": 0},
+        vision_config={**shape, "image_size": size, "patch_size": 8},
+        projection_dim=16,
+    )
+    torch.manual_seed(seed)
+    model = transformers.MetaClip2Model(config)
+    return HuggingFaceClip(model, tiny_tokenizer(), Preprocess(size=(size, size)), "tiny metaclip")
 
 
 def tiny_folder(folder: str | Path | None = None, seed: int = 0) -> Path:

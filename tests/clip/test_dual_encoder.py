@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from backbones import MeanOfLetters
 from PIL import Image
 from torch import nn
 
@@ -60,3 +61,13 @@ def test_a_real_model_as_a_dual_encoder(shared: Path, monkeypatch: pytest.Monkey
         direct = HuggingFaceClip(model, tokenizer, clip.preprocess).image_features(pixels)
     assert names[logits.argmax()] == "a bear"
     torch.testing.assert_close(features, direct, rtol=0, atol=1e-5)
+
+
+def test_a_logit_bias_is_a_parameter_and_decides_the_loss():
+    parts = (nn.Flatten(), MeanOfLetters(), lambda prompts: {}, Preprocess(size=(16, 16)))
+    plain, siglip = DualEncoder(*parts), DualEncoder(*parts, logit_scale=10, logit_bias=-10)
+    assert plain.logit_bias is None
+    assert "logit_bias" not in plain.model.state_dict()
+    assert siglip.logit_bias == -10
+    assert siglip.logit_bias.requires_grad
+    assert siglip.frozen_copy().logit_bias == -10

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from tiny import tiny_clip
+from tiny import tiny_clip, tiny_siglip
 from torch import nn
 
-from retouch.clip.zero_shot import PromptEnsemble, classifier, fill_template
+from retouch.clip.zero_shot import PromptEnsemble, classifier, fill_template, probabilities
 from retouch.errors import UserError
 
 
@@ -44,3 +44,13 @@ def test_prompts_are_batched_by_their_number_of_tokens(monkeypatch: pytest.Monke
     for label, name in enumerate(names):
         expected = text_features(clip.tokenize([name]))[0]
         torch.testing.assert_close(features[label], expected, rtol=0, atol=2e-6)
+
+
+def test_probabilities_are_the_models_own():
+    similarity = torch.tensor([[0.3, 0.1], [-0.2, -0.3]])
+    clip, siglip = tiny_clip(), tiny_siglip()
+    shares = probabilities(clip, similarity)
+    torch.testing.assert_close(shares, (clip.logit_scale * similarity).softmax(dim=1))
+    single = probabilities(siglip, similarity)
+    torch.testing.assert_close(single, (10 * similarity - 10).sigmoid())
+    assert (single.sum(dim=1) < 0.01).all(), "nothing here is like these images"

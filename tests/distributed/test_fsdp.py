@@ -23,7 +23,7 @@ from distributed_runs import (
 )
 from rank_processes import run_ranks, run_ranks_or_errors
 from recipes_for_tests import quick
-from tiny import images, tiny_clip, tiny_folder, tiny_tokenizer
+from tiny import images, tiny_clip, tiny_folder, tiny_siglip, tiny_tokenizer
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
@@ -166,7 +166,12 @@ def test_traffic_of_a_run():
     assert whole == sharded
 
 
-BACKBONES = {"transformers": tiny_clip, "BERT": dual, "open_clip": open_clip}
+BACKBONES = {
+    "transformers": tiny_clip,
+    "SigLIP": tiny_siglip,
+    "BERT": dual,
+    "open_clip": open_clip,
+}
 
 
 def fingerprints_and_traffic(backbone: str, precision: str) -> tuple[str, str, int]:
@@ -182,7 +187,13 @@ def fingerprints_and_traffic(backbone: str, precision: str) -> tuple[str, str, i
 
 @pytest.mark.parametrize(
     ("backbone", "precision"),
-    [("transformers", "fp32"), ("transformers", "bf16"), ("BERT", "bf16"), ("open_clip", "bf16")],
+    [
+        ("transformers", "fp32"),
+        ("transformers", "bf16"),
+        ("SigLIP", "bf16"),
+        ("BERT", "bf16"),
+        ("open_clip", "bf16"),
+    ],
 )
 def test_the_result_is_bit_identical_in_both_precisions(backbone: str, precision: str):
     clip, ranks = BACKBONES[backbone](), run_ranks(2, fingerprints_and_traffic, backbone, precision)

@@ -17,6 +17,7 @@ from distributed_runs import (
     SendSigterm,
     assert_same_run,
     float64_clip,
+    float64_siglip,
     selected_positions,
     train,
     two_task_stream,
@@ -71,11 +72,19 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "label-aware": {"changes": {"loss": "label-aware"}},
     "whole neurons": {"changes": {"update__unit": "neuron"}},
     "a different caption per image": {"stream": "captions"},
+    "SigLIP": {"clip": "siglip"},
+    "SigLIP, label-aware": {"clip": "siglip", "changes": {"loss": "label-aware"}},
+    "SigLIP, micro-batches": {
+        "clip": "siglip",
+        "settings": SETTINGS.model_copy(update={"micro_batch": 2}),
+    },
 }
 
 
 def train_variant(variant: str, folder: Path | None = None) -> dict[str, Any]:
     options = dict(VARIANTS[variant])
+    if options.get("clip"):
+        options["clip"] = float64_siglip()
     if options.get("stream"):
         stream = two_task_stream()
         stream.train.captions = StringArray(f"a photo {n} of the {n % 5}" for n in range(28))
@@ -97,7 +106,7 @@ def test_spu_on_one_two_and_three_ranks(variant: str, tmp_path: Path):
         assert files[0] == files[1], "rank 0 writes the files that a single process would"
 
 
-def random_features(count: int, new: int) -> Features:
+def random_features(count: int, new: int, bias: float | None) -> Features:
     rng = torch.Generator().manual_seed(count)
     image_features = normalize(torch.randn(count, 8, generator=rng, dtype=torch.float64), dim=-1)
     text_features = normalize(torch.randn(5, 8, generator=rng, dtype=torch.float64), dim=-1)
@@ -107,14 +116,15 @@ def random_features(count: int, new: int) -> Features:
         text_features,
         torch.tensor(10.0).double(),
         Batch(torch.empty(0), {}, prompt, new),
+        None if bias is None else torch.tensor([bias]).double(),
     )
 
 
 def loss_on_this_rank(
-    count: int, new: int, loss: Any, objective: Any
+    count: int, new: int, bias: float | None, loss: Any, objective: Any
 ) -> tuple[float, list[Any], int]:
     """This rank's part of the loss, the gradient of its images, the size of the largest tensor."""
-    features = random_features(count, new)
+    features = random_features(count, new, bias)
     part = collectives.rank_slice(count)
     local = features.images[part].clone().requires_grad_()
     with LargestTensor() as largest:
@@ -138,12 +148,15 @@ class LargestTensor(TorchDispatchMode):
         return result
 
 
+@pytest.mark.parametrize("bias", [None, -3.0], ids=["softmax", "sigmoid"])
 @pytest.mark.parametrize("loss", ["contrastive", "label-aware"])
 @pytest.mark.parametrize(("count", "new"), [(60, 60), (60, 31), (7, 5), (2, 2)])
-def test_the_loss_over_ranks_is_that_of_the_whole_batch(count: int, new: int, loss: Any):
+def test_the_loss_over_ranks_is_that_of_the_whole_batch(
+    count: int, new: int, loss: Any, bias: float | None
+):
     for objective in ("summed", "joined"):
-        value, gradient, _ = loss_on_this_rank(count, new, loss, objective)
-        parts = run_ranks(3, loss_on_this_rank, count, new, loss, objective)
+        value, gradient, _ = loss_on_this_rank(count, new, bias, loss, objective)
+        parts = run_ranks(3, loss_on_this_rank, count, new, bias, loss, objective)
         assert sum(part[0] for part in parts) / 3 == pytest.approx(value, rel=1e-12)
         gradients = np.concatenate([np.reshape(part[1], (-1, 8)) for part in parts])
         np.testing.assert_allclose(gradients, gradient, atol=1e-14)

@@ -78,7 +78,11 @@ def hf_with_quotes() -> HuggingFaceClip:
 
 
 NOT_EXPORTABLE: dict[str, tuple[Callable[[], Clip], str, str]] = {
-    "a dual encoder": (dual, "open_clip", "VisionTextDualEncoderModel. Export it to hf"),
+    "a dual encoder": (
+        dual,
+        "open_clip",
+        "VisionTextDualEncoderModel of transformers. Export it to hf",
+    ),
     "two activations": (lambda: hf_clip("relu"), "open_clip", "whose activation is relu"),
     "a crop": (lambda: cropping(), "open_clip", "resized to 20 and cropped to 16×16"),
     "a ResNet": (lambda: resnet(), "hf", "is a ModifiedResNet.*Export it to open_clip"),

@@ -7,8 +7,8 @@ import pytest
 import torch
 from backbones import own_pair
 from recipes_for_tests import plain_loss
-from tiny import CLASSES, images, tiny_clip
-from torch.nn.functional import cross_entropy
+from tiny import CLASSES, images, tiny_clip, tiny_siglip
+from torch.nn.functional import cross_entropy, logsigmoid
 
 import retouch
 from retouch.clip import Clip
@@ -159,3 +159,22 @@ def test_what_slca_needs_is_explained():
     )
     with pytest.raises(UserError, match=r"visual_projection\.weight, which the method"):
         teach(held)
+
+
+def test_a_sigmoid_is_aligned_by_its_own_scores(stream: Stream, caplog: pytest.LogCaptureFixture):
+    clip, part = tiny_siglip(), ClassifierAlignment(epochs=2, samples=16)
+    with caplog.at_level("WARNING", "retouch"):
+        part.start(clip, QUICK, None)
+    assert "temperature of the alignment has no effect" in caplog.text
+    logits, targets = torch.randn(5, 4), torch.tensor([0, 2, 1, 3, 2])
+    scores = logits + clip.logit_bias.detach()
+    right = -logsigmoid(scores[torch.arange(5), targets]).sum()
+    wrong = -logsigmoid(-scores).sum() + logsigmoid(-scores[torch.arange(5), targets]).sum()
+    loss = part._loss(clip, logits, targets, [2, 2])
+    torch.testing.assert_close(loss, (right + wrong) / 5)
+    before = {n: t.clone() for n, t in clip.model.state_dict().items()}
+    context = context_of(clip, stream)
+    with SlowBackbone().begin(context) as update:
+        part.end(context, update)
+    moved = {n for n, t in clip.model.state_dict().items() if not torch.equal(t, before[n])}
+    assert moved == {"text_model.head.weight"}, "a SigLIP projects texts alone"

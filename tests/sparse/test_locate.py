@@ -44,6 +44,21 @@ def timm() -> nn.Module:
     )
 
 
+def two_towers(name: str) -> nn.Module:
+    """A model of transformers with an image and a text tower."""
+    text = {**HEADS, "vocab_size": 50, "max_position_embeddings": 12}
+    text |= {"bos_token_id": 1, "eos_token_id": 3, "pad_token_id": 0}
+    return hf(name, text_config=text, vision_config={**HEADS, "image_size": 16, "patch_size": 8})
+
+
+def timm_variant(name: str) -> nn.Module:
+    import timm as library
+
+    return library.create_model(name, embed_dim=32, depth=2, num_heads=2, img_size=32)
+
+
+GATED = {"llama", "aimv2", "eva02"}
+"""Their first MLP layer is two matrices."""
 MODELS: dict[str, tuple[Callable[[], nn.Module], int]] = {
     # each with the number of its blocks
     "hf clip": (lambda: tiny_clip().model, 4),
@@ -53,6 +68,12 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], int]] = {
     "hf vit": (lambda: hf("ViTModel", **HEADS, image_size=16, patch_size=8), 2),
     "bert": (lambda: hf("BertModel", **HEADS), 2),
     "gpt2": (lambda: hf("GPT2Model", n_embd=32, n_layer=2, n_head=2, vocab_size=50), 2),
+    "siglip": (lambda: two_towers("SiglipModel"), 4),
+    "metaclip 2": (lambda: two_towers("MetaClip2Model"), 4),
+    "aimv2": (lambda: two_towers("Aimv2Model"), 4),
+    "timm siglip": (lambda: timm_variant("vit_base_patch16_siglip_224"), 2),
+    "pe-core": (lambda: timm_variant("vit_pe_core_tiny_patch16_384"), 2),
+    "eva02": (lambda: timm_variant("eva02_base_patch16_clip_224"), 2),
     "llama": (lambda: hf("LlamaModel", **HEADS, vocab_size=50, num_key_value_heads=2), 2),
 }
 
@@ -71,7 +92,7 @@ def in_and_out_features(model: nn.Module, name: str, weight: torch.Tensor) -> tu
 def test_every_kind_in_every_architecture(architecture: tuple[str, nn.Module, int]):
     name, model, blocks = architecture
     located = {kind: locate(model, kind) for kind in KINDS}
-    gates = 2 if name == "llama" else 1
+    gates = 2 if name in GATED else 1
     assert len(located["first-mlp"]) == blocks * gates
     assert len(located["second-mlp"]) == blocks
     assert located["both-mlp"].keys() == located["first-mlp"].keys() | located["second-mlp"].keys()
@@ -140,3 +161,21 @@ def test_gpt2_neurons_are_columns():
     columns = torch.zeros(weight.shape).flatten().index_fill(0, index, 1).view(weight.shape)
     assert ((columns.sum(0) == 0) | (columns.sum(0) == weight.shape[0])).all()
     assert (columns.sum(0) > 0).sum() == int(0.1 * weight.shape[1])
+
+
+def test_convolutions_are_no_matrices():
+    """FastViT, the visual tower of MobileCLIP-S, calls its convolutions `mlp.fc1`."""
+
+    class Block(nn.Module):
+        def __init__(self, layer: nn.Module) -> None:
+            super().__init__()
+            self.mlp = nn.ModuleDict({"fc1": layer})
+
+    model = nn.ModuleDict(
+        {
+            "stages": nn.ModuleList([Block(nn.Conv2d(4, 8, 1))]),
+            "blocks": nn.ModuleList([Block(nn.Linear(4, 8))]),
+        }
+    )
+    assert list(locate(model)) == ["blocks.0.mlp.fc1.weight"]
+    assert block_names(model) == ["blocks.0"]

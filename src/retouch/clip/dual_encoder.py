@@ -21,6 +21,8 @@ class DualEncoder(Clip):
         preprocess: The size of the images, and their mean and standard deviation.
         logit_scale: What similarities are multiplied by, as it was in pre-training. It is a
             parameter of the model and can be trained.
+        logit_bias: What is added to them, if the model was pre-trained with SigLIP's sigmoid loss.
+            It is a parameter too, and the model is then taught with that loss.
         name: How messages and reports refer to the model.
     """
 
@@ -34,12 +36,15 @@ class DualEncoder(Clip):
         preprocess: Preprocess,
         *,
         logit_scale: float = 100.0,
+        logit_bias: float | None = None,
         name: str = "dual encoder",
     ) -> None:
         self.name = name
         self.model = nn.ModuleDict({"images": image_encoder, "texts": text_encoder}).eval()
         log_scale = torch.tensor(float(logit_scale)).log()
         self.model.register_parameter("logit_scale", nn.Parameter(log_scale))
+        bias = None if logit_bias is None else nn.Parameter(torch.tensor(float(logit_bias)))
+        self.model.register_parameter("logit_bias", bias)
         self.preprocess = preprocess
         self._tokenize_fn = tokenize
 
@@ -57,6 +62,10 @@ class DualEncoder(Clip):
     @property
     def logit_scale(self) -> Tensor:
         return self.model.get_parameter("logit_scale").exp()
+
+    @property
+    def logit_bias(self) -> Tensor | None:
+        return self.model._parameters["logit_bias"]
 
     def save(self, folder: str | Path) -> None:
         from safetensors.torch import save_file

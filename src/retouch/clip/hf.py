@@ -1,6 +1,6 @@
-"""CLIPs of the transformers library: `CLIPModel` and `VisionTextDualEncoderModel`.
+"""CLIPs of the transformers library: `CLIPModel`, `MetaClip2Model`, `VisionTextDualEncoderModel`.
 
-`clip.hf_load` loads them.
+`clip.siglip` has its `SiglipModel`; `clip.hf_load` loads them.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,11 +20,16 @@ from retouch.clip.model import Clip, Tokens
 from retouch.clip.preprocess import Preprocess
 from retouch.clip.prompt_file import without_prompts
 
+CAUSAL = ("clip", "metaclip_2")
+"""Types of models whose text tower reads a prompt from left to right, and pools it at its end."""
+
 
 class HuggingFaceClip(Clip):
     """A transformers model with its tokenizer; its text tower may be pooled in any way."""
 
     image_prefix = "vision_model."
+    image_processor = "CLIPImageProcessor"
+    """The class of transformers that prepares the model's images."""
     projections: Mapping[str, str] = {
         "image": "visual_projection.weight",
         "text": "text_projection.weight",
@@ -36,8 +41,7 @@ class HuggingFaceClip(Clip):
         self.preprocess = preprocess
         self.name = name or type(model).__name__
         # A causal tower never attends to the padding after a prompt, so it needs no mask.
-        self._causal = model.config.model_type == "clip"
-        self._keys = ("input_ids",) if self._causal else ("input_ids", "attention_mask")
+        self._causal = model.config.model_type in CAUSAL
         self._context = int(model.config.text_config.max_position_embeddings)
 
     def encode_images(self, pixels: Tensor) -> Tensor:
@@ -79,6 +83,11 @@ class HuggingFaceClip(Clip):
         return {key: batch[key] for key in self._keys}
 
     @property
+    def _keys(self) -> tuple[str, ...]:
+        """What the text tower gets of a tokenizer's output."""
+        return ("input_ids",) if self._causal else ("input_ids", "attention_mask")
+
+    @property
     def _pad_id(self) -> int:
         return self.tokenizer.pad_token_id or 0
 
@@ -111,7 +120,7 @@ class HuggingFaceClip(Clip):
         with without_prompts(self.model, folder), quiet(transformers):
             self._hf.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
-        write_preprocess(self.preprocess, Path(folder))
+        write_preprocess(self.preprocess, Path(folder), self.image_processor)
 
 
 @contextmanager

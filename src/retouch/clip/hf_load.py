@@ -1,7 +1,7 @@
 """Load a CLIP of the transformers library, and refuse whatever is incomplete or inconsistent."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,18 @@ from retouch.clip.safe_loading import (
     check_weights,
     explain_errors,
 )
+from retouch.clip.siglip import SiglipClip
 from retouch.clip.torchvision_compat import patch_torchvision
-from retouch.errors import UserError
+from retouch.errors import UserError, message_of
 
 log = logging.getLogger("retouch")
 
-MODEL_CLASSES = {"clip": "CLIPModel", "vision-text-dual-encoder": "VisionTextDualEncoderModel"}
+MODEL_CLASSES = {
+    "clip": "CLIPModel",
+    "metaclip_2": "MetaClip2Model",
+    "siglip": "SiglipModel",
+    "vision-text-dual-encoder": "VisionTextDualEncoderModel",
+}
 
 
 def load_hf(source: str, *, random_weights: bool = False) -> HuggingFaceClip:
@@ -39,6 +45,7 @@ def load_hf(source: str, *, random_weights: bool = False) -> HuggingFaceClip:
     options = {} if Path(source).is_dir() else _hub_options(source, random_weights)
     with quiet(transformers), explain_errors(source, explain), block_remote_code(source):
         raw_config, _ = transformers.PretrainedConfig.get_config_dict(source, **options)
+        _refuse_naflex(source, raw_config)
         check_config(source, raw_config, MODEL_CLASSES)
         safe_options = {**options, "trust_remote_code": False}
         config = transformers.AutoConfig.from_pretrained(source, **safe_options)
@@ -50,10 +57,10 @@ def load_hf(source: str, *, random_weights: bool = False) -> HuggingFaceClip:
         else:
             check_weights(source, raw_config, options)
             model = _load_complete(model_class, source, safe_options)
-        tokenizer = transformers.AutoTokenizer.from_pretrained(source, **safe_options)
-        _check_tokenizer(source, tokenizer)
+        tokenizer = _load_tokenizer(source, safe_options)
         preprocess = read_preprocess(source, config.vision_config, options)
-        return HuggingFaceClip(model, tokenizer, preprocess, source)
+        clip_class = SiglipClip if config.model_type == "siglip" else HuggingFaceClip
+        return clip_class(model, tokenizer, preprocess, source)
 
 
 def _hub_options(name: str, random_weights: bool) -> dict[str, Any]:
@@ -102,13 +109,32 @@ def _load_complete(model_class: Any, source: str, options: dict[str, Any]) -> An
     return model
 
 
-def _check_tokenizer(source: str, tokenizer: Any) -> None:
-    """Without its files, transformers builds a tokenizer to which all prompts are the same."""
+def _refuse_naflex(source: str, config: Mapping[str, Any]) -> None:
+    if config.get("model_type") == "siglip2":
+        raise UserError(
+            f"{source} is a SigLIP 2 of the NaFlex kind (model type 'siglip2'), which takes images "
+            "of any shape; retouch prepares all images at one size. Use a SigLIP 2 of fixed size, "
+            "such as google/siglip2-base-patch16-256"
+        )
+
+
+def _load_tokenizer(source: str, options: dict[str, Any]) -> Any:
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(source, **options)
+    except ImportError as error:
+        raise UserError(
+            f"the tokenizer of {source} needs a package that is not installed "
+            f"({message_of(error).partition('.')[0]}): pip install 'retouch[siglip]'"
+        ) from None
+    # Without its files, transformers builds a tokenizer to which all prompts are the same.
     if set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):
         raise UserError(
             f"{source} has no vocabulary: the files of its tokenizer are missing. Add "
             "tokenizer.json, or vocab.json and merges.txt, of exactly this model"
         )
+    return tokenizer
 
 
 def _check_activation(source: str, origin: str, config: Any) -> None:

@@ -29,11 +29,12 @@ def load(
     changes them by less than 16 bits can represent.
 
     Args:
-        name: A folder of either library, a hub id of transformers (`openai/clip-vit-base-patch16`),
-            `open_clip:NAME/TAG`, `open_clip:NAME@FILE.safetensors`, `builtin` (the small model that
-            comes with the package), or `FILE.py:FUNCTION`, which is executed (see
-            `clip.user_model`). `BASE@hf:OWNER/NAME` is any of these with the deltas applied that
-            `retouch push` wrote to the hub.
+        name: A folder of either library, a hub id of transformers (`openai/clip-vit-base-patch16`,
+            `google/siglip2-base-patch16-224`), `open_clip:NAME/TAG`,
+            `open_clip:NAME@FILE.safetensors`, `builtin` (the small model that comes with the
+            package), or `FILE.py:FUNCTION`, which is executed (see `clip.user_model`).
+            `BASE@hf:OWNER/NAME` is any of these with the deltas applied that `retouch push` wrote
+            to the hub.
         device: As torch names it, or `auto` for the first GPU, if there is one.
         random_weights: Initialize the model at random instead of loading weights.
         light: For inference only: load a plain CLIP folder without importing transformers, which

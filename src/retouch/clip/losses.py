@@ -1,4 +1,7 @@
-"""The contrastive loss on image–prompt pairs, in the paper's two readings and a third.
+"""The loss on image–prompt pairs, in the paper's two readings and a third.
+
+The loss follows the model: CLIP's softmax over the batch, or SigLIP's sigmoid for each pair where
+the model has a logit bias (`clip.sigmoid_loss`).
 
 A batch of N images holds few distinct prompts, so each prompt is encoded once and its feature is
 repeated: the same loss and the same gradient at a fraction of the cost.
@@ -23,6 +26,7 @@ from torch.nn.functional import cross_entropy
 
 from retouch.clip.encode import chunks, encode_rank_images, encode_rank_pairs, encode_rank_texts
 from retouch.clip.model import Clip, Tokens, num_prompts
+from retouch.clip.sigmoid_loss import sigmoid, sigmoid_label_aware
 from retouch.distributed import collectives
 
 LossName = Literal["contrastive", "label-aware"]
@@ -55,6 +59,14 @@ class Features:
     """The logit scale, which similarities are multiplied by."""
     batch: Batch
     """The batch that was encoded."""
+    bias: Tensor | None = None
+    """The logit bias of a model with a sigmoid loss; None for CLIP."""
+
+    @property
+    def logits(self) -> Tensor:
+        """The model's own scores of all images and prompts [B, P]."""
+        scaled = self.scale * self.images @ self.texts.T
+        return scaled if self.bias is None else scaled + self.bias
 
 
 def contrastive(
@@ -109,25 +121,30 @@ def _symmetric_cross_entropy(
     return total / (2 * per_image.shape[1])  # type: ignore[return-value]
 
 
-LOSSES: dict[LossName, Callable[[Tensor, Tensor, Tensor, Tensor, slice | None], Tensor]] = {
+LOSSES: dict[LossName, Callable[..., Tensor]] = {
     "contrastive": contrastive,
     "label-aware": label_aware,
 }
+SIGMOID_LOSSES = {"contrastive": sigmoid, "label-aware": sigmoid_label_aware}
+"""What the same names mean for a model with a logit bias."""
 
 
 def pair_loss(features: Features, loss: LossName, objective: Objective) -> Tensor:
     """The loss on new and replayed pairs: Eq. 3's two losses summed, or one joined matrix.
 
-    With several ranks, each returns the contribution of its own pairs times the world size, so that
-    the mean over ranks is the loss.
+    `contrastive` and `label-aware` name two forms of the model's own loss, softmax or sigmoid. With
+    several ranks, each returns the contribution of its own pairs times the world size, so that the
+    mean over ranks is the loss.
     """
     loss_fn, batch = LOSSES[loss], features.batch
+    if features.bias is not None:
+        loss_fn = partial(SIGMOID_LOSSES[loss], bias=features.bias)
     new, count = batch.new, len(features.images)
     single = objective == "joined" or new == count
     terms = []
     for part in [slice(0, count)] if single else [slice(0, new), slice(new, count)]:
         images, prompt, pairs = features.images[part], batch.prompt[part], _rank_pairs(part, count)
-        terms.append(loss_fn(images, features.texts, prompt, features.scale, pairs))
+        terms.append(loss_fn(images, features.texts, prompt, features.scale, pairs=pairs))
     return collectives.world_size() * (terms[0] if single else terms[0] + terms[1])
 
 
@@ -156,11 +173,13 @@ def losses(
     if micro_batch is None or collectives.largest_rank_slice(num_images) <= micro_batch:
         images, texts = encode_rank_pairs(clip, batch.pixels, batch.tokens)
         gathered = collectives.gather(images, num_images), collectives.gather(texts, num_texts)
-        yield loss(Features(*gathered, clip.logit_scale, batch)) / world_size
+        yield loss(Features(*gathered, clip.logit_scale, batch, clip.logit_bias)) / world_size
         return
     cached = encode_batch(clip, batch, micro_batch)
     leaves = [t.clone().requires_grad_() for t in (cached.images, cached.texts, cached.scale)]
-    value = loss(Features(leaves[0], leaves[1], leaves[2], batch)) / world_size
+    leaves += [] if cached.bias is None else [cached.bias.clone().requires_grad_()]
+    bias = None if cached.bias is None else leaves[3]
+    value = loss(Features(leaves[0], leaves[1], leaves[2], batch, bias)) / world_size
     grads = torch.autograd.grad(value, leaves, retain_graph=True, allow_unused=True)
     image_grad, text_grad = (
         None if grad is None else collectives.reduce_scatter(grad) for grad in grads[:2]
@@ -169,6 +188,8 @@ def losses(
     del value  # as in `backward_terms`
     yield _term(encode_rank_texts(clip, batch.tokens), text_grad)
     yield _term(clip.logit_scale, grads[2])
+    if clip.logit_bias is not None:
+        yield _term(clip.logit_bias, grads[3])
     assert image_grad is not None
     chunked = (chunks(rows, num_images, micro_batch) for rows in (batch.pixels, image_grad))
     for pixels, grad in zip(*chunked, strict=True):
@@ -198,11 +219,13 @@ def encode_batch(clip: Clip, batch: Batch, micro_batch: int | None = None) -> Fe
     chunked = chunks(batch.pixels, count, micro_batch)
     images = torch.cat([encode_rank_images(clip, pixels) for pixels in chunked])
     texts = encode_rank_texts(clip, batch.tokens)
+    bias = clip.logit_bias
     return Features(
         collectives.gather(images, count),
         collectives.gather(texts, num_prompts(batch.tokens)),
         clip.logit_scale,
         batch,
+        None if bias is None else bias.detach(),
     )
 
 

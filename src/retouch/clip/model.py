@@ -103,6 +103,11 @@ class Clip(ABC):
     def logit_scale(self) -> Tensor:
         """What similarities are multiplied by (100 in OpenAI's models); differentiable."""
 
+    @property
+    def logit_bias(self) -> Tensor | None:
+        """What a model with a sigmoid loss (SigLIP) adds to its scaled similarities; else None."""
+        return None
+
     @abstractmethod
     def save(self, folder: str | Path) -> None:
         """Write a plain model that its own library loads without `retouch`.

@@ -25,6 +25,7 @@ CONFIG, WEIGHTS = "open_clip_config.json", "open_clip_model.safetensors"
 _PROJECTIONS = {
     "visual.proj": "image",
     "visual.head.proj.weight": "image",
+    "visual.trunk.head.weight": "image",
     "text_projection": "text",
     "text.text_projection": "text",
     "text_projection.weight": "text",
@@ -57,6 +58,12 @@ class OpenClip(Clip):
         self._text_prefix = "text." if hasattr(model, "text") else ""
         self._text = getattr(model, "text", model)
         self._pool = getattr(self._text, "text_pool_type", getattr(self._text, "pool_type", None))
+
+    @property
+    def visual_kind(self) -> str:
+        """The architecture of the visual tower, by the name of its class."""
+        visual = self._open_clip.visual
+        return type(getattr(visual, "trunk", visual)).__name__
 
     def encode_images(self, pixels: Tensor) -> Tensor:
         features: Tensor = self._open_clip.encode_image(pixels)
@@ -114,6 +121,11 @@ class OpenClip(Clip):
     def logit_scale(self) -> Tensor:
         scale: Tensor = self._open_clip.logit_scale
         return scale.exp()
+
+    @property
+    def logit_bias(self) -> Tensor | None:
+        bias: Tensor | None = getattr(self._open_clip, "logit_bias", None)
+        return bias
 
     def save(self, folder: str | Path) -> None:
         from safetensors.torch import save_file

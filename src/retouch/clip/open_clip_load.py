@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
@@ -31,18 +31,20 @@ def load_open_clip(spec: str, *, random_weights: bool = False) -> OpenClip:
     if random_weights:
         message = "open_clip:%s: random weights, as requested; the model knows nothing yet"
         log.warning(message, name)
-        weights = None
+        weights, preprocess = None, _common_preprocess(library, name)
     elif file:
         weights = _check_file(library, name, Path(file))
+        preprocess = _preprocess_of_file(library, name, weights)
     elif tag:
         weights = _download(library, name, tag)
+        preprocess = _preprocess_keys(library.get_pretrained_cfg(name, tag))
     else:
         raise UserError(
             f"open_clip:{name} names no weights. Write open_clip:{name}/TAG "
             f"({', '.join(library.list_pretrained_tags_by_model(name)) or 'no tags known'}) or "
             f"open_clip:{name}@FILE.safetensors, or ask for random weights"
         )
-    return _build(library, name, weights, f"open_clip:{spec}")
+    return _build(library, name, weights, f"open_clip:{spec}", preprocess)
 
 
 def is_open_clip_folder(folder: Path) -> bool:
@@ -58,8 +60,17 @@ def load_open_clip_folder(folder: Path) -> OpenClip:
     return _build(library, f"{_LOCAL_DIR}{folder.resolve()}", weights, str(folder))
 
 
-def _build(library: Any, name: str, weights: Path | None, source: str) -> OpenClip:
-    """The model with its tokenizer; without weights, all of it is random."""
+def _build(
+    library: Any,
+    name: str,
+    weights: Path | None,
+    source: str,
+    preprocess: dict[str, Any] | None = None,
+) -> OpenClip:
+    """The model with its tokenizer; without weights, all of it is random.
+
+    open_clip itself finds out how images are prepared only if it downloads the weights.
+    """
     local = name.startswith(_LOCAL_DIR)  # open_clip then finds the weights by itself
     file = str(weights) if weights and not local else None
 
@@ -75,8 +86,50 @@ def _build(library: Any, name: str, weights: Path | None, source: str) -> OpenCl
         )
 
     with _quiet_root_logger(), explain_errors(source, explain), block_remote_code(source):
-        model = library.create_model(name, pretrained=file, pretrained_text=False)
+        model = library.create_model(
+            name, pretrained=file, pretrained_text=False, force_preprocess_cfg=preprocess
+        )
+
+    def explain_tokenizer(reason: str) -> str:
+        return (
+            f"the tokenizer of {source} could not be loaded: {reason}. If open_clip takes it from "
+            "the hub, go online once; a folder of open_clip's must hold the tokenizer's files"
+        )
+
+    with _quiet_root_logger(), explain_errors(source, explain_tokenizer), block_remote_code(source):
         return OpenClip(model, library.get_tokenizer(name), source)
+
+
+def _preprocess_keys(settings: Mapping[str, Any]) -> dict[str, Any]:
+    keys = ("mean", "std", "interpolation", "resize_mode")
+    return {key: settings[key] for key in keys if settings.get(key) is not None}
+
+
+def _common_preprocess(library: Any, name: str) -> dict[str, Any] | None:
+    """How images are prepared for all weights of this name; None if they differ in that."""
+    tags = library.list_pretrained_tags_by_model(name)
+    settings = [_preprocess_keys(library.get_pretrained_cfg(name, tag)) for tag in tags]
+    if not settings:
+        return {}
+    return settings[0] if all(other == settings[0] for other in settings) else None
+
+
+def _preprocess_of_file(library: Any, name: str, weights: Path) -> dict[str, Any] | None:
+    """As the config beside the weights says, or as all weights of this name have it."""
+    config = weights.with_name(CONFIG)
+    content = _read_config(config) if config.is_file() else {}
+    if described := _preprocess_keys(content.get("preprocess_cfg") or {}):
+        return described
+    preprocess = _common_preprocess(library, name)
+    if preprocess is None:
+        log.warning(
+            "open_clip:%s@%s: images are prepared as for OpenAI's weights, and some weights of "
+            "this name need it otherwise; put their %s beside the file",
+            name,
+            weights.name,
+            CONFIG,
+        )
+    return preprocess
 
 
 @contextmanager
@@ -138,8 +191,15 @@ def _model_has_quick_gelu(library: Any, name: str) -> bool:
 
 
 def _config_has_quick_gelu(config: Path) -> bool:
+    return bool(_read_config(config)["model_cfg"].get("quick_gelu", False))
+
+
+def _read_config(config: Path) -> dict[str, Any]:
     try:
-        return bool(json.loads(config.read_text("utf-8"))["model_cfg"].get("quick_gelu", False))
+        content: dict[str, Any] = json.loads(config.read_text("utf-8"))
+        content["model_cfg"].get("quick_gelu")
+        (content.get("preprocess_cfg") or {}).get("mean")
+        return content
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(
             f"{config}, in the folder of the weights, is broken ({message_of(error)}); take "

@@ -93,8 +93,8 @@ def check_config(source: str, config: Mapping[str, Any], types: Mapping[str, str
         has_code = "auto_map" in config
         remedy = f"and {NO_REMOTE_CODE}" if has_code else "wrap others in retouch.DualEncoder"
         raise UserError(
-            f"{source} is a model of type {model_type!r}. retouch loads {' and '.join(types)} from "
-            f"transformers; {remedy}"
+            f"{source} is a model of type {model_type!r}. Of transformers, retouch loads "
+            f"{', '.join(types)}; {remedy}"
         )
     for attention in _entries(config, ("attn_implementation", "_attn_implementation")):
         if isinstance(attention, str) and "/" in attention:

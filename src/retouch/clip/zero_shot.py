@@ -28,6 +28,18 @@ def classifier(clip: Clip, names: Sequence[str], templates: Sequence[str]) -> Te
     return PromptEnsemble(clip, names, templates).features(clip)
 
 
+def probabilities(clip: Clip, similarity: Tensor) -> Tensor:
+    """Of each image's similarities to the classes [B, C], how probable the model holds each class.
+
+    CLIP divides certainty among the classes given: a softmax. SigLIP judges each by itself: all may
+    be improbable.
+    """
+    scores = clip.logit_scale * similarity
+    return (
+        scores.softmax(dim=1) if clip.logit_bias is None else (scores + clip.logit_bias).sigmoid()
+    )
+
+
 class PromptEnsemble:
     """The prompts of a set of classes, tokenized once and encoded whenever the model changes.
 

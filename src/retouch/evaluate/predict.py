@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from retouch.clip import Clip
-from retouch.clip.zero_shot import classifier
+from retouch.clip.zero_shot import classifier, probabilities
 from retouch.data.cache import Progress, chunks
 from retouch.data.image_store import ImageStore, Indices, UnreadableImage
 from retouch.data.images import DEFAULT_TEMPLATE, Images
@@ -77,8 +77,8 @@ def classify_images(
 ) -> tuple[list[list[Prediction]], list[UnreadableImage]]:
     """The `top` most probable names for each picture, best first; and the unreadable pictures.
 
-    Probabilities are a softmax over the similarities, scaled by the model's own logit scale. A
-    picture that cannot be read has no predictions.
+    Probabilities are the model's own (see `clip.zero_shot.probabilities`). A picture that cannot be
+    read has no predictions.
     """
     texts = classifier(clip, names, templates)
     predictions: list[list[Prediction]] = []
@@ -86,7 +86,7 @@ def classify_images(
     for chunk in chunks(len(pictures)):
         pixels, bad = pictures.try_read(chunk, clip.preprocess)
         similarity = clip.image_features(torch.from_numpy(pixels)) @ texts.T
-        best = (clip.logit_scale * similarity).softmax(dim=1).topk(min(top, len(names)), dim=1)
+        best = probabilities(clip, similarity).topk(min(top, len(names)), dim=1)
         rows = zip(best.indices.tolist(), best.values.tolist(), strict=True)
         predictions += [
             [Prediction(names[i], p) for i, p in zip(*row, strict=True)] for row in rows

@@ -5,7 +5,9 @@ from typing import Any
 import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from retouch.clip.hf import HuggingFaceClip
 from retouch.clip.open_clip import OpenClip
+from retouch.clip.siglip import SiglipClip
 from retouch.evaluate.per_class import ClassRow
 from retouch.evaluate.results import Results
 from retouch.export.export_model import ExportModel
@@ -49,12 +51,22 @@ def card(model: ExportModel, to: Format, report: WriteReport) -> str:
         "preprocess": model.clip.preprocess,
         "context_length": context_length(model.clip) if to == "onnx" else 0,
         "mask": ", `attention_mask`" if _is_dual_encoder(model) else "",
-        "loader": "AutoModel" if _is_dual_encoder(model) else "CLIPModel",
+        "siglip": isinstance(model.clip, SiglipClip),
+        "sigmoid": model.clip.logit_bias is not None,
+        **_loaders(model, to),
         "fingerprint": fingerprint(model.clip.model),
         "version": VERSION,
         "run": model.run and _run(model, model.run),
     }
     return environment.get_template("card.md.j2").render(context)
+
+
+def _loaders(model: ExportModel, to: Format) -> dict[str, str]:
+    """The classes of transformers that load the model and its processor."""
+    converted = to == "hf" and not isinstance(model.clip, HuggingFaceClip)
+    plain = converted or type(model.clip.model).__name__ == "CLIPModel"
+    processor = "SiglipProcessor" if isinstance(model.clip, SiglipClip) else "CLIPProcessor"
+    return {"loader": "CLIPModel" if plain else "AutoModel", "processor": processor}
 
 
 def _is_dual_encoder(model: ExportModel) -> bool:

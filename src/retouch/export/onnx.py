@@ -99,7 +99,7 @@ def preprocess_config(preprocess: Preprocess) -> dict[str, Any]:
 
 
 def _metadata(clip: Clip, inputs: list[str]) -> dict[str, Any]:
-    bias = getattr(clip.model, "logit_bias", None)
+    bias = clip.logit_bias
     return {
         "image": {"file": _IMAGE_FILE, "inputs": ["pixel_values"], "output": "image_features"},
         "text": {"file": _TEXT_FILE, "inputs": inputs, "output": "text_features"},

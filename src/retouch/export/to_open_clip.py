@@ -17,7 +17,7 @@ def open_clip_config(clip: HuggingFaceClip, tokenizer_name: str) -> dict[str, An
     config: Any = clip.model.config
     if config.model_type != "clip":
         raise _cannot_convert(
-            f"open_clip has no model like transformers' {type(clip.model).__name__}"
+            f"retouch cannot convert a {type(clip.model).__name__} of transformers"
         )
     vision, text = config.vision_config, config.text_config
     activations = {vision.hidden_act, text.hidden_act}

@@ -9,6 +9,7 @@ from torch import Tensor
 from retouch.clip import Clip
 from retouch.clip.hf import HuggingFaceClip
 from retouch.clip.open_clip import OpenClip
+from retouch.clip.siglip import SiglipClip
 from retouch.errors import UserError
 
 _START, _END = "<|startoftext|>", "<|endoftext|>"
@@ -59,7 +60,7 @@ def context_length(clip: Clip) -> int:
 
 def standalone_tokenizer(clip: Clip) -> Any:
     """A `tokenizers.Tokenizer` that pads and truncates prompts to the model's full length."""
-    from tokenizers import Tokenizer
+    from tokenizers import Tokenizer, normalizers
 
     fast = fast_tokenizer(clip)
     if not hasattr(fast, "backend_tokenizer"):
@@ -68,6 +69,9 @@ def standalone_tokenizer(clip: Clip) -> Any:
             "written to a file; export the model for transformers or open_clip instead"
         )
     standalone = Tokenizer.from_str(fast.backend_tokenizer.to_str())
+    if isinstance(clip, SiglipClip):
+        own = [standalone.normalizer] if standalone.normalizer else []
+        standalone.normalizer = normalizers.Sequence([normalizers.Lowercase(), *own])
     length = context_length(clip)
     pad_id = fast.pad_token_id if fast is _existing_fast_tokenizer(clip) else 0
     standalone.enable_truncation(length)
@@ -91,6 +95,8 @@ def tokenize_full_length(clip: Clip, prompts: Sequence[str]) -> dict[str, Tensor
     tokenizer = _tokenizer_of(clip)
     if not isinstance(clip, HuggingFaceClip):
         return {"input_ids": tokenizer(list(prompts))}
+    if isinstance(clip, SiglipClip):
+        return clip.tokenize(prompts)
     settings = {"padding": "max_length", "max_length": context_length(clip), "truncation": True}
     batch = tokenizer(list(prompts), return_tensors="pt", **settings)
     return {key: batch[key] for key in clip.tokenize(["x"])}

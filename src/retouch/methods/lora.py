@@ -139,7 +139,8 @@ class Adapters:
 
 def targets(clip: Clip, where: str | tuple[str, ...]) -> dict[str, nn.Parameter]:
     """The weights to adapt: those of linear layers, by default in both towers."""
-    fused = any(isinstance(module, nn.MultiheadAttention) for module in clip.model.modules())
+    blocks = [clip.model.get_submodule(name) for tower in clip.blocks.values() for name in tower]
+    fused = any(isinstance(m, nn.MultiheadAttention) for block in blocks for m in block.modules())
     if where == QUERY_AND_VALUE and fused:
         raise UserError(_fused(clip))
     weights = {n: p for n, p in locate(clip.model, where).items() if not n.endswith("bias")}

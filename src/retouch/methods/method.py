@@ -12,6 +12,7 @@ from torch import Tensor
 
 from retouch.clip import Clip
 from retouch.clip.losses import LossName, Objective
+from retouch.clip.open_clip import OpenClip
 from retouch.data.pairs import Pairs
 from retouch.errors import UserError
 from retouch.methods.parts import AfterTask, Part, Regularizer, Replay, Update
@@ -49,7 +50,8 @@ class Method(BaseModel):
     schedule: SerializeAsAny[Schedule] = Cosine()
     """How the learning rate changes over the steps of a task."""
     loss: LossName = "contrastive"
-    """`contrastive` as in CLIP, or `label-aware`, where images of the same class are no negatives.
+    """`contrastive` as in pre-training, or `label-aware`, where images of the same class are no
+    negatives. Both are forms of the model's own loss: CLIP's softmax, or SigLIP's sigmoid.
     """
     objective: Objective = "summed"
     """Whether the losses on new and replayed pairs are `summed`, as in the paper, or all pairs are
@@ -96,6 +98,7 @@ class Method(BaseModel):
         """
         self.check_needs(True, reference is not None)
         self.check_weights(clip)
+        self.check_towers(clip)
         started = self.model_copy(deep=True)
         for part in started.parts.values():
             part.start(clip, settings, reference)
@@ -141,6 +144,23 @@ class Method(BaseModel):
                 "small as those of training are rounded away; call model.float() first. To compute "
                 "in 16 bits, set precision to bf16"
             )
+
+    def check_towers(self, clip: Clip) -> None:
+        """Raise if the visual tower is convolutional: only the text tower would learn.
+
+        Args:
+            clip: The model.
+        """
+        if self.trains_nothing or not isinstance(clip, OpenClip) or clip.blocks["image"]:
+            return
+        mobile = "MobileCLIP" in clip.name
+        others = "MobileCLIP2-B or MobileCLIP2-L-14" if mobile else "ViT-B-16"
+        raise UserError(
+            f"{clip.name} cannot be taught: its visual tower ({clip.visual_kind}) is convolutional "
+            "and has no transformer blocks whose weights a method could select. Choose a model "
+            f"with a visual transformer, such as open_clip:{others}; this one can only be "
+            "evaluated, and classify images"
+        )
 
     def state(self) -> dict[str, Tensor]:
         """What a checkpoint must store for all parts."""

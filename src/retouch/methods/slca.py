@@ -5,6 +5,7 @@ paper's appendix says, its two projections into the joint space take that place:
 full learning rate and the backbone slowly, and the alignment trains only them.
 """
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Annotated
@@ -13,7 +14,12 @@ import numpy as np
 import torch
 from pydantic import Field, PrivateAttr
 from torch import Tensor
-from torch.nn.functional import cross_entropy, normalize
+from torch.nn.functional import (
+    binary_cross_entropy_with_logits,
+    cross_entropy,
+    normalize,
+    one_hot,
+)
 
 from retouch.clip import Clip
 from retouch.clip.zero_shot import fill_template
@@ -34,6 +40,8 @@ from retouch.methods.task_context import TaskContext
 from retouch.methods.task_update import TaskUpdate
 from retouch.random_streams import RandomStream
 from retouch.sparse import Selection
+
+log = logging.getLogger("retouch")
 
 
 class SlowBackbone(Update):
@@ -75,7 +83,8 @@ class ClassifierAlignment(AfterTask):
     samples: Annotated[int, Field(gt=0)] = 256
     """Samples per class and epoch; also the batch size."""
     temperature: Annotated[float, Field(gt=0)] | None = 0.1
-    """Logits are divided by their norm and by this; None leaves them as CLIP scales them."""
+    """Logits are divided by their norm and by this; None leaves them as CLIP scales them. A model
+    with a sigmoid loss is aligned by its own scores: there, this has no effect."""
     ridge: Annotated[float, Field(ge=0)] = 1e-4
     """Added to the diagonal of a covariance, which is singular for classes of few images."""
 
@@ -85,6 +94,12 @@ class ClassifierAlignment(AfterTask):
     def start(self, clip: Clip, settings: Settings, reference: Pairs | None) -> None:
         check_has_projections(clip)
         check_projection_is_last(clip)
+        if clip.logit_bias is not None and self.temperature is not None:
+            log.warning(
+                "%s has a sigmoid loss: its own scores are aligned, and the temperature of the "
+                "alignment has no effect",
+                clip.name,
+            )
 
     def state(self) -> dict[str, Tensor]:
         means = {f"mean:{label}": mean for label, (mean, _) in self._gaussians.items()}
@@ -121,11 +136,20 @@ class ClassifierAlignment(AfterTask):
         for factor, features, targets in self._batches(context, seen):
             image_features = normalize(images(features.to(clip.device)), dim=-1)
             logits = scale * image_features @ normalize(texts(prompts), dim=-1).T
-            cross_entropy(self._scaled(logits, sizes), targets.to(clip.device)).backward()
+            self._loss(clip, logits, targets.to(clip.device), sizes).backward()
             for group in optimizer.param_groups:
                 group["lr"] = context.settings.lr * factor
             optimizer.step()
             optimizer.zero_grad()
+
+    def _loss(self, clip: Clip, logits: Tensor, targets: Tensor, sizes: Sequence[int]) -> Tensor:
+        """The cross-entropy over classes; of each class by itself if the model has a sigmoid."""
+        if clip.logit_bias is None:
+            return cross_entropy(self._scaled(logits, sizes), targets)
+        match = one_hot(targets, logits.shape[1]).to(logits.dtype)
+        scores = logits + clip.logit_bias.detach()
+        total = binary_cross_entropy_with_logits(scores, match, reduction="sum")
+        return total / len(logits)
 
     def _scaled(self, logits: Tensor, sizes: Sequence[int]) -> Tensor:
         """Logits scaled so that their norm per task, averaged over tasks, is 1/temperature.

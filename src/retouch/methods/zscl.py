@@ -1,6 +1,7 @@
 """ZSCL (Zheng et al. 2023): distillation on reference pairs, and an ensemble of weights."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Annotated, ClassVar, TypeVar
 
@@ -23,7 +24,7 @@ from retouch.data.pairs import Pairs
 from retouch.data.prefetch import prefetch, read_to_device
 from retouch.distributed import collectives
 from retouch.errors import UserError
-from retouch.methods.distil import divergence
+from retouch.methods.distil import output_distance
 from retouch.methods.parts import AfterTask, Regularizer
 from retouch.methods.settings import Positive, Settings
 from retouch.methods.task_context import TaskContext
@@ -38,7 +39,8 @@ class ReferenceDistillation(Regularizer):
 
     Every step draws a batch of reference pairs. Each image's distribution over captions and each
     caption's over images is matched to the pre-trained model's, by T² · KL(old ‖ new) each; which
-    caption belongs to which image is not used. Both towers of the current model take part (the
+    caption belongs to which image is not used. (A model with a sigmoid loss is matched pair by
+    pair, see `sigmoid_divergence`.) Both towers of the current model take part (the
     released code compares its images with the old model's captions, which leaves the text tower
     unconstrained).
 
@@ -81,10 +83,10 @@ class ReferenceDistillation(Regularizer):
         batch = self._draw(self._context)
         teacher = encode_batch(self._teacher, batch, micro_batch)
         images, texts = _encode(clip, batch, micro_batch)
-        old = teacher.scale * teacher.images @ teacher.texts.T
-        new = features.scale * images @ texts.T
-        loss = divergence(old, new, self.temperature)
-        loss = loss + divergence(old.T, new.T, self.temperature)
+        old = teacher.logits
+        new = replace(features, images=images, texts=texts).logits
+        distance = output_distance(features)
+        loss = distance(old, new, self.temperature) + distance(old.T, new.T, self.temperature)
         return self.weight * self.temperature**2 * loss
 
     def extra_passes(self, settings: Settings) -> float:

@@ -9,23 +9,25 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
+from functools import cache
 
 from torch import nn
 
 from retouch.errors import UserError
 
 # Inside a block, by kind: HF CLIP and timm's ViT (fc1), open_clip and GPT-2 (c_fc), BERT and ViT of
-# transformers (intermediate.dense), Llama (gate_proj, up_proj), EVA (fc1_g, fc1_x), DistilBERT.
+# transformers (intermediate.dense), Llama and AIMv2 (gate_proj, up_proj), EVA (fc1_g, fc1_x),
+# DistilBERT (lin1).
 LAYER_PATTERNS = {
     "first-mlp": (
         r"mlp\.(fc1|c_fc|gate_proj|up_proj|fc1_g|fc1_x)\.weight",
         r"intermediate\.dense\.weight",
-        r"ffn\.lin1\.weight",
+        r"ffn\.(lin1|gate_proj|up_proj)\.weight",
     ),
     "second-mlp": (
         r"mlp\.(fc2|c_proj|down_proj)\.weight",
         r"output\.dense\.weight",
-        r"ffn\.lin2\.weight",
+        r"ffn\.(lin2|down_proj)\.weight",
     ),
     "attention": (
         r"self_attn\.(q|k|v|o|out)_proj\.weight",
@@ -52,8 +54,7 @@ def locate(model: nn.Module, where: str | Sequence[str] = "first-mlp") -> dict[s
     if where == "everything":
         located = parameters
     elif isinstance(where, str) and where in LAYER_PATTERNS:
-        pattern = _block_pattern(where)
-        located = {name: p for name, p in parameters.items() if pattern.fullmatch(name)}
+        located = {name: p for name, p in parameters.items() if _match(where, name, p)}
     else:
         located = _matching(parameters, [where] if isinstance(where, str) else where)
     if not located:
@@ -67,8 +68,7 @@ def block_names(model: nn.Module) -> list[str]:
     Args:
         model: Any torch module.
     """
-    pattern = _block_pattern("first-mlp")
-    matches = (pattern.fullmatch(name) for name, _ in model.named_parameters())
+    matches = (_match("first-mlp", name, p) for name, p in model.named_parameters())
     return list(dict.fromkeys(match["block"] for match in matches if match))
 
 
@@ -83,6 +83,12 @@ def neuron_axis(model: nn.Module, name: str) -> int:
     return 1 if type(module).__name__ == "Conv1D" else 0
 
 
+def _match(kind: str, name: str, parameter: nn.Parameter) -> re.Match[str] | None:
+    """The match of a block's weight matrix with this kind. Convolutions may be called `fc1` too."""
+    return _block_pattern(kind).fullmatch(name) if parameter.ndim == 2 else None
+
+
+@cache
 def _block_pattern(kind: str) -> re.Pattern[str]:
     return re.compile(rf"(?P<block>(?:.+\.)?\d+)\.(?:{'|'.join(LAYER_PATTERNS[kind])})")
 

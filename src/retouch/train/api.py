@@ -25,7 +25,7 @@ from retouch.train.finish import finish
 from retouch.train.hardware import check_shard
 from retouch.train.loop import task_context, train
 from retouch.train.new_results import new_results
-from retouch.train.notes import add_image_notes, warnings_as_notes
+from retouch.train.notes import add_image_notes, warn_about_plain_sigmoid, warnings_as_notes
 from retouch.train.open_folder import open_record, remove_if_refused
 from retouch.train.record import RunRecord
 from retouch.train.run_inputs import RunInputs
@@ -110,6 +110,7 @@ def teach(
         )
     add_image_notes(record.results, (stream.train, stream.test, control))
     with _running(inputs, record, folder, is_new):
+        warn_about_plain_sigmoid(clip, started)
         evaluator = Evaluator(stream, control, evaluate_each_task)
         train(clip, stream, started, settings, evaluator, record)
     if folder is not None:

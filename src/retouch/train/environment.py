@@ -11,6 +11,7 @@ import torch
 from torch.utils import deterministic
 
 from retouch.clip import Clip
+from retouch.clip.fast.fast_vit import skipped_shortcut
 from retouch.distributed import collectives
 from retouch.methods import Settings
 from retouch.version import VERSION
@@ -30,6 +31,8 @@ def environment(clip: Clip, settings: Settings) -> dict[str, str]:
         entries["processes"] = str(collectives.world_size())
     if settings.shard:
         entries["frozen weights"] = "divided"
+    if settings.compile and (skipped := skipped_shortcut(clip.model, clip.image_prefix)):
+        entries["compiled visual tower"] = skipped
     return entries
 
 

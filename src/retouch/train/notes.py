@@ -4,8 +4,12 @@ import logging
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
+from retouch.clip import Clip
 from retouch.data.images import Images
 from retouch.evaluate.results import Results
+from retouch.methods import Method
+
+log = logging.getLogger("retouch")
 
 
 def add_image_notes(results: Results, sets: Iterable[Images | None]) -> None:
@@ -34,3 +38,17 @@ class _NotesHandler(logging.Handler):
         line = record.getMessage()
         if line not in self._results.notes:
             self._results.notes.append(line)
+
+
+def warn_about_plain_sigmoid(clip: Clip, method: Method) -> None:
+    """In a batch with k images of a class, the plain sigmoid loss pulls their match to 1/k.
+
+    Each image has its prompt as a match once and as a mismatch k − 1 times. A softmax adds up what
+    equal prompts get, so that CLIP does not have this problem.
+    """
+    if clip.logit_bias is not None and method.loss == "contrastive" and not method.trains_nothing:
+        log.warning(
+            "%s has a sigmoid loss, whose plain form takes images of one class for mismatches of "
+            "each other's prompt and so lowers its probabilities; with loss=label-aware they match",
+            clip.name,
+        )

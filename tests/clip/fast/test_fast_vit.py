@@ -1,24 +1,30 @@
 """The visual tower without unused work: the same features and gradients."""
 
+from collections.abc import Callable
 from functools import partial
 
 import pytest
 import torch
 from compiled_towers import encode, noise
-from tiny import tiny_clip
+from tiny import tiny_clip, tiny_metaclip2, tiny_siglip
 from torch import Tensor, nn
 
 from retouch.clip import Clip
 from retouch.clip.fast.fast_vit import fast_vit
+from retouch.methods import Settings
 from retouch.sparse import locate
+from retouch.train.environment import environment
 
 
 def uncompiled(function):
     return function
 
 
-def test_the_last_block_is_computed_for_the_class_token_only(monkeypatch: pytest.MonkeyPatch):
-    clip = tiny_clip()
+@pytest.mark.parametrize("make", [tiny_clip, tiny_metaclip2])
+def test_the_last_block_is_computed_for_the_class_token_only(
+    make: Callable[[], Clip], monkeypatch: pytest.MonkeyPatch
+):
+    clip = make()
     last = clip.model.get_submodule(clip.blocks["image"][-1])
     original, shapes = type(last.mlp).forward, []
 
@@ -37,6 +43,19 @@ def test_the_last_block_is_computed_for_the_class_token_only(monkeypatch: pytest
         torch.testing.assert_close(clip.image_features(pixels), plain)
         del vars(last.self_attn)["forward"]
     assert shapes == [(3, tokens), (3, 1), (3, tokens)], "all tokens while attention is replaced"
+
+
+def test_a_pooled_tower_keeps_all_tokens_and_says_so():
+    clip = tiny_siglip()
+    expected = encode(clip, 3)
+    with fast_vit(clip.model, clip.image_prefix, uncompiled):
+        for a, b in zip(encode(clip, 3), expected, strict=True):
+            torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-4)
+    compiled, plain = Settings(compile=True), Settings()
+    entry = environment(clip, compiled)["compiled visual tower"]
+    assert entry == "SiglipVisionModel runs block by block, each for all tokens"
+    assert "compiled visual tower" not in environment(clip, plain)
+    assert "compiled visual tower" not in environment(tiny_metaclip2(), compiled)
 
 
 def test_in_bfloat16_it_is_as_close_to_float32_as_the_plain_tower():

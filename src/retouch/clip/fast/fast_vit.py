@@ -5,6 +5,10 @@ MLP are computed, which saves most of a block. Patch embedding is done as a matr
 convolution it takes many times as long. What comes before the first block is compiled as one. And
 in bfloat16, hidden states between blocks are bfloat16 too: half the memory traffic, and as close to
 float32 as without (docs/performance.md).
+
+A tower that pools all tokens (SigLIP, PE-Core), or that is not of transformers, has no work of this
+kind to save: only its patch embedding is replaced, its blocks are compiled as any, and
+`skipped_shortcut` says so.
 """
 
 from collections.abc import Callable, Iterator
@@ -46,6 +50,14 @@ def fast_vit(model: nn.Module, prefix: str, wrap: Wrap) -> Iterator[None]:
             del vars(module)["forward"]
 
 
+def skipped_shortcut(model: nn.Module, prefix: str) -> str | None:
+    """Why the last block of this tower is computed for all tokens; None if it is not."""
+    if _class_token_tower(model, prefix) is not None:
+        return None
+    tower = dict(model.named_modules()).get(prefix.rstrip("."))
+    return f"{type(tower).__name__} runs block by block, each for all tokens"
+
+
 def compile_with(backend: Any) -> Wrap:
     return lambda function: torch.compile(function, backend=backend, dynamic=False)
 
@@ -70,7 +82,7 @@ def _as_matrix_product(layer: nn.Conv2d) -> Callable[[Tensor], Tensor]:
 def _class_token_tower(model: nn.Module, prefix: str) -> Any | None:
     """The visual tower, if it is one of transformers that reads its class token."""
     tower = dict(model.named_modules()).get(prefix.rstrip("."))
-    kinds = "CLIPVisionModel", "CLIPVisionTransformer"
+    kinds = "CLIPVisionModel", "CLIPVisionTransformer", "MetaClip2VisionModel"
     if tower is None or type(tower).__name__ not in kinds:
         return None
     return tower if hasattr(getattr(tower, "encoder", None), "layers") else None
