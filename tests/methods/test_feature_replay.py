@@ -197,3 +197,17 @@ def test_it_helps_where_no_image_is_stored():
         results = retouch.teach(tiny_clip(), stream, with_weight, settings=settings)
         accuracy[weight] = results.metrics()["accuracy"]
     assert accuracy[1.0] > accuracy[0.0]
+
+
+def test_a_model_with_a_logit_bias_is_scored_class_by_class():
+    """As SigLIP's own loss does; a softmax would leave the level of the scores free."""
+    clip, stream = tiny_clip(), three_tasks()
+    part, context = after_one_task(clip, stream), context_of(clip, stream, 1)
+    part.begin(context)
+    features = replace(features_of(context), bias=torch.tensor(-3.0))
+    loss = part.loss(features)
+    drawn, known = part._draw(part._gaussians), part._gaussians.known
+    logits = features.scale * drawn @ features.texts[:known].T - 3.0
+    own = torch.nn.functional.one_hot(part._gaussians.target.repeat(2), known).float()
+    expected = torch.nn.functional.binary_cross_entropy_with_logits(logits, own, reduction="none")
+    torch.testing.assert_close(loss, expected.sum(dim=1).mean())

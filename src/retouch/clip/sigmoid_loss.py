@@ -8,7 +8,7 @@ prompt occurs in the batch.
 
 import torch
 from torch import Tensor
-from torch.nn.functional import softplus
+from torch.nn.functional import cross_entropy, one_hot, softplus
 
 
 def sigmoid(
@@ -39,6 +39,20 @@ def sigmoid_label_aware(
     """`sigmoid`, where the texts of other images of the same class match as well."""
     logits, own, counts = _scores(images, texts, prompt, scale, bias, pairs)
     return _cross_entropy(logits, own * counts, (1 - own) * counts, len(prompt))
+
+
+def classification(logits: Tensor, target: Tensor, bias: Tensor | None) -> Tensor:
+    """The cross-entropy over classes; of each class by itself where there is a logit bias.
+
+    Args:
+        logits: Similarities times the logit scale, [N, C].
+        target: The class of each row.
+        bias: The model's logit bias, or None.
+    """
+    if bias is None:
+        return cross_entropy(logits, target)
+    own = one_hot(target, logits.shape[1]).to(logits.dtype)
+    return _cross_entropy(logits + bias, own, 1 - own, len(logits))
 
 
 def _scores(

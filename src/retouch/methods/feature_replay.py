@@ -11,10 +11,11 @@ from typing import Annotated, NamedTuple
 import torch
 from pydantic import Field, PrivateAttr
 from torch import Tensor
-from torch.nn.functional import cross_entropy, normalize
+from torch.nn.functional import normalize
 
 from retouch.clip import Features
 from retouch.clip.encode import encode_rank_images
+from retouch.clip.sigmoid_loss import classification
 from retouch.methods.parts import Regularizer
 from retouch.methods.settings import Settings
 from retouch.methods.task_context import TaskContext
@@ -77,7 +78,8 @@ class FeatureReplay(Regularizer):
             return None
         texts = features.texts[: self._gaussians.known]
         logits = features.scale * self._draw(self._gaussians) @ texts.T
-        return self.weight * cross_entropy(logits, self._gaussians.target.repeat(self.samples))
+        target = self._gaussians.target.repeat(self.samples)
+        return self.weight * classification(logits, target, features.bias)
 
     def _draw(self, gaussians: _Gaussians) -> Tensor:
         """Normalized features [samples · C, D], the same whenever the step is taken again."""

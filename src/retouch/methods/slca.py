@@ -14,14 +14,10 @@ import numpy as np
 import torch
 from pydantic import Field, PrivateAttr
 from torch import Tensor
-from torch.nn.functional import (
-    binary_cross_entropy_with_logits,
-    cross_entropy,
-    normalize,
-    one_hot,
-)
+from torch.nn.functional import normalize
 
 from retouch.clip import Clip
+from retouch.clip.sigmoid_loss import classification
 from retouch.clip.zero_shot import fill_template
 from retouch.data.pairs import Pairs
 from retouch.data.stream import Task
@@ -145,11 +141,8 @@ class ClassifierAlignment(AfterTask):
     def _loss(self, clip: Clip, logits: Tensor, targets: Tensor, sizes: Sequence[int]) -> Tensor:
         """The cross-entropy over classes; of each class by itself if the model has a sigmoid."""
         if clip.logit_bias is None:
-            return cross_entropy(self._scaled(logits, sizes), targets)
-        match = one_hot(targets, logits.shape[1]).to(logits.dtype)
-        scores = logits + clip.logit_bias.detach()
-        total = binary_cross_entropy_with_logits(scores, match, reduction="sum")
-        return total / len(logits)
+            return classification(self._scaled(logits, sizes), targets, None)
+        return classification(logits, targets, clip.logit_bias.detach())
 
     def _scaled(self, logits: Tensor, sizes: Sequence[int]) -> Tensor:
         """Logits scaled so that their norm per task, averaged over tasks, is 1/temperature.
