@@ -34,7 +34,8 @@ class Row(BaseModel):
     tasks: list[float | None]
     """On each task: over the classes seen so far if it is learned, else over the whole stream.
 
-    None where a task of an earlier run has no images left, or a later task was not known yet.
+    None where a task of an earlier run has no images left, a later task was not known yet, or only
+    the end of the run was evaluated.
     """
     control: float | None = None
     """On the control set: what the model could do before, which no task teaches."""
