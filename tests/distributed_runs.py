@@ -14,8 +14,8 @@ from torch.nn.functional import normalize
 import retouch
 from retouch.clip import Clip
 from retouch.clip.hf import HuggingFaceClip
-from retouch.clip.model import Tokens
 from retouch.clip.siglip import SiglipClip
+from retouch.clip.tokens import Tokens
 from retouch.data import Stream
 from retouch.evaluate import Results
 from retouch.methods import Settings

@@ -3,7 +3,8 @@
 from retouch.clip.dual_encoder import DualEncoder
 from retouch.clip.load import load
 from retouch.clip.losses import Batch, Features
-from retouch.clip.model import Clip, Tokens
+from retouch.clip.model import Clip
 from retouch.clip.preprocess import Preprocess
+from retouch.clip.tokens import Tokens
 
 __all__ = ["Batch", "Clip", "DualEncoder", "Features", "Preprocess", "Tokens", "load"]

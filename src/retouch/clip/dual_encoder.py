@@ -6,9 +6,10 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from retouch.clip.model import Clip, Tokens
+from retouch.clip.model import Clip
 from retouch.clip.preprocess import Preprocess
 from retouch.clip.savable_state import savable_state
+from retouch.clip.tokens import Tokens
 
 
 class DualEncoder(Clip):

@@ -6,7 +6,8 @@ autograd graph, so no rank waits for a gradient that never arrives.
 
 from torch import Tensor
 
-from retouch.clip.model import Clip, Tokens, num_prompts
+from retouch.clip.model import Clip
+from retouch.clip.tokens import Tokens, num_prompts
 from retouch.distributed import collectives
 
 

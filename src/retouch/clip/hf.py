@@ -16,9 +16,10 @@ from torch.nn.functional import pad
 
 from retouch.clip.fast.compile import padded_length
 from retouch.clip.hf_preprocess import write_preprocess
-from retouch.clip.model import Clip, Tokens
+from retouch.clip.model import Clip
 from retouch.clip.preprocess import Preprocess
 from retouch.clip.prompt_file import without_prompts
+from retouch.clip.tokens import Tokens
 
 CAUSAL = ("clip", "metaclip_2")
 """Types of models whose text tower reads a prompt from left to right, and pools it at its end."""

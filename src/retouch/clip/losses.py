@@ -25,8 +25,9 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from retouch.clip.encode import chunks, encode_rank_images, encode_rank_pairs, encode_rank_texts
-from retouch.clip.model import Clip, Tokens, num_prompts
+from retouch.clip.model import Clip
 from retouch.clip.sigmoid_loss import sigmoid, sigmoid_label_aware
+from retouch.clip.tokens import Tokens, num_prompts
 from retouch.distributed import collectives
 
 LossName = Literal["contrastive", "label-aware"]

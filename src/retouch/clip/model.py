@@ -26,11 +26,9 @@ from retouch.clip.fast.cuda_graphs import GraphRecorder, has_hooks
 from retouch.clip.fast.fast_vit import compile_with, fast_vit
 from retouch.clip.fast.graph_capture import ForwardPass
 from retouch.clip.preprocess import NormalizeFn, Preprocess, normalize_pixels
+from retouch.clip.tokens import Tokens, num_prompts
 from retouch.clip.truncation import TruncatedPrompts
 from retouch.sparse.locate import block_names
-
-Tokens = dict[str, Tensor]
-"""A batch of prompts as the text tower takes them, padded to the longest of them."""
 
 _TOKENIZER_LOCK = RLock()
 """A tokenizer of transformers changes its settings with every call, so threads take turns. The lock
@@ -207,6 +205,12 @@ class Clip(ABC):
             self.compiled, self._recorder = False, None
             self._normalize_pixels = normalize_pixels
 
+    def free_memory(self) -> None:
+        """Give back the memory of captured passes and of whatever torch holds in reserve."""
+        if self._recorder is not None:
+            self._recorder.clear()
+        torch.cuda.empty_cache()
+
     @property
     def device(self) -> torch.device:
         return next(self.model.parameters()).device
@@ -243,8 +247,3 @@ class Clip(ABC):
         other = copy.deepcopy(self, {**shared, id(self._recorder): None})
         other.model.requires_grad_(False)
         return other
-
-
-def num_prompts(tokens: Tokens) -> int:
-    """The number of prompts in a batch."""
-    return len(next(iter(tokens.values())))

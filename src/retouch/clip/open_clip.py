@@ -13,10 +13,11 @@ from torch.func import functional_call
 from torch.nn.functional import pad
 
 from retouch.clip.fast.compile import padded_length
-from retouch.clip.model import Clip, Tokens
+from retouch.clip.model import Clip
 from retouch.clip.preprocess import Preprocess
 from retouch.clip.prompt_file import without_prompts
 from retouch.clip.savable_state import savable_state
+from retouch.clip.tokens import Tokens
 from retouch.clip.torchvision_compat import patch_torchvision
 from retouch.errors import UserError
 

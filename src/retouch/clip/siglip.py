@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from retouch.clip.hf import HuggingFaceClip
-from retouch.clip.model import Tokens
 from retouch.clip.preprocess import Preprocess
+from retouch.clip.tokens import Tokens
 from retouch.errors import UserError
 
 

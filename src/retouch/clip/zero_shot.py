@@ -7,7 +7,8 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from retouch.clip.fast.compile import EVAL_TEXT_BATCH
-from retouch.clip.model import Clip, Tokens, num_prompts
+from retouch.clip.model import Clip
+from retouch.clip.tokens import Tokens, num_prompts
 from retouch.distributed import collectives
 from retouch.errors import UserError
 

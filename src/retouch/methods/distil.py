@@ -31,18 +31,19 @@ class Distillation(Regularizer):
     temperature: Annotated[float, Field(gt=0)] = 2.0
     weight: Annotated[float, Field(ge=0)] = 1.0
     _teacher: Clip | None = PrivateAttr(None)
-    _micro_batch: int | None = PrivateAttr(None)
+    _context: TaskContext | None = PrivateAttr(None)
 
     def begin(self, context: TaskContext) -> None:
         self._teacher = context.clip.frozen_copy()
-        self._micro_batch = context.settings.micro_batch
+        self._context = context
 
     def end(self, context: TaskContext) -> None:
-        self._teacher = None
+        self._teacher = self._context = None
 
     def loss(self, features: Features) -> Tensor | None:
         assert self._teacher is not None
-        old = encode_batch(self._teacher, features.batch, self._micro_batch)
+        assert self._context is not None
+        old = encode_batch(self._teacher, features.batch, self._context.micro_batch.size)
         distance = self.distance(features)
         return self.weight * distance(self.scores(old), self.scores(features), self.temperature)
 

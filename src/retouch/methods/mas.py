@@ -8,7 +8,7 @@ from pydantic import Field, PrivateAttr
 from torch import Tensor
 
 from retouch.clip import Clip, Features
-from retouch.clip.model import Tokens
+from retouch.clip.tokens import Tokens
 from retouch.data.image_store import Indices
 from retouch.distributed import collectives
 from retouch.errors import UserError

@@ -15,6 +15,7 @@ from retouch.data.image_store import Indices
 from retouch.data.prefetch import prefetch, read_to_device, to_device
 from retouch.data.stream import Stream, Task
 from retouch.distributed import collectives
+from retouch.methods.micro_batch import MicroBatch
 from retouch.methods.settings import Settings
 from retouch.random_streams import RandomStream
 
@@ -55,6 +56,8 @@ class TaskContext:
         """Accuracy in percent on the classes so far: for messages, never for training."""
         self.weights: Callable[[], dict[str, Tensor]] = self._trainable
         """The trained weights by name, as the towers use them now, in the autograd graph."""
+        self.micro_batch = MicroBatch(clip, settings)
+        """How many images' activations are held at a time."""
         self._known_prompts: list[str] = []
         self._drop_last = drop_last
         self._epoch: tuple[int, list[Indices]] = (-1, [])
@@ -132,7 +135,7 @@ class TaskContext:
             encode: Takes 8-bit pixels on the device, of which there may be none.
         """
         rank_slice = positions[collectives.rank_slice(len(positions))]
-        size = self.settings.micro_batch or 2 * self.settings.batch
+        size = self.micro_batch.size or 2 * self.settings.batch
         groups = np.array_split(rank_slice, ceil(max(1, len(rank_slice)) / size))
         images, preprocess, device = self.stream.train, self.clip.preprocess, self.clip.device
 
@@ -163,7 +166,7 @@ class TaskContext:
             batch: The batch.
             loss: A loss to use instead of the method's.
         """
-        return losses(self.clip, batch, loss or self.loss, self.settings.micro_batch)
+        return losses(self.clip, batch, loss or self.loss, self.micro_batch.size)
 
     def scoring_batches(
         self, share: float, batches: int | None = None, *, drop_last: bool = False

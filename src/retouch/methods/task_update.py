@@ -114,6 +114,11 @@ class TaskUpdate:
         self.optimizer.step()
         self.optimizer.zero_grad()
 
+    def zero_grad(self) -> None:
+        """Drop the gradients of a step that was not finished."""
+        if self.optimizer:
+            self.optimizer.zero_grad()
+
     def __enter__(self) -> Self:
         return self
 

@@ -18,7 +18,7 @@ from retouch.clip.encode import (
     rank_tokens,
 )
 from retouch.clip.losses import encode_batch
-from retouch.clip.model import Tokens
+from retouch.clip.tokens import Tokens
 from retouch.data.image_store import Indices
 from retouch.data.pairs import Pairs
 from retouch.data.prefetch import prefetch, read_to_device
@@ -79,7 +79,7 @@ class ReferenceDistillation(Regularizer):
     def loss(self, features: Features) -> Tensor | None:
         assert self._teacher is not None
         assert self._context is not None
-        clip, micro_batch = self._context.clip, self._context.settings.micro_batch
+        clip, micro_batch = self._context.clip, self._context.micro_batch.size
         batch = self._draw(self._context)
         teacher = encode_batch(self._teacher, batch, micro_batch)
         images, texts = _encode(clip, batch, micro_batch)

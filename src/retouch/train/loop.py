@@ -10,6 +10,7 @@ from retouch.data.prefetch import read_later
 from retouch.data.stream import Stream, Task
 from retouch.evaluate.evaluator import Evaluator
 from retouch.methods import Method, Regularizer, Settings, TaskContext
+from retouch.methods.micro_batch import MicroBatch
 from retouch.train.divergence import (
     check_finite,
     diverged_if_not_finite,
@@ -32,11 +33,13 @@ def train(
     evaluator.begin(clip)
     with refused_if_not_finite(clip):
         record.begin(buffer, partial(evaluator, clip))
+    micro_batch = MicroBatch(clip, settings)
     for task in stream.tasks[record.done :]:
         context = task_context(clip, stream, task, method, settings)
+        context.micro_batch = micro_batch
         context.control_drop = record.control_drop(partial(evaluator.control, clip))
         context.accuracy = partial(evaluator.accuracy, clip, task.number + 1)
-        with method.update.begin(context) as update:
+        with micro_batch.fit(partial(method.update.begin, context)) as update:
             steps = context.steps if update.optimizer else 0
             record.begin_task(task, update, steps)
             method.after_task.begin(context, update)
@@ -44,7 +47,8 @@ def train(
             remaining = range(record.resume(update), steps)
             replay = partial(method.replay.draw, context, buffer)
             for step, batch in context.batches(remaining, replay):
-                loss = backward(context, batch, method.regularizer)
+                step_loss = partial(backward, context, batch, method.regularizer)
+                loss = micro_batch.fit(step_loss, reset=update.zero_grad)
                 factor = method.schedule.factor(step, steps, settings.epochs, len(stream.tasks))
                 update.step(factor)
                 method.after_task.after_step(context, update, step)

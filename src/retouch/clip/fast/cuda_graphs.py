@@ -49,6 +49,10 @@ class GraphRecorder:
         self._model = model
         self._caches = {True: _GraphCache(), False: _GraphCache()}  # by whether gradients are on
 
+    def clear(self) -> None:
+        """Forget all graphs, which frees their memory."""
+        self._caches = {True: _GraphCache(), False: _GraphCache()}
+
     def __call__(self, passes: Sequence[ForwardPass]) -> Sequence[Tensor]:
         """The outputs of the passes, differentiable if gradients are enabled."""
         with_grad = torch.is_grad_enabled()

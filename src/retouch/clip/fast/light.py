@@ -21,9 +21,9 @@ from torch.nn.functional import pad
 from retouch.clip.fast.plain_clip import PlainCLIP
 from retouch.clip.hf import HuggingFaceClip
 from retouch.clip.hf_preprocess import PREPROCESSOR, PROCESSOR
-from retouch.clip.model import Tokens
 from retouch.clip.preprocess import Preprocess
 from retouch.clip.prompt_file import PROMPTS_FILE
+from retouch.clip.tokens import Tokens
 
 # The defaults of transformers for what config.json leaves out.
 _TOWER_DEFAULTS = {"hidden_act": "quick_gelu", "layer_norm_eps": 1e-5, "num_hidden_layers": 12}

@@ -1,0 +1,68 @@
+"""How many images' activations are held at a time; fewer where memory does not suffice."""
+
+import logging
+from collections.abc import Callable
+from typing import TypeVar
+
+import torch
+
+from retouch.clip import Clip
+from retouch.distributed import collectives
+from retouch.errors import UserError
+from retouch.methods.settings import Settings
+from retouch.plural import count
+
+T = TypeVar("T")
+log = logging.getLogger("retouch")
+
+
+class MicroBatch:
+    """The size of a micro-batch over a run: what the settings say, halved when memory runs out.
+
+    A smaller one gives the same gradients (see `clip.losses`), so training simply goes on.
+
+    Args:
+        clip: The model.
+        settings: The training settings.
+    """
+
+    def __init__(self, clip: Clip, settings: Settings) -> None:
+        self.size = settings.micro_batch
+        """Images at a time; None: all of a batch."""
+        self._clip = clip
+        self._largest = 2 * settings.batch  # new images and as many replayed ones
+
+    def fit(self, run: Callable[[], T], reset: Callable[[], None] = lambda: None) -> T:
+        """Call a function, and call it again with half the micro-batch while memory runs out.
+
+        Several ranks would have to fail at the same point, so they are only told what to do.
+
+        Args:
+            run: The function; it must have no effect if it raises, or `reset` must undo it.
+            reset: Called before each further attempt.
+        """
+        while True:
+            try:
+                return run()
+            except torch.OutOfMemoryError as error:
+                reason = str(error).partition("\n")[0]
+            self._halve(reason)  # outside of the handler, which would hold the activations
+            reset()
+            self._clip.free_memory()
+
+    def _halve(self, reason: str) -> None:
+        size = self.size or self._largest
+        if collectives.world_size() > 1 or size == 1:
+            smaller = "a smaller batch" if size == 1 else f"micro_batch={max(1, size // 2)}"
+            raise UserError(
+                f"the memory of {self._clip.device} does not suffice for {count(size, 'image')} at "
+                f"a time ({reason}); choose {smaller}, or another device"
+            )
+        self.size = size // 2
+        log.warning(
+            "the memory of %s does not suffice for %d images at a time; training goes on with %d "
+            "at a time, which is slower and gives the same gradients",
+            self._clip.device,
+            size,
+            self.size,
+        )
