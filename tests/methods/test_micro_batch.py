@@ -16,6 +16,7 @@ from retouch.errors import UserError
 from retouch.evaluate import Results
 from retouch.methods import Settings
 from retouch.sparse import fingerprint
+from retouch.train.cost import estimate
 
 QUICK = Settings(epochs=1, batch=8, lr=5e-3)
 
@@ -54,6 +55,13 @@ def test_training_goes_on_with_the_same_weights(name: str):
     halved = [note for note in results.notes if "does not suffice" in note]
     assert len(halved) == 3  # 16, 8, 4: once for the whole run
     assert "training goes on with 2 at a time" in halved[-1]
+
+
+@pytest.mark.slow
+def test_the_estimate_before_training_fits_too():
+    stream = Stream.split(images("train", 6, 12), images("test", 6, 4), tasks=2, order=0)
+    cost = estimate(small(tiny_clip()), stream, quick("spu+"), QUICK)
+    assert cost.seconds > 0
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 
@@ -146,7 +147,8 @@ def measure(
         stride = max(1, len(sample.train) // images)
         sample = replace(sample, train=sample.train[::stride][:images])
     context = task_context(trial, stream, sample, method, settings)
-    with part.begin(context) as update:
+    fit = context.micro_batch.fit
+    with fit(partial(part.begin, context)) as update:
         batch = context.load(context.new_images(0))
         prompts = len(next(iter(batch.tokens.values())))
         with torch.no_grad():
@@ -154,7 +156,8 @@ def measure(
             prompt = _time(trial, lambda: trial.text_features(batch.tokens), tries)
         passes = 0.0
         if update.optimizer:
-            step = _time(trial, lambda: backward(context, batch, Regularizer()), tries)
+            run = partial(backward, context, batch, Regularizer())
+            step = fit(partial(_time, trial, run, tries), reset=update.zero_grad)
             passes = max(1.0, step / (image + prompt))
         return Measurement(
             image / len(batch.pixels),
