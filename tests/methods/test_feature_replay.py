@@ -14,7 +14,9 @@ from torch.nn.functional import cross_entropy
 
 import retouch
 from retouch.clip import Clip, Features
+from retouch.clip.everyday_words import word_features
 from retouch.clip.losses import encode_batch
+from retouch.clip.zero_shot import classifier
 from retouch.data import Stream
 from retouch.data.string_array import StringArray
 from retouch.methods import BalancedReplay, Method, Settings, TaskContext
@@ -206,8 +208,62 @@ def test_a_model_with_a_logit_bias_is_scored_class_by_class():
     part.begin(context)
     features = replace(features_of(context), bias=torch.tensor(-3.0))
     loss = part.loss(features)
-    drawn, known = part._draw(part._gaussians), part._gaussians.known
+    drawn, known = part._draw(part._gaussians), part._known
     logits = features.scale * drawn @ features.texts[:known].T - 3.0
     own = torch.nn.functional.one_hot(part._gaussians.target.repeat(2), known).float()
     expected = torch.nn.functional.binary_cross_entropy_with_logits(logits, own, reduction="none")
     torch.testing.assert_close(loss, expected.sum(dim=1).mean())
+
+
+def with_words(clip: Clip, stream: Stream, task: int) -> tuple[FeatureReplay, TaskContext]:
+    part, context = FeatureReplay(words=1.0), context_of(clip, stream, task)
+    part.start(clip, QUICK, None)
+    part.begin(context)
+    return part, context
+
+
+def test_everyday_words_are_answers_too_from_the_first_task_on():
+    """But the ten nearest to a class's prompt are not: they may be other words for it."""
+    clip, stream = tiny_clip(), three_tasks()
+    part, context = with_words(clip, stream, 0)
+    features = features_of(context)
+    logits = features.scale * features.images @ features.texts[:2].T
+    words = word_features(clip)
+    texts = features.texts[:2] @ words.T
+    for row, target in enumerate(features.batch.prompt.tolist()):
+        far = texts[target].argsort(descending=True)[10:]
+        others = features.scale * features.images[row] @ words[far].T
+        expected = cross_entropy(torch.cat([logits[row], others])[None], torch.tensor([target]))
+        one = replace(
+            features,
+            images=features.images[row : row + 1],
+            batch=replace(features.batch, prompt=torch.tensor([target])),
+        )
+        assert part.loss(one).item() == pytest.approx(expected.item(), rel=1e-5)
+
+
+def test_words_do_not_make_the_loss_infinite_for_a_model_with_a_logit_bias():
+    clip, stream = tiny_clip(), three_tasks()
+    part, context = with_words(clip, stream, 1)
+    loss = part.loss(replace(features_of(context), bias=torch.tensor(-3.0)))
+    assert torch.isfinite(loss)
+
+
+@pytest.mark.slow
+def test_words_keep_new_classes_apart_from_what_the_model_knew():
+    stream, joint = three_tasks(), {}
+    settings = Settings(epochs=6, batch=8, lr=5e-3, weight_decay=0.0)
+    for words_ in (0.0, 1.0):
+        changed = method().with_change({"regularizer.words": words_, "loss": "label-aware"})
+        clip = tiny_clip()
+        retouch.teach(clip, stream, changed, settings=settings)
+        with torch.no_grad():
+            texts = torch.cat(
+                [classifier(clip, stream.test.classes, stream.test.templates), word_features(clip)]
+            )
+            pixels = torch.from_numpy(
+                stream.test.read(np.arange(len(stream.test)), clip.preprocess)
+            )
+            answers = (clip.image_features(pixels) @ texts.T).argmax(dim=1).numpy()
+        joint[words_] = (answers == stream.test.labels).mean()
+    assert joint[1.0] > joint[0.0]

@@ -1,31 +1,15 @@
 """Text drift: how far the features of everyday words moved, where there is no control set.
 
-The prompts of some hundred everyday words (`words.txt`) pass through the text tower before and
-after. Where their features moved, so did what the model can do with them; where they did not, the
-visual tower may still have changed. So this is weaker evidence than a control set of images, and is
-always labelled so.
+The prompts of some hundred everyday words (`clip.everyday_words`) pass through the text tower before
+and after. Where their features moved, so did what the model can do with them; where they did not,
+the visual tower may still have changed. So this is weaker evidence than a control set of images, and
+is always labelled so.
 """
-
-from importlib.resources import files
 
 import torch
 from torch import Tensor
 
-from retouch.clip import Clip
-from retouch.clip.zero_shot import classifier
 from retouch.evaluate.row import Drift
-
-TEMPLATE = "a photo of {}"
-
-
-def words() -> list[str]:
-    """Animals, food, places, objects, people, activities, colors, feelings and styles."""
-    return (files("retouch.evaluate") / "words.txt").read_text().splitlines()
-
-
-def word_features(clip: Clip) -> Tensor:
-    """One text feature per word [W, D]."""
-    return classifier(clip, words(), (TEMPLATE,))
 
 
 def drift_between(before: Tensor, after: Tensor) -> Drift:

@@ -7,12 +7,13 @@ import torch
 from torch import Tensor
 
 from retouch.clip import Clip
+from retouch.clip.everyday_words import word_features
 from retouch.clip.zero_shot import PromptEnsemble
 from retouch.data.image_store import Indices
 from retouch.data.images import Images
 from retouch.data.stream import Stream
 from retouch.errors import NotFinite
-from retouch.evaluate.drift import drift_between, word_features
+from retouch.evaluate.drift import drift_between
 from retouch.evaluate.image_features import ImageSubset, encode_image_sets
 from retouch.evaluate.joint_accuracy import Encoded, joint_accuracy
 from retouch.evaluate.predict import nearest

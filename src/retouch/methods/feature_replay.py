@@ -13,13 +13,19 @@ from pydantic import Field, PrivateAttr
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from retouch.clip import Features
+from retouch.clip import Clip, Features
 from retouch.clip.encode import encode_rank_images
+from retouch.clip.everyday_words import word_features
 from retouch.clip.sigmoid_loss import classification
+from retouch.clip.zero_shot import classifier
+from retouch.data.pairs import Pairs
 from retouch.methods.parts import Regularizer
 from retouch.methods.settings import Settings
 from retouch.methods.task_context import TaskContext
 from retouch.random_streams import RandomStream
+
+NEAR = 10
+"""As many words as are nearest to a class's prompt may be other words for it."""
 
 
 class _Gaussians(NamedTuple):
@@ -31,8 +37,15 @@ class _Gaussians(NamedTuple):
     """[D, D]: a root R of the covariance RᵀR that all classes share."""
     target: Tensor
     """[C]: the index of each class among the known ones."""
-    known: int
-    """How many classes are known."""
+
+
+class _Words(NamedTuple):
+    """Everyday words in a task, on its device."""
+
+    features: Tensor
+    """[W, D]: of the pre-trained text tower."""
+    near: Tensor
+    """[K, W]: which of them may be other words for a known class."""
 
 
 class FeatureReplay(Regularizer):
@@ -42,12 +55,18 @@ class FeatureReplay(Regularizer):
     of features around their class's mean is updated. In every step of a later task, features are
     drawn from these Gaussians and classified among the prompts of all known classes. That trains
     the text tower to keep all of them apart, also those that a batch has no image of.
+
+    With `words`, everyday words are answers too, for drawn features and for the images of the
+    batch: classes are kept apart from what the model knew before, which the loss on pairs does not
+    do. Their features are fixed, and the words nearest to a class's prompt are left out.
     """
 
     weight: Annotated[float, Field(ge=0)] = 1.0
     """Weight of this loss, relative to that on images."""
     samples: Annotated[int, Field(gt=0)] = 2
     """Features drawn of each earlier class in a step."""
+    words: Annotated[float, Field(ge=0)] = 0.0
+    """Weight of telling the images of a batch from everyday words; 0 leaves the words out."""
 
     _means: dict[int, Tensor] = PrivateAttr(default_factory=dict)
     _scatter: Tensor | None = PrivateAttr(None)
@@ -55,31 +74,66 @@ class FeatureReplay(Regularizer):
     _degrees: int = PrivateAttr(0)
     """What to divide it by: images less classes."""
     _gaussians: _Gaussians | None = PrivateAttr(None)
+    _word_features: Tensor | None = PrivateAttr(None)
+    _words: _Words | None = PrivateAttr(None)
+    _known: int = PrivateAttr(0)
     _context: TaskContext | None = PrivateAttr(None)
 
+    def start(self, clip: Clip, settings: Settings, reference: Pairs | None) -> None:
+        self._word_features = word_features(clip).to(clip.device) if self.words else None
+
     def begin(self, context: TaskContext) -> None:
-        self._context, self._gaussians = context, None
+        self._context, self._known = context, len(context.known_classes)
+        self._gaussians = self._earlier_classes(context)
+        self._words = self._other_words(context)
+        if self._gaussians or self._words:
+            context.add_known_prompts()
+
+    def _earlier_classes(self, context: TaskContext) -> _Gaussians | None:
         earlier = [label for label in sorted(self._means) if label not in context.task.classes]
         if not earlier or not self.weight:
-            return
+            return None
         assert self._scatter is not None
-        context.add_known_prompts()
         known, device = context.known_classes, context.clip.device
         values, vectors = torch.linalg.eigh(self._scatter.double() / max(1, self._degrees))
-        self._gaussians = _Gaussians(
+        return _Gaussians(
             torch.stack([self._means[label] for label in earlier]).to(device),
             (vectors * values.clamp(min=0).sqrt()).T.float().to(device),
             torch.tensor([known.index(label) for label in earlier], device=device),
-            len(known),
         )
 
-    def loss(self, features: Features) -> Tensor | None:
-        if self._gaussians is None:
+    def _other_words(self, context: TaskContext) -> _Words | None:
+        if self._word_features is None:
             return None
-        texts = features.texts[: self._gaussians.known]
-        logits = features.scale * self._draw(self._gaussians) @ texts.T
-        target = self._gaussians.target.repeat(self.samples)
-        return self.weight * classification(logits, target, features.bias)
+        names = context.stream.names(context.known_classes)
+        prompts = classifier(context.clip, names, (context.stream.train.prompt,))
+        similarity = prompts @ self._word_features.T
+        nearest = similarity.topk(NEAR, dim=1).indices
+        near = torch.zeros_like(similarity, dtype=torch.bool).scatter(1, nearest, True)
+        return _Words(self._word_features, near)
+
+    def loss(self, features: Features) -> Tensor | None:
+        terms = []
+        if self._gaussians is not None:
+            target = self._gaussians.target.repeat(self.samples)
+            drawn = self._draw(self._gaussians)
+            terms.append(self.weight * self._classification(features, drawn, target))
+        if self._words is not None:
+            prompt = features.batch.prompt
+            named = (prompt < self._known).nonzero()[:, 0]  # captions are no classes
+            if len(named):
+                term = self._classification(features, features.images[named], prompt[named])
+                terms.append(self.words * term)
+        return sum(terms[1:], terms[0]) if terms else None
+
+    def _classification(self, features: Features, images: Tensor, target: Tensor) -> Tensor:
+        """The loss of choosing the class of each visual feature among known classes and words."""
+        logits = features.scale * images @ features.texts[: self._known].T
+        if self._words is not None:
+            others = features.scale * images @ self._words.features.T
+            others = others.masked_fill(self._words.near[target], -1e4)  # 0 · inf would be NaN
+            logits = torch.cat([logits, others], dim=1)
+        return classification(logits, target, features.bias)
 
     def _draw(self, gaussians: _Gaussians) -> Tensor:
         """Normalized features [samples · C, D], the same whenever the step is taken again."""
@@ -91,7 +145,7 @@ class FeatureReplay(Regularizer):
         return normalize(mean + noise @ gaussians.root, dim=-1)
 
     def end(self, context: TaskContext) -> None:
-        self._context = self._gaussians = None
+        self._context = self._gaussians = self._words = None
         positions = context.task.train
         labels = torch.from_numpy(context.stream.train.labels[positions])
         features = context.encode(positions, partial(encode_rank_images, context.clip)).double()

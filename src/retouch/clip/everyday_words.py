@@ -1,0 +1,20 @@
+"""Some hundred everyday words: what a model knows beyond the classes it is taught."""
+
+from importlib.resources import files
+
+from torch import Tensor
+
+from retouch.clip.model import Clip
+from retouch.clip.zero_shot import classifier
+
+TEMPLATE = "a photo of {}"
+
+
+def words() -> list[str]:
+    """Animals, food, places, objects, people, activities, colors, feelings and styles."""
+    return (files("retouch.clip") / "everyday_words.txt").read_text().splitlines()
+
+
+def word_features(clip: Clip) -> Tensor:
+    """One text feature per word [W, D]."""
+    return classifier(clip, words(), (TEMPLATE,))
