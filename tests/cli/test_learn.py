@@ -61,7 +61,7 @@ def test_a_run_has_a_page_plots_and_deltas(march: Path):
     assert (march / "report.html").exists()
     assert {p.suffix for p in (march / "plots").iterdir()} == {".png", ".svg"}
     results = Results.read(march)
-    assert results.method == "spu"
+    assert results.method == "spu+"
     assert results.finished
     assert Delta.load(march / "deltas" / "task-02.safetensors").metadata["classes"]
 
@@ -89,7 +89,8 @@ def test_dry_run_shows_the_plan_and_writes_nothing(model: Path, data: Path, tmp_
     assert "a photo of bright green" in text
     assert "Batches of 8, 30 epochs, learning rate 0.003 (suited to 10 images" in text
     assert "Up to 8 images are kept to replay them later." in text
-    assert "vision_model.encoder.layers.0.mlp.fc1.weight" in text
+    assert "vision_model.encoder.layers.1.mlp.fc1.weight" in text
+    assert "vision_model.encoder.layers.0.mlp.fc1.weight" not in text
     assert "the whole model" in text
     assert "It will take about" in text
     assert not list(tmp_path.iterdir())

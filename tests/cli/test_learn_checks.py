@@ -185,7 +185,7 @@ def test_a_run_that_holds_the_only_copy_of_another_is_never_replaced(home: Path,
     march = shutil.copytree(home / "march", tmp_path / "march")
     out = tmp_path / "april"
     words = ("learn", home / "more", "--model", home / "model", "--out", out, *FAST)
-    run(*words, "--from", march, "--method", "spu")
+    run(*words, "--from", march, "--method", "spu+")
     shutil.copytree(march, out / "earlier")  # as it was while it was learned
     results, before = Results.read(out), Results.read(march)
     results.rows, results.fraction_kept = results.rows[: before.done + 1], before.fraction_kept

@@ -322,7 +322,7 @@ def test_what_cannot_be_sharded_is_refused():
     assert "torchrun" in alone
     everything, code, compiled = run_ranks(2, refusals)[0]
     shardable = ", ".join(name for name, method in RECIPES.items() if method.shards)
-    assert shardable == "spu, spu-bounded, random, magnitude, piggyback, mask"
+    assert shardable == "spu, spu+, spu-bounded, random, magnitude, piggyback, mask"
     assert shardable in everything
     assert "er cannot" in everything
     assert "spu-code cannot" in code
@@ -349,7 +349,8 @@ def _update_everything() -> str:
 
 def test_command_line(tmp_path: Path):
     data, model = write_image_folders(tmp_path / "data"), str(tiny_folder(tmp_path / "model"))
-    words = ["learn", data, "--model", model, "--out", str(tmp_path / "run"), "--shard"]
+    words = ["learn", data, "--model", model, "--out", str(tmp_path / "run"), "--method", "spu"]
+    words.append("--shard")
     code, _, stderr = command(*words)
     assert code == 1
     assert stderr.startswith("error: ")

@@ -128,9 +128,10 @@ class FeatureReplay(Regularizer):
 
     def _classification(self, features: Features, images: Tensor, target: Tensor) -> Tensor:
         """The loss of choosing the class of each visual feature among known classes and words."""
+        images = images.to(features.texts.dtype)
         logits = features.scale * images @ features.texts[: self._known].T
         if self._words is not None:
-            others = features.scale * images @ self._words.features.T
+            others = features.scale * images @ self._words.features.to(images.dtype).T
             others = others.masked_fill(self._words.near[target], -1e4)  # 0 · inf would be NaN
             logits = torch.cat([logits, others], dim=1)
         return classification(logits, target, features.bias)
