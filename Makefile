@@ -10,7 +10,7 @@ demo: .venv/demo.stamp  ## a CLIP learns 25 traffic signs by four methods; a pag
 test: .venv/test.stamp  ## all tests, the checks of `make check` among them
 	$(BIN)/python -m pytest
 
-quick: .venv/test.stamp  ## the quick tests, in under two minutes
+quick: .venv/test.stamp  ## the quick tests, in a few minutes
 	$(BIN)/python -m pytest -m "not slow"
 
 check: .venv/test.stamp  ## lint, format and types
