@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from retouch.cli.console import out, print_json, print_line, user_errors
-from retouch.cli.options import Json
+from retouch.cli.options import Json, RunModel
 from retouch.output_paths import check_new_file
 from retouch.plural import count
 
@@ -53,9 +53,7 @@ def export(
             help="The run after this many tasks; 0: before the first. [default: all]", min=0
         ),
     ] = None,
-    model: Annotated[
-        str | None, typer.Option(help="The model that the run started from, if it was moved.")
-    ] = None,
+    model: RunModel = None,
     json: Json = False,
 ) -> None:
     """Write a plain model that its library loads without retouch, with a model card.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 import typer
 
 from retouch.cli.config_command import OptionGroup
-from retouch.cli.options import Device, Precision
+from retouch.cli.options import Device, Precision, RunModel
 from retouch.errors import UserError
 from retouch.plural import count
 
@@ -29,9 +29,7 @@ class ModelOptions(OptionGroup):
             help="A run's folder; or a model's folder, a hub id, open_clip:NAME/TAG or 'builtin'.",
         ),
     ]
-    model: Annotated[
-        str | None, typer.Option(help="The model that the run started from, if it was moved.")
-    ] = None
+    model: RunModel = None
     task: Annotated[
         int | None, typer.Option(help="The run after this many tasks. [default: all]", min=0)
     ] = None

@@ -12,6 +12,9 @@ MODEL_HELP = (
 NAMES_HELP = "Class names: a CSV file of FOLDER,NAME, or a JSON object."
 
 Model = Annotated[str, typer.Option(help=MODEL_HELP)]
+RunModel = Annotated[
+    str | None, typer.Option(help="The model that the run started from, if it was moved.")
+]
 Root = Annotated[
     Path | None,
     typer.Option(

@@ -1,27 +1,16 @@
 """`retouch push`."""
 
-from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from retouch.cli.console import err, out, print_json, print_line, status, user_errors
-from retouch.cli.export import load_source
-from retouch.cli.options import Json
+from retouch.cli.export import Target, load_source
+from retouch.cli.options import Json, RunModel
 from retouch.plural import count
 
 if TYPE_CHECKING:
     from retouch.export import ExportModel, Pushed
-
-
-class Content(StrEnum):
-    """What is pushed."""
-
-    deltas = "deltas"
-    peft = "peft"
-    hf = "hf"
-    open_clip = "open_clip"
-    onnx = "onnx"
 
 
 def push(
@@ -30,9 +19,9 @@ def push(
     ],
     repo: Annotated[str, typer.Argument(help="The name on the hub.", metavar="OWNER/NAME")],
     to: Annotated[
-        Content,
+        Target,
         typer.Option(help="The run's deltas, an adapter for peft, or a whole model, as `export`."),
-    ] = Content.deltas,
+    ] = Target.deltas,
     private: Annotated[bool, typer.Option("--private", help="Only you can see it.")] = False,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace what this name has on the hub.")
@@ -40,9 +29,7 @@ def push(
     task: Annotated[
         int | None, typer.Option(help="The run after this many tasks. [default: all]", min=0)
     ] = None,
-    model: Annotated[
-        str | None, typer.Option(help="The model that the run started from, if it was moved.")
-    ] = None,
+    model: RunModel = None,
     json: Json = False,
 ) -> None:
     """Push what a run learned to the Hugging Face hub, with a model card.

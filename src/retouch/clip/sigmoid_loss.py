@@ -68,8 +68,8 @@ def _scores(
     logits = scale * images[rows] @ texts.T + bias
     # Not `bincount`, which makes a GPU wait.
     is_prompt = prompt[:, None] == torch.arange(len(texts), device=prompt.device)
-    one_hot = is_prompt.to(logits.dtype)
-    return logits, one_hot[rows], one_hot.sum(dim=0)
+    own = is_prompt.to(logits.dtype)
+    return logits, own[rows], own.sum(dim=0)
 
 
 def _cross_entropy(logits: Tensor, positives: Tensor, negatives: Tensor, count: int) -> Tensor:

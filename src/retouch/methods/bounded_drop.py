@@ -79,7 +79,7 @@ class BoundedDrop(AfterTask):
         if full_drop <= self.max_drop:
             return
         full_accuracy, origin = context.accuracy(), self.after.origin(update)
-        move_to = partial(_interpolate, update, self._start | origin, update.snapshot())
+        move_to = partial(update.interpolate, self._start | origin, update.snapshot())
         self._fraction, drop = self._largest_fraction(context.control_drop, move_to)
         if self._fraction:
             move_to(self._fraction)
@@ -104,18 +104,6 @@ class BoundedDrop(AfterTask):
             else:
                 high = fraction
         return low, low_drop
-
-
-def _interpolate(
-    update: TaskUpdate, origin: Mapping[str, Tensor], end: Mapping[str, Tensor], fraction: float
-) -> None:
-    """Move the selected entries to a point between `origin` and the end of the task.
-
-    Integers, such as the number of tasks with learned prompts, are taken from the end.
-    """
-    for name, new in end.items():
-        old = origin[name]
-        update.restore({name: old.lerp(new, fraction) if new.is_floating_point() else new})
 
 
 def with_max_drop(method: Method, max_drop: float) -> Method:

@@ -2,7 +2,6 @@
 
 from typing import Annotated
 
-import torch
 from pydantic import Field, PrivateAttr
 from torch import Tensor
 
@@ -25,10 +24,8 @@ class ShorterStep(AfterTask):
     _start: dict[str, Tensor] = PrivateAttr(default_factory=dict)
 
     def begin(self, context: TaskContext, update: TaskUpdate) -> None:
-        self._start = update.float_snapshot()
+        self._start = update.snapshot()
 
-    @torch.no_grad()
     def end(self, context: TaskContext, update: TaskUpdate) -> None:
-        learned, start = update.float_snapshot(), self._start
+        update.interpolate(self._start, update.snapshot(), self.alpha)
         self._start = {}
-        update.restore({name: old.lerp(learned[name], self.alpha) for name, old in start.items()})

@@ -79,6 +79,23 @@ class TaskUpdate:
         for name, values in entries.items():
             self.selection[name].scatter(self.tensors[name], values)
 
+    @torch.no_grad()
+    def interpolate(
+        self, origin: Mapping[str, Tensor], end: Mapping[str, Tensor], fraction: float
+    ) -> None:
+        """Move the selected entries to a point between two snapshots.
+
+        Integers, such as the number of tasks with learned prompts, are taken from the end.
+
+        Args:
+            origin: The entries at 0.
+            end: The entries at 1.
+            fraction: How far to go.
+        """
+        for name, new in end.items():
+            old = origin[name]
+            self.restore({name: old.lerp(new, fraction) if new.is_floating_point() else new})
+
     def end(self) -> None:
         """Finish training: call it after the last step."""
         if self._on_end:

@@ -90,8 +90,7 @@ def teach(
     """
     given = {"settings": settings, "control": control, "reference": reference}
     check_arguments(clip, stream, method, **given, out=out, callback=callback)
-    configured = recipe(method) if isinstance(method, str) else method
-    settings = settings or default_settings(clip, configured)
+    configured, settings = _configure(clip, method, settings)
     started = _start_method(clip, stream, configured, settings, control, reference)
     if earlier is not None:
         if out is None:
@@ -117,6 +116,14 @@ def teach(
         add = {"store_images": store_images, "per_class": per_class}
         finish(folder, clip, stream, record.results, control, progress=callback.progress, **add)
     return record.results
+
+
+def _configure(
+    clip: Clip, method: str | Method, settings: Settings | None
+) -> tuple[Method, Settings]:
+    """The method by its name, and its settings where none are given."""
+    configured = recipe(method) if isinstance(method, str) else method
+    return configured, settings or default_settings(clip, configured)
 
 
 def _start_method(
@@ -188,8 +195,7 @@ def preview(
             `lora-ewc`).
     """
     check_arguments(clip, stream, method, settings=settings, reference=reference)
-    configured = recipe(method) if isinstance(method, str) else method
-    settings = settings or default_settings(clip, configured)
+    configured, settings = _configure(clip, method, settings)
     with preview_update(clip, stream, configured, settings, reference) as update:
         return update.selection
 
@@ -198,13 +204,12 @@ def preview(
 def preview_update(
     clip: Clip,
     stream: Stream,
-    method: str | Method,
+    method: Method,
     settings: Settings,
     reference: Pairs | None = None,
 ) -> Iterator[TaskUpdate]:
     """The update of the first task, ready for its first step."""
-    configured = recipe(method) if isinstance(method, str) else method
-    started = configured.start(clip, settings, reference)
+    started = method.start(clip, settings, reference)
     context = task_context(clip, stream, stream.tasks[0], started, settings)
     with started.update.begin(context) as update:
         yield update
