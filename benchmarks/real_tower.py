@@ -9,8 +9,9 @@ with seven templates.
 
 A cell is cheap: one process runs them one after the other on one model, whose weights are restored
 in between, so that the towers are compiled and captured once; no weights are written; and only the
-model before the first task and after the last is evaluated, unless `--each-task` asks for more. The
-same command goes on where it was stopped, and writes the table and the figure of what is finished.
+model before the first task and after the last is evaluated, unless `--each-task` asks for more.
+Rows that differ only in an interpolation at the end are trained once (`shared_training`). The same
+command goes on where it was stopped, and writes the table and the figure of what is finished.
 """
 
 import argparse
@@ -23,6 +24,7 @@ from types import ModuleType
 import numpy as np
 import torch
 from rich.console import Console
+from shared_training import SharedModel, SharedTrainingBench, Trained
 
 from retouch.bench import Bench, Suite, load_suite
 from retouch.bench.cells import Options
@@ -64,19 +66,6 @@ class ControlData(BenchData):
         first = np.searchsorted(images.labels[by_class], np.arange(len(images.classes)))
         chosen = [by_class[first + number] for number in range(self.control_images)]
         return replace(images.subset(np.sort(np.concatenate(chosen))), templates=TEMPLATES)
-
-
-class SharedModel:
-    """The same model for every cell, with its pre-trained weights."""
-
-    def __init__(self, clip: Clip) -> None:
-        self._clip = clip
-        self._weights = {name: t.clone() for name, t in clip.model.state_dict().items()}
-
-    def __call__(self) -> Clip:
-        self._clip.model.load_state_dict(self._weights)
-        self._clip.model.requires_grad_(True)
-        return self._clip
 
 
 def main() -> None:
@@ -126,14 +115,15 @@ def benches(args: argparse.Namespace, suite: Suite, data: BenchData) -> list[Ben
         compile=args.compile,
         lr=tuple(float(rate) for rate in args.lr.split(",") if rate),
     )
-    result = []
+    result: list[Bench] = []
+    trained: Trained = {}
     for row in suite.rows:
         for text in args.datasets.split(","):
             dataset, _, epochs = text.partition(":")
             own = replace(options, datasets=(dataset,), epochs=int(epochs or 0) or args.epochs)
             of_row = suite.model_copy(update={"rows": (row,)})
-            flags = {"checkpoints": False, "evaluate_each_task": args.each_task}
-            result.append(Bench(of_row, data, NAME, args.out, own, **flags))
+            flags = {"evaluate_each_task": args.each_task, "trained": trained}
+            result.append(SharedTrainingBench(of_row, data, NAME, args.out, own, **flags))
     return result
 
 
