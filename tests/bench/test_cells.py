@@ -110,3 +110,10 @@ def test_a_row_of_a_pareto_suite_may_have_rates_of_its_own(tmp_path: Path):
     assert [cell.row for cell in asked.cells] == ["ER@0.001", "SPU+@0.001"]
     with pytest.raises(ValidationError, match="of the kind pareto"):
         Suite(title="T", rows=rows)
+
+
+def test_a_row_without_a_buffer_gets_no_buffer_size(tmp_path: Path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("title: t\nrows: [{name: a, method: spu+, change: {replay: none}}]\n")
+    (cell,) = cells(str(file), "x", datasets=("gtsrb",))
+    assert cell.change == {"replay": "none"}

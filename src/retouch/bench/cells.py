@@ -117,7 +117,7 @@ class _CellMaker:
 
     def _change(self, row: SuiteRow, dataset: str) -> dict[str, Any]:
         """The row's changes of its recipe, with the buffer size that the paper has for the data."""
-        replays = "size" in type(recipe(row.method).replay).model_fields
+        replays = "size" in type(recipe(row.method, row.change).replay).model_fields
         if not replays or "replay.size" in row.change:
             return dict(row.change)
         known = BENCHMARKS[dataset].facts.buffer_size if dataset in BENCHMARKS else None

@@ -46,6 +46,8 @@ class SelectiveUpdate(Update):
     """Share of each tower's blocks, counted from its output, that entries are selected in."""
     tower: Literal["both", "image", "text"] = "both"
     """Which tower entries are selected in."""
+    text_lr_factor: Annotated[float, Field(gt=0)] = 1.0
+    """Factor on the text tower's learning rate."""
     share: Annotated[float, Field(gt=0, le=1)] = 0.25
     """Share of the task's images to compute the scores on."""
     batches: Annotated[int, Field(gt=0)] | None = None
@@ -80,6 +82,7 @@ class SelectiveUpdate(Update):
                 dict(model.named_parameters()),
                 selection,
                 **context.settings.adamw,
+                lr_factors=self._lr_factors(context.clip, selection),
                 layers=linear_layers(model, selection) if rows_only else None,
                 fused=context.clip.device.type == "cuda",
             )
@@ -88,6 +91,10 @@ class SelectiveUpdate(Update):
             return optimizer
 
         return TaskUpdate(model, selection, make_optimizer, sharding=sharding)
+
+    def _lr_factors(self, clip: Clip, selection: Selection) -> dict[str, float]:
+        texts = (name for name in selection if not name.startswith(clip.image_prefix))
+        return dict.fromkeys(texts, self.text_lr_factor)
 
     def selectable(self, clip: Clip) -> dict[str, nn.Parameter]:
         """The tensors that entries are selected from, by name."""

@@ -34,6 +34,7 @@ class SparseAdamW(torch.optim.AdamW):
         betas: Decay rates of the two moments.
         eps: Term for numerical stability.
         weight_decay: Decoupled weight decay, on the selected entries only.
+        lr_factors: A factor on the learning rate of some parameters, by name; 1 for the others.
         layers: Linear layers of which whole rows may be selected (see `linear_layers`): only these
             rows get a gradient.
         foreach: As in torch's AdamW.
@@ -49,22 +50,23 @@ class SparseAdamW(torch.optim.AdamW):
         eps: float = 1e-8,
         weight_decay: float = 1e-2,
         *,
+        lr_factors: Mapping[str, float] | None = None,
         layers: Mapping[str, nn.Linear] | None = None,
         foreach: bool | None = None,
         fused: bool | None = None,
     ) -> None:
         self._selection = selection
+        names = [name for name, index in selection.items() if index.count]
         self._parts = [
-            _Part(parameters[name], index, (layers or {}).get(name))
-            for name, index in selection.items()
-            if index.count
+            _Part(parameters[name], selection[name], (layers or {}).get(name)) for name in names
         ]
         if not self._parts:
             raise UserError("the selection is empty: nothing to train; choose a larger rate")
-        entries = [part.entries for part in self._parts]
-        super().__init__(
-            entries, lr, betas, eps, weight_decay, foreach=foreach, fused=fused or None
-        )
+        by_factor: dict[float, list[Tensor]] = {}
+        for name, part in zip(names, self._parts, strict=True):
+            by_factor.setdefault((lr_factors or {}).get(name, 1.0), []).append(part.entries)
+        groups = [{"params": entries, "lr": lr * factor} for factor, entries in by_factor.items()]
+        super().__init__(groups, lr, betas, eps, weight_decay, foreach=foreach, fused=fused or None)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
