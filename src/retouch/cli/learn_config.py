@@ -31,8 +31,8 @@ class DataOptions(OptionGroup):
         str,
         typer.Argument(
             metavar="DATA",
-            help="A folder with a subfolder of images per class, a table, tar shards, the name of "
-            "a benchmark, or 'builtin'; see `retouch datasets`.",
+            help="A folder with a subfolder of images per class, a table, tar shards, a benchmark "
+            "(NAME or NAME:SPLIT), or 'builtin'; see `retouch datasets`.",
             show_default=False,
         ),
     ]
