@@ -95,6 +95,9 @@ def test_the_caption_names_the_seeds_and_a_logarithmic_axis():
     caption = " ".join(texts(draw(made_up())))
     assert "Means over seeds 1, 2, 3; thin lines span the lowest and the highest." in caption
     assert "logarithmic beyond 1 point" in caption
+    assert "missing" not in caption
+    unfinished = " ".join(texts(draw(made_up()[:-1])))
+    assert "Some seeds are missing at 1 of" in unfinished
     mild = [done for done in made_up(seeds=(7,)) if done.cell.row.startswith("SPU")]
     caption = " ".join(texts(draw(mild)))
     assert "One run each, with seed 7." in caption

@@ -82,6 +82,9 @@ def _caption(points: Sequence[Point], logarithmic: bool) -> list[str]:
     caption = [f"One run each, with {seeds_text(seeds)}."]
     if len(seeds) > 1:
         caption = [f"Means over {seeds_text(seeds)}; thin lines span the lowest and the highest."]
+    fewer = sum(len(point.seeds) < len(seeds) for point in points)
+    if fewer:
+        caption.append(f"Some seeds are missing at {fewer} of {len(points)} points.")
     if logarithmic:
         caption.append(f"The horizontal axis is logarithmic beyond {LINEAR_UP_TO:g} point.")
     return caption
