@@ -46,7 +46,7 @@ def small(clip: HuggingFaceClip) -> HuggingFaceClip:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["spu+", "spu", "er", "er+lwf"])
+@pytest.mark.parametrize("name", ["spu+", "spu", "er", "er+lwf", "lora-ewc"])
 def test_training_goes_on_with_the_same_weights(name: str):
     few, plenty = small(tiny_clip()), tiny_clip()
     results = teach(few, name)

@@ -6,6 +6,7 @@ images and captions of CC12M; here they are the run's reference pairs.
 """
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Annotated, ClassVar
 
 import numpy as np
@@ -21,6 +22,7 @@ from retouch.data.prefetch import prefetch, read_to_device
 from retouch.distributed import collectives
 from retouch.errors import UserError
 from retouch.methods.lora import QUERY_AND_VALUE
+from retouch.methods.micro_batch import MicroBatch
 from retouch.methods.parts import Regularizer
 from retouch.methods.settings import Settings
 from retouch.methods.task_context import TaskContext, even_batches
@@ -100,9 +102,14 @@ def fisher(
     Fisher diagonal as its expectation.
     """
     totals = {name: torch.zeros_like(weight) for name, weight in parameters.items()}
+    micro_batch = MicroBatch(clip, settings)
+
+    def backward(batch: Batch) -> None:
+        backward_terms(losses(clip, batch, _loss, micro_batch.size))
+
     with trainable_only(clip.model, parameters):
         for batch in _batches(clip, reference, sample, settings.batch):
-            backward_terms(losses(clip, batch, _loss, settings.micro_batch))
+            micro_batch.fit(partial(backward, batch), reset=clip.model.zero_grad)
             gradients = (p.grad for p in parameters.values() if p.grad is not None)
             collectives.all_reduce(gradients, "scores")
             for name, weight in parameters.items():
