@@ -123,7 +123,7 @@ def _check_machine(model: str | None, device: str, precision: str) -> None:
 def _find_earlier(run: Path | None, output: "OutputOptions") -> FinishedRun | None:
     """The run to continue, or the copy of it in the folder of an interrupted run."""
     from retouch.evaluate import Results
-    from retouch.train.extend_stream import refuse_unfinished, run_or_copy
+    from retouch.train.extend_stream import refuse_domains, refuse_unfinished, run_or_copy
     from retouch.train.run_folder import read_config
 
     if run is None:
@@ -133,6 +133,7 @@ def _find_earlier(run: Path | None, output: "OutputOptions") -> FinishedRun | No
     folder = run_or_copy(run, output.folder, output.overwrite)
     config, results = read_config(folder), Results.read(folder)
     refuse_unfinished(folder, results)
+    refuse_domains(folder, results)
     return FinishedRun(folder, config, results)
 
 

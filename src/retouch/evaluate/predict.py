@@ -12,6 +12,7 @@ from retouch.clip.zero_shot import classifier, probabilities
 from retouch.data.cache import Progress, chunks
 from retouch.data.image_store import ImageStore, Indices, UnreadableImage
 from retouch.data.images import DEFAULT_TEMPLATE, Images
+from retouch.evaluate.class_features import ClassFeatures, prompt_names
 from retouch.evaluate.image_features import image_features
 from retouch.evaluate.joint_accuracy import Encoded
 
@@ -41,9 +42,9 @@ def encode(
     progress: Progress | None = None,
 ) -> Encoded:
     """Features of all images and of their classes' prompts."""
-    texts = classifier(clip, images.classes, images.templates)
+    texts = ClassFeatures(clip, images)(clip)
     features = image_features(clip, images, np.arange(len(images)), progress)
-    return Encoded(features, texts, images.classes, images.labels, choices)
+    return Encoded(features, texts, prompt_names(images), images.labels, choices)
 
 
 def nearest_classes(encoded: Encoded) -> Indices:
