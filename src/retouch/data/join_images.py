@@ -84,6 +84,7 @@ def domain_images(images: Images, domain: Domain) -> Images:
     subset = images.subset(positions)
     return replace(
         subset,
+        name=domain.name,
         classes=[images.classes[label] for label in labels],
         labels=np.searchsorted(labels, subset.labels),
         domains=(domain,),

@@ -120,7 +120,7 @@ class Evaluator:
     def _text_features(self, clip: Clip, images: Images) -> Tensor:
         """Features of the classes; their prompts are tokenized once per run."""
         if id(images) not in self._prompts:
-            self._prompts[id(images)] = ClassFeatures(clip, images)
+            self._prompts[id(images)] = ClassFeatures(clip, images.classes, images.prompt_groups)
         return self._prompts[id(images)](clip)
 
     def _task_accuracies(

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from retouch.data.cache import Progress
-from retouch.data.domain import Domain
 from retouch.data.images import Images
 from retouch.data.join_images import domain_images
 from retouch.distributed import collectives
@@ -32,7 +31,7 @@ def eval_set_of_run(run: OpenRun, images: Images, tasks: int | None = None) -> E
     classes = list(dict.fromkeys([*images.classes, *learned]))
     labels = [label for label, name in enumerate(classes) if name in learned]
     data = run.config["data"]
-    domains = tuple(Domain(**domain) for domain in data["domains"])
+    domains = tuple(run.domains)
     extended = replace(images, classes=classes, templates=tuple(data["templates"]), domains=domains)
     return EvalSet(
         extended.subset(extended.of_classes(labels)),
@@ -72,7 +71,7 @@ def _other_choices(images: Images, unknown: Sequence[str], learned: Sequence[str
 
 def _learned_sets(run: OpenRun, test: Images) -> list[EvalSet]:
     """What to compare on: the learned classes, or those of each data set by themselves."""
-    if run.config["data"]["choices"] != "domain":
+    if run.config["data"].get("choices") != "domain":
         return [eval_set_of_run(run, test)]
     return [EvalSet(domain_images(test, domain)) for domain in test.domains]
 
