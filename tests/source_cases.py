@@ -4,9 +4,11 @@ import json
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+import domain_layouts
 import layouts
 import numpy as np
 
@@ -25,6 +27,8 @@ class Case(NamedTuple):
     source: str
     source_format: str = ""
     """For your own images; "" for a benchmark."""
+    is_grey: bool = False
+    """Whether its images have no colors."""
 
 
 CASES = {
@@ -40,6 +44,29 @@ CASES = {
     "imagenet-flat": Case(layouts.write_imagenet_flat, "imagenet"),
     "imagenet-raw": Case(layouts.write_imagenet_flat, "imagenet-raw"),
     "coco": Case(layouts.write_coco, "coco"),
+    "aircraft-zscl": Case(domain_layouts.write_aircraft_train, "aircraft:zscl"),
+    "aircraft-coop": Case(domain_layouts.write_aircraft_train, "aircraft:coop"),
+    "caltech101": Case(domain_layouts.write_caltech101, "caltech101"),
+    "caltech101-coop": Case(domain_layouts.write_caltech101_coop, "caltech101:coop"),
+    "cars-coop": Case(domain_layouts.write_cars_coop, "cars:coop"),
+    "dtd": Case(domain_layouts.write_dtd, "dtd"),
+    "dtd-zscl": Case(partial(domain_layouts.write_dtd, lists=["train"]), "dtd:zscl"),
+    "dtd-coop": Case(domain_layouts.write_dtd_coop, "dtd:coop"),
+    "eurosat": Case(domain_layouts.write_eurosat, "eurosat"),
+    "eurosat-coop": Case(domain_layouts.write_eurosat_coop, "eurosat:coop"),
+    "flowers102": Case(domain_layouts.write_flowers102, "flowers102"),
+    "flowers102-zscl": Case(
+        partial(domain_layouts.write_flowers102, lists=["train"]), "flowers102:zscl"
+    ),
+    "flowers102-coop": Case(domain_layouts.write_flowers102_coop, "flowers102:coop"),
+    "food101": Case(domain_layouts.write_food101, "food101"),
+    "food101-coop": Case(domain_layouts.write_food101_coop, "food101:coop"),
+    "mnist": Case(domain_layouts.write_mnist, "mnist", is_grey=True),
+    "mnist-packed": Case(partial(domain_layouts.write_mnist, packed=True), "mnist", is_grey=True),
+    "pets": Case(domain_layouts.write_pets, "pets"),
+    "pets-coop": Case(domain_layouts.write_pets_coop, "pets:coop"),
+    "sun397": Case(domain_layouts.write_sun397, "sun397"),
+    "sun397-coop": Case(domain_layouts.write_sun397_coop, "sun397:coop"),
     "csv": Case(layouts.write_csv, "photos.csv", "table"),
     "jsonl": Case(layouts.write_jsonl, "photos.jsonl", "table"),
     "webdataset": Case(layouts.write_webdataset, "own", "webdataset"),

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import domain_layouts
 import layouts
 import pytest
 from commands import error_of, run
@@ -23,6 +24,19 @@ def test_benchmarks_are_listed(root: Path):
     for name, benchmark in BENCHMARKS.items():
         assert name in text
         assert benchmark.facts.url in text
+
+
+def test_splits_are_listed():
+    text = run("datasets").stdout
+    assert "eurosat      zscl (21,600 train, 5,400 test), coop (13,500 train, 8,100 test)" in text
+
+
+def test_a_split_is_checked_by_its_own_counts(tmp_path: Path):
+    domain_layouts.write_dtd(tmp_path)
+    for split, count in (("official", 3760), ("zscl", 1880)):
+        text = run("datasets", "check", f"dtd:{split}", "--data-root", tmp_path, code=1).stdout
+        assert f" of {count:,} images" in text.splitlines()[0]
+    assert "has no split 'x'" in error_of("datasets", "check", "dtd:x", "--data-root", tmp_path)
 
 
 def test_an_incomplete_benchmark(root: Path):

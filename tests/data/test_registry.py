@@ -9,7 +9,7 @@ from layouts import locations
 from source_cases import CASES, PREPROCESS, Case, read_case, splits_of
 
 from retouch.data import Images, read_data
-from retouch.data.registry import BENCHMARKS, SOURCE_FORMATS
+from retouch.data.registry import BENCHMARKS, SOURCE_FORMATS, find_benchmark
 from retouch.errors import UserError
 
 REAL_COUNTS = {
@@ -18,10 +18,20 @@ REAL_COUNTS = {
     "cub": (5994, 5794),
     "imagenet": (0, 5000),
 }
+REAL_DOMAINS = {
+    "caltech101": (1010, 606),
+    "eurosat": (2280, 1370),
+    "food101": (1818, 1010),
+    "mnist": (2500, 1500),
+    "pets": (1073, 629),
+}
 
 
-def test_every_source_has_a_case():
-    assert {c.source for c in CASES.values() if not c.source_format} == set(BENCHMARKS)
+def test_every_source_and_split_has_a_case():
+    expected = set(BENCHMARKS)
+    for name, benchmark in BENCHMARKS.items():
+        expected |= {f"{name}:{split}" for split in list(benchmark.facts.splits)[1:]}
+    assert {c.source for c in CASES.values() if not c.source_format} == expected
     assert {c.source_format for c in CASES.values() if c.source_format} == set(SOURCE_FORMATS)
 
 
@@ -34,7 +44,8 @@ def test_contract(case: Case, tmp_path: Path):
     root = tmp_path / "a path with späces"
     root.mkdir()
     written = case.write(root)
-    facts = None if case.source_format else BENCHMARKS[case.source].facts
+    benchmark = None if case.source_format else find_benchmark(case.source)
+    facts = benchmark and benchmark.facts
     splits = splits_of(read_case(case, root))
     expected = {s: c for s, c in written.items() if s != "missing"}
     if "all" in expected:
@@ -48,17 +59,17 @@ def test_contract(case: Case, tmp_path: Path):
         }
         counts = np.bincount(images.labels, minlength=len(images.classes)).tolist()
         assert dict(zip(images.classes, counts, strict=True)) == expected_classes
-        check_images(images)
+        check_images(images, case.is_grey)
     check_order_and_splits(splits, splits_of(read_case(case, root)))
 
 
-def check_images(images: Images) -> None:
+def check_images(images: Images, is_grey: bool = False) -> None:
     assert len(images) == len(images.store) == len(images.labels) > 0
     assert images.labels.dtype == np.int64
     pixels = images.read(np.arange(len(images)), PREPROCESS)
     assert pixels.shape == (len(images), 8, 8, 3)
     red, green, blue = pixels.mean((0, 1, 2))
-    assert red > green > blue, "as the fixtures are drawn"
+    assert (red == green == blue) if is_grey else (red > green > blue), "as fixtures are drawn"
     assert pixels[:, :, 6:].mean() > pixels[:, :, :2].mean(), "and are brighter to the right"
     assert all("{}" in template for template in [*images.templates, images.prompt])
 
@@ -75,6 +86,9 @@ def check_order_and_splits(first: dict[str, Images], again: dict[str, Images]) -
 IN_FIXTURE_ORDER = [
     "cars",
     "cifar100",
+    "mnist",
+    "mnist-packed",
+    "pets",
     "imagenet-flat",
     "imagenet-raw",
     "csv",
@@ -95,24 +109,36 @@ def test_labels_match_the_order_of_the_fixture(name, tmp_path):
         assert [images.classes[label] for label in images.labels] == expected_classes
 
 
-@pytest.mark.parametrize("name", ["cub", "imagenet", "folders", "birdsnap", "gtsrb", "gtsrb-fixed"])
+IN_CLASS_FOLDERS = ["cub", "imagenet", "folders", "birdsnap", "gtsrb", "gtsrb-fixed"]
+IN_CLASS_FOLDERS += [
+    f"{name}{split}"
+    for name in ("caltech101", "dtd", "eurosat", "food101", "sun397")
+    for split in ("", "-coop")
+]
+
+
+@pytest.mark.parametrize("name", IN_CLASS_FOLDERS)
 def test_labels_match_the_folders(name: str, tmp_path: Path):
     case = CASES[name]
     case.write(tmp_path)
     images = read_case(case, tmp_path).train or read_case(case, tmp_path).evaluation_images()
-    facts = None if case.source_format else BENCHMARKS[case.source].facts
+    benchmark = None if case.source_format else find_benchmark(case.source)
+    facts = benchmark and benchmark.facts
     for label, location in zip(images.labels, locations(images), strict=True):
         folder = Path(location).parent.name
+        if name.startswith("sun397"):
+            folder = location.rpartition("SUN397/")[2].partition("/")[2].rpartition("/")[0]
         key = str(int(folder)) if name.startswith("gtsrb") else folder
         expected = list(facts.classes.values())[facts.label_of(key)] if facts else key
         assert images.classes[label] == expected
 
 
-@pytest.mark.parametrize("name", REAL_COUNTS)
+@pytest.mark.parametrize("name", [*REAL_COUNTS, *REAL_DOMAINS])
 def test_contract_on_real_data(name: str, shared: Path):
-    splits = splits_of(read_data(name, shared / "data"))
+    root = shared / "data" / ("domains" if name in REAL_DOMAINS else "")
+    splits = splits_of(read_data(name, root))
     counts = tuple(len(splits[split]) if split in splits else 0 for split in ("train", "test"))
-    assert counts == REAL_COUNTS[name]
+    assert counts == (REAL_COUNTS | REAL_DOMAINS)[name]
     facts = BENCHMARKS[name].facts
     for images in splits.values():
         assert images.classes == list(facts.classes.values())
@@ -120,7 +146,7 @@ def test_contract_on_real_data(name: str, shared: Path):
         assert len(set(images.labels.tolist())) == len(images.classes)
         some = np.random.default_rng(0).permutation(len(images))[:32]
         assert images.read(some, PREPROCESS).std() > 10
-    check_order_and_splits(splits, splits_of(read_data(name, shared / "data")))
+    check_order_and_splits(splits, splits_of(read_data(name, root)))
 
 
 def test_the_root_of_benchmarks(tmp_path: Path, monkeypatch):

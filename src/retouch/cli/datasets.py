@@ -9,6 +9,7 @@ from retouch.cli.options import Cache, Root
 
 if TYPE_CHECKING:
     from retouch.data.check import DatasetCheck
+    from retouch.data.sources.dataset_facts import DatasetFacts
 
 datasets = typer.Typer(name="datasets", help="List the benchmarks, and check the images on disk.")
 MAX_LISTED = 20
@@ -17,7 +18,7 @@ MAX_LISTED = 20
 
 @datasets.callback(invoke_without_command=True)
 def show(context: typer.Context, root: Root = None) -> None:
-    """List the benchmarks: their size, where to get them, and where they were found."""
+    """List the benchmarks: their size, splits, where to get them, and where they were found."""
     if context.invoked_subcommand:
         return
     from rich.table import Table
@@ -37,6 +38,15 @@ def show(context: typer.Context, root: Root = None) -> None:
     out.print("\nWhere to get them:")
     for name, benchmark in BENCHMARKS.items():
         print_line(out, f"  {name:13}{benchmark.facts.url}")
+    out.print("\nSplits to choose from, such as dtd:coop; the first is the default:")
+    for name, benchmark in BENCHMARKS.items():
+        if benchmark.facts.splits:
+            print_line(out, f"  {name:13}{_describe_splits(benchmark.facts)}")
+    out.print(
+        "official is the split of its authors, zscl that of ZSCL's code, and coop that of CoOp's "
+        "split_zhou_*.json, which you put into the data set's folder.",
+        highlight=False,
+    )
     formats = ", ".join(source_format.description for source_format in SOURCE_FORMATS.values())
     out.print(
         f"\nLooked in {data_root(root)} (change with --data-root or RETOUCH_DATA). Your own images "
@@ -48,7 +58,10 @@ def show(context: typer.Context, root: Root = None) -> None:
 @datasets.command()
 def check(
     name: Annotated[
-        str, typer.Argument(help="A benchmark, or a path to your own images.", metavar="NAME")
+        str,
+        typer.Argument(
+            help="A benchmark (NAME or NAME:SPLIT), or a path to your own images.", metavar="NAME"
+        ),
     ],
     root: Root = None,
     cache: Cache = None,
@@ -61,11 +74,11 @@ def check(
     """
     with user_errors():
         from retouch.data.check import check_dataset, check_split_caches
-        from retouch.data.registry import BENCHMARKS, read_data
+        from retouch.data.registry import find_benchmark, read_data
 
-        facts = BENCHMARKS[name].facts if name in BENCHMARKS else None
+        benchmark = find_benchmark(name)
         splits = read_data(name, root)
-        report = check_dataset(splits, facts, progress)
+        report = check_dataset(splits, benchmark.facts if benchmark else None, progress)
         _show_counts(report)
         _show_problems(report)
         for folder, damage in check_split_caches(splits, cache).items():
@@ -74,6 +87,13 @@ def check(
             )
         print_line(out, "complete" if report.complete else "not complete")
         raise typer.Exit(0 if report.complete else 1)
+
+
+def _describe_splits(facts: "DatasetFacts") -> str:
+    return ", ".join(
+        f"{name} ({split.images['train']:,} train, {split.images['test']:,} test)"
+        for name, split in facts.splits.items()
+    )
 
 
 def _show_counts(report: "DatasetCheck") -> None:

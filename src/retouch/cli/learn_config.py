@@ -31,9 +31,9 @@ class DataOptions(OptionGroup):
         list[str],
         typer.Argument(
             metavar="DATA...",
-            help="A folder with a subfolder of images per class, a table, tar shards, the name of "
-            "a benchmark, or 'builtin'; see `retouch datasets`. Several are learned one after the "
-            "other.",
+            help="A folder with a subfolder of images per class, a table, tar shards, a benchmark "
+            "(NAME or NAME:SPLIT), or 'builtin'; see `retouch datasets`. Several are learned one "
+            "after the other.",
             show_default=False,
         ),
     ]

@@ -8,7 +8,7 @@ from retouch.data.cache import Progress, chunks, no_progress, verify_caches
 from retouch.data.decode import DecodeError, parallel_map
 from retouch.data.image_store import UnreadableImage
 from retouch.data.images import Images
-from retouch.data.sources.benchmark import DatasetFacts
+from retouch.data.sources.dataset_facts import DatasetFacts
 from retouch.data.splits import Splits
 from retouch.data.stream import Stream
 from retouch.errors import UserError

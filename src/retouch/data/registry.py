@@ -12,14 +12,22 @@ from pathlib import Path
 from retouch.data.sources import (
     aircraft,
     birdsnap,
+    caltech101,
     cars,
     cifar100,
     coco,
     cub,
+    dtd,
+    eurosat,
+    flowers102,
     folder,
+    food101,
     gtsrb,
     huggingface,
     imagenet,
+    mnist,
+    pets,
+    sun397,
     table,
     webdataset,
 )
@@ -32,10 +40,18 @@ BENCHMARKS = {
     for benchmark in (
         Benchmark("aircraft", aircraft.read, aircraft.MARKER_PATHS),
         Benchmark("birdsnap", birdsnap.read, birdsnap.MARKER_PATHS),
+        Benchmark("caltech101", caltech101.read, caltech101.MARKER_PATHS),
         Benchmark("cars", cars.read, cars.MARKER_PATHS),
         Benchmark("cifar100", cifar100.read, cifar100.MARKER_PATHS),
         Benchmark("cub", cub.read, cub.MARKER_PATHS),
+        Benchmark("dtd", dtd.read, dtd.MARKER_PATHS),
+        Benchmark("eurosat", eurosat.read, eurosat.MARKER_PATHS),
+        Benchmark("flowers102", flowers102.read, flowers102.MARKER_PATHS),
+        Benchmark("food101", food101.read, food101.MARKER_PATHS),
         Benchmark("gtsrb", gtsrb.read, gtsrb.MARKER_PATHS),
+        Benchmark("mnist", mnist.read, mnist.MARKER_PATHS),
+        Benchmark("pets", pets.read, pets.MARKER_PATHS),
+        Benchmark("sun397", sun397.read, sun397.MARKER_PATHS),
         Benchmark("imagenet", imagenet.read, imagenet.MARKER_PATHS),
         Benchmark("imagenet-raw", imagenet.read, imagenet.MARKER_PATHS, variant_of="imagenet"),
         Benchmark("coco", coco.read, coco.MARKER_PATHS),
@@ -74,19 +90,26 @@ def data_root(root: str | Path | None = None) -> Path:
     return Path(root or os.environ.get("RETOUCH_DATA") or "data")
 
 
+def find_benchmark(name: str) -> Benchmark | None:
+    """The benchmark with this name, NAME or NAME:SPLIT; None if there is none."""
+    benchmark_name, colon, split = name.partition(":")
+    benchmark = BENCHMARKS.get(benchmark_name)
+    return benchmark.with_split(split) if benchmark and colon else benchmark
+
+
 def read_data(source: str | Path, root: str | Path | None = None) -> Splits:
     """The labeled images of a source. No image is decoded yet.
 
     Args:
-        source: The name of a benchmark (see `retouch datasets`), which is looked for in `root`; a
-            path to class folders, a table, tar shards or a saved data set; or `hf:OWNER/NAME`.
+        source: The name of a benchmark (see `retouch datasets`), which is looked for in `root`, or
+            NAME:SPLIT if it has several splits, such as `eurosat:coop`; a path to class folders, a
+            table, tar shards or a saved data set; or `hf:OWNER/NAME`.
         root: The folder that holds the benchmarks; `RETOUCH_DATA` or `data` if not given.
     """
     name = str(source)
     path = Path(source)
-    if name in BENCHMARKS:
-        benchmark = BENCHMARKS[name]
-        for location in (data_root(root), path):
+    if benchmark := find_benchmark(name):
+        for location in (data_root(root), Path(benchmark.name)):
             if benchmark.find(location):
                 return benchmark.read(location)
         if not path.exists():

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from retouch.data.file_store import FileStore
-from retouch.data.sources.benchmark import DatasetFacts, Part
+from retouch.data.sources.dataset_facts import DatasetFacts, Part
 from retouch.data.splits import Splits
 from retouch.data.text_files import read_lines
 
@@ -11,9 +11,13 @@ MARKER_PATHS = ("data/images_variant_test.txt", "images_variant_test.txt")
 
 
 def read(folder: Path, facts: DatasetFacts) -> Splits:
-    """Classes are variants; train and val are both for training, as in the paper."""
+    """Classes are variants; train and val are both for training, as in the paper.
+
+    ZSCL and CoOp train on train alone.
+    """
     folder = folder / "data" if (folder / "data").is_dir() else folder
-    return facts.make_splits(_read_lists(folder, "train", "val"), _read_lists(folder, "test"))
+    training = ("train", "val") if facts.split == "official" else ("train",)
+    return facts.make_splits(_read_lists(folder, *training), _read_lists(folder, "test"))
 
 
 def _read_lists(folder: Path, *lists: str) -> Part:

@@ -6,7 +6,7 @@ The images are links to other sites, and many are dead: a note says how many ima
 from pathlib import Path
 
 from retouch.data.file_store import FileStore
-from retouch.data.sources.benchmark import DatasetFacts, Part
+from retouch.data.sources.dataset_facts import DatasetFacts, Part
 from retouch.data.splits import Splits
 from retouch.data.text_files import read_rows
 from retouch.errors import UserError

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from retouch.data.file_store import FileStore
-from retouch.data.sources.benchmark import DatasetFacts, Part
+from retouch.data.sources.dataset_facts import DatasetFacts, Part
 from retouch.data.sources.matlab import load_mat
+from retouch.data.sources.named_splits import coop_split
 from retouch.data.splits import Splits
 from retouch.errors import UserError
 
@@ -20,6 +21,10 @@ MARKER_PATHS = (_ALL_ANNOTATIONS, *_DEVKIT_META)
 
 def read(folder: Path, facts: DatasetFacts) -> Splits:
     """The layout that the image folders have: `cars_annos.mat` only numbers those of `car_ims/`."""
+    if facts.split == "coop":
+        classes = dict(enumerate(facts.classes))
+        file = "split_zhou_StanfordCars.json"
+        return facts.make_splits(*coop_split(folder, folder, file, lambda _, i: classes[i]))
     annotations, has_images = folder / _ALL_ANNOTATIONS, (folder / "car_ims").is_dir()
     has_devkit = any((folder / meta).is_file() for meta in _DEVKIT_META)
     if has_devkit and not (annotations.is_file() and has_images):

@@ -7,7 +7,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from retouch.data.array_store import ArrayStore
-from retouch.data.sources.benchmark import DatasetFacts, Part
+from retouch.data.sources.dataset_facts import DatasetFacts, Part
 from retouch.data.splits import Splits
 from retouch.data.text_files import open_regular
 from retouch.errors import UserError

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from retouch.data.file_store import FileStore
 from retouch.data.image_store import Indices
 from retouch.data.images import Images
-from retouch.data.sources.benchmark import DatasetFacts
+from retouch.data.sources.dataset_facts import DatasetFacts
 from retouch.data.splits import Splits
 from retouch.data.text_files import is_text, read_json
 from retouch.errors import UserError

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from retouch.data.file_store import FileStore
-from retouch.data.sources.benchmark import DatasetFacts, Part
+from retouch.data.sources.dataset_facts import DatasetFacts, Part
 from retouch.data.splits import Splits
 from retouch.data.text_files import read_lines
 

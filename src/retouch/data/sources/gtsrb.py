@@ -7,7 +7,7 @@ Two training sets are in circulation: `Final_Training` with 39,209 images, and `
 from pathlib import Path
 
 from retouch.data.file_store import FileStore
-from retouch.data.sources.benchmark import DatasetFacts, Part
+from retouch.data.sources.dataset_facts import DatasetFacts, Part
 from retouch.data.splits import Splits
 from retouch.data.text_files import read_rows
 from retouch.errors import UserError

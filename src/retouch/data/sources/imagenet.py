@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from retouch.data.file_store import FileStore
-from retouch.data.sources.benchmark import DatasetFacts, Part
+from retouch.data.sources.dataset_facts import DatasetFacts, Part
 from retouch.data.sources.folder import image_names
 from retouch.data.sources.matlab import load_mat
 from retouch.data.splits import Splits

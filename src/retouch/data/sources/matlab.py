@@ -1,6 +1,6 @@
-"""Read MATLAB 5 `.mat` files, in which two benchmarks store their annotations.
+"""Read MATLAB 5 `.mat` files, in which three benchmarks store their annotations.
 
-This reads what their devkits contain: struct arrays, cell arrays, text and numbers. It calls
+This reads what these contain: struct arrays, cell arrays, text and numbers. It calls
 nothing in the file, and believes no size that the file does not have the bytes for. (scipy's reader
 crashes the process on some damaged files.)
 """
