@@ -1,6 +1,6 @@
 """What `retouch learn` learns from: one data set, or several, one after the other."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,6 +42,7 @@ def check_sources(data: "DataOptions", earlier: Path | None) -> None:
 def find_sources(data: "DataOptions") -> "dict[str, Splits]":
     """The images of each data set under its name; none is decoded yet."""
     from retouch.data.class_names import read_class_names
+    from retouch.data.data_set_names import data_set_names
     from retouch.data.dataset_notes import add_dataset_notes
 
     names = read_class_names(data.names) if data.names else {}
@@ -50,7 +51,7 @@ def find_sources(data: "DataOptions") -> "dict[str, Splits]":
         name: add_dataset_notes(find_images(source, data.data_root)).map(
             lambda part: with_names(part, names, templates)
         )
-        for name, source in zip(_names(data.sources), data.sources, strict=True)
+        for name, source in zip(data_set_names(data.sources), data.sources, strict=True)
     }
 
 
@@ -64,16 +65,3 @@ def make_streams(
         name: Stream.split(*splits.train_and_test(holdout), tasks=tasks, order=order)
         for name, splits in sources.items()
     }
-
-
-def _names(sources: Sequence[str]) -> list[str]:
-    """What the data sets are called: the last part of a path; all of it where that is not enough.
-
-    "builtin:shapes" is "shapes".
-    """
-    short = [Path(source).name.removeprefix("builtin:") or source for source in sources]
-    names = short if len(set(short)) == len(short) else list(sources)
-    if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise UserError(f"{twice} is given twice; name each data set once")
-    return names
