@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 
-from retouch.evaluate.results import Results, TaskInfo
+from retouch.evaluate.results import Results
 from retouch.evaluate.row import Row
+from retouch.evaluate.task_info import TaskInfo
 
 SIGNS = ["stop", "give way", "no entry", "roundabout", "bend left", "bend right"]
 

@@ -3,7 +3,8 @@
 import pytest
 from tiny import tiny_clip
 
-from retouch.evaluate.results import Results, TaskInfo
+from retouch.evaluate.results import Results
+from retouch.evaluate.task_info import TaskInfo
 from retouch.methods import recipe
 from retouch.plural import count
 from retouch.report.facts import subtitle

@@ -10,11 +10,10 @@ from retouch.clip.losses import (
     Batch,
     Features,
     backward_terms,
-    contrastive,
-    label_aware,
     losses,
     pair_loss,
 )
+from retouch.clip.softmax_loss import class_cross_entropy, contrastive, label_aware
 from retouch.data import Stream
 from retouch.methods import Settings, TaskContext
 
@@ -102,3 +101,32 @@ def test_micro_batches_have_the_same_loss_and_gradients(chunk: int):
     assert total == pytest.approx(value.item(), abs=1e-9)
     for name, parameter in clip.model.named_parameters():
         torch.testing.assert_close(parameter.grad, expected[name], rtol=1e-4, atol=1e-7)
+
+
+def test_classification_is_over_the_prompts_of_the_batch():
+    f = features()
+    logits = f.scale * f.images @ f.texts.T
+    value = class_cross_entropy(f.images, f.texts, f.batch.prompt, f.scale)
+    torch.testing.assert_close(value, cross_entropy(logits, f.batch.prompt))
+
+
+def test_label_smoothing_is_torchs_and_leaves_masked_columns_out():
+    f = features()
+    arguments = f.images, f.texts, f.batch.prompt, f.scale
+    logits = f.scale * f.images @ f.texts.T
+    expected = cross_entropy(logits, f.batch.prompt, label_smoothing=0.2)
+    value = class_cross_entropy(*arguments, smoothing=0.2)
+    torch.testing.assert_close(value, expected)
+    parts = [class_cross_entropy(*arguments, slice(*p), 0.2) for p in ((0, 4), (4, 10))]
+    torch.testing.assert_close(parts[0] + parts[1], expected)
+    pairs = logits[:, f.batch.prompt]
+    target = torch.arange(len(pairs))
+    both = [cross_entropy(part, target, label_smoothing=0.2) for part in (pairs, pairs.T)]
+    torch.testing.assert_close(contrastive(*arguments, smoothing=0.2), (both[0] + both[1]) / 2)
+    # Where no two images have the same class, nothing is masked; elsewhere the loss stays finite.
+    assert label_aware(*arguments, smoothing=0.2).isfinite()
+    one_each = torch.arange(4)
+    alone = f.images[:4], f.texts, one_each, f.scale
+    torch.testing.assert_close(
+        label_aware(*alone, smoothing=0.2), contrastive(*alone, smoothing=0.2)
+    )

@@ -15,13 +15,13 @@ from retouch.clip.losses import (
     Batch,
     Features,
     backward_terms,
-    contrastive,
     encode_batch,
     losses,
     pair_loss,
 )
 from retouch.clip.open_clip import import_open_clip
 from retouch.clip.sigmoid_loss import sigmoid, sigmoid_label_aware
+from retouch.clip.softmax_loss import contrastive
 from retouch.data import Stream
 from retouch.methods import Settings, TaskContext
 

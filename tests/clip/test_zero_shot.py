@@ -12,7 +12,7 @@ from retouch.errors import UserError
 def test_class_features_are_the_normalized_mean_over_templates():
     clip = tiny_clip()
     names, templates = ["red", "dark blue"], ["a photo of {}", "the {}"]
-    ensemble = PromptEnsemble(clip, names, templates, batch_size=3)
+    ensemble = PromptEnsemble(clip, [(names, templates)], batch_size=3)
     features = ensemble.features(clip)
     assert torch.equal(features, ensemble.features(clip))
     assert torch.allclose(features, classifier(clip, names, templates), atol=1e-6)
@@ -37,7 +37,7 @@ def test_prompts_are_batched_by_their_number_of_tokens(monkeypatch: pytest.Monke
         return text_features(tokens)
 
     monkeypatch.setattr(clip, "text_features", record_shape)
-    ensemble = PromptEnsemble(clip, names, ["{}"], batch_size=2)
+    ensemble = PromptEnsemble(clip, [(names, ["{}"])], batch_size=2)
     features = ensemble.features(clip)
     assert [count for count, _ in shapes] == [2, 2]
     assert shapes[0][1] < shapes[1][1]

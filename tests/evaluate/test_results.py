@@ -12,8 +12,9 @@ from runs import Stop, teach
 
 from retouch import checksummed
 from retouch.errors import UserError
-from retouch.evaluate.results import Results, TaskInfo
+from retouch.evaluate.results import Results
 from retouch.evaluate.row import Row
+from retouch.evaluate.task_info import TaskInfo
 
 # After task 1, 2, 3; of the tasks learned by then.
 A = [

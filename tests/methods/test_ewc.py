@@ -10,7 +10,7 @@ from tiny import CLASSES, images, tiny_clip
 
 import retouch
 from retouch.clip import Batch, Clip
-from retouch.clip.losses import contrastive
+from retouch.clip.softmax_loss import contrastive
 from retouch.data import Stream
 from retouch.data.array_store import ArrayStore
 from retouch.data.pairs import Pairs

@@ -17,8 +17,8 @@ from report_pages import Page, page_of
 from run_folders import by_class, write_run
 
 from retouch.errors import UserError
-from retouch.evaluate.results import DataInfo, TaskInfo
 from retouch.evaluate.row import Drift
+from retouch.evaluate.task_info import DataInfo, TaskInfo
 from retouch.plotting.theme import THEME
 from retouch.report import write_report
 from retouch.report.compare import comparison_sentences

@@ -32,8 +32,22 @@ class Cell:
     control: str | None
     change: dict[str, Any]
     settings: dict[str, Any]
+    datasets: tuple[str, ...] = ()
+    """The data sets of a stream of several, which is called `dataset`."""
+    stream: dict[str, Any] = field(default_factory=dict)
+    """How they are joined: fields of `StreamOptions`."""
     differs: list[str] = field(default_factory=list, compare=False)
     """How this differs from the paper's setting."""
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The data sets that it needs."""
+        return self.datasets or (self.dataset,)
+
+    @property
+    def total_tasks(self) -> int:
+        """The number of tasks of its stream."""
+        return self.tasks * len(self.sources)
 
     @property
     def recipe(self) -> Method:
@@ -98,7 +112,9 @@ class Cell:
             file.unlink()
 
     def _description(self) -> dict[str, Any]:
-        return {key: value for key, value in asdict(self).items() if key != "differs"}
+        description = asdict(self)
+        left_out = {"differs"} if self.datasets else {"differs", "datasets", "stream"}
+        return {key: value for key, value in description.items() if key not in left_out}
 
 
 def seeds_text(seeds: Sequence[int]) -> str:

@@ -56,11 +56,15 @@ class CellRunner:
                     "reference_data": method.needs_reference,
                     "copies_of_weights": method.copies,
                 },
-                "all_images": self.data.has_all_images(cell.dataset),
+                "all_images": self._has_all_images(cell),
             }
             cell.end(self.out, record)
             if not self.keep_deltas:
                 cell.drop_weights(self.out)
+
+    def _has_all_images(self, cell: Cell) -> bool:
+        bounded = cell.stream.get("test_images") is not None
+        return not bounded and all(map(self.data.has_all_images, cell.sources))
 
     def finished(self, cell: Cell) -> Done | None:
         """The results of a cell, if it was run to its end."""

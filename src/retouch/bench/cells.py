@@ -5,7 +5,8 @@ from typing import Any
 
 from retouch.bench.cell import Cell
 from retouch.bench.suite import BenchDefaults, Suite, SuiteRow
-from retouch.data.registry import BENCHMARKS
+from retouch.data.data_set_names import data_set_names
+from retouch.data.registry import find_benchmark
 from retouch.errors import UserError
 from retouch.methods import Settings, recipe
 from retouch.plural import count
@@ -41,6 +42,8 @@ def make_cells(
 ) -> list[Cell]:
     """All cells of a suite, row by row."""
     datasets = options.datasets or suite.datasets or base.datasets
+    if suite.stream:
+        datasets = (suite.name,)
     _check_seeds(options.seeds)
     if suite.kind != "pareto" and len(options.lr) > 1:
         raise UserError(
@@ -84,7 +87,9 @@ class _CellMaker:
     def cell(self, row: SuiteRow, dataset: str, seed: int, rate: float | None) -> Cell:
         options, suite, base = self.options, self.suite, self.base
         settings = self._settings(row, rate)
-        tasks = options.tasks or row.tasks or suite.tasks or base.tasks
+        one_stream = suite.stream is not None
+        tasks = options.tasks or row.tasks or suite.tasks or (1 if one_stream else base.tasks)
+        joined = suite.stream.model_dump(exclude={"builtin"}) if suite.stream else {}
         return Cell(
             f"{row.name}@{rate:g}" if rate else row.name,
             row.method,
@@ -95,8 +100,17 @@ class _CellMaker:
             options.control or suite.control or base.control,
             self._change(row, dataset),
             settings,
+            self._datasets if one_stream else (),
+            joined,
             self._differences(settings, row, tasks, rate),
         )
+
+    @property
+    def _datasets(self) -> tuple[str, ...]:
+        """The data sets of a stream of several."""
+        assert self.suite.stream is not None
+        default = self.suite.stream.builtin if self.base.small_model else self.suite.datasets
+        return self.options.datasets or default
 
     def _settings(self, row: SuiteRow, rate: float | None) -> dict[str, Any]:
         names = ("epochs", "batch", "precision", "compile")
@@ -104,23 +118,44 @@ class _CellMaker:
         if self.suite.kind != "pareto" and self.options.lr:
             requested["lr"] = self.options.lr[0]
         own = {"lr": recipe(row.method).small_model_lr} if self.base.small_model else {}
+        protocol = {**self.suite.settings, **row.settings}
+        if self.suite.stream:
+            protocol = self._stream_settings(protocol)
         return {
             **self.options.machine,
             **PAPER_SETTINGS,
             **self.base.settings,
             **own,
-            **self.suite.settings,
-            **row.settings,
+            **protocol,
             **({"lr": rate} if rate else {}),
             **{key: value for key, value in requested.items() if value is not None},
         }
+
+    def _stream_settings(self, protocol: dict[str, Any]) -> dict[str, Any]:
+        """What a published protocol states, as far as it applies to these data sets and options.
+
+        The built-in model has the demo's steps and rates; those of a ViT-B/16 teach it nothing.
+        """
+        if self.base.small_model:
+            return {key: protocol[key] for key in ("label_smoothing",) if key in protocol}
+        names, options = data_set_names(self._datasets), self.options
+        applied = dict(protocol)
+        if "domain_lr" in protocol:
+            rates = protocol["domain_lr"].items()
+            applied["domain_lr"] = {name: rate for name, rate in rates if name in names}
+        if options.epochs is not None:
+            applied.pop("steps", None)
+        if options.lr:
+            applied.pop("domain_lr", None)
+        return applied
 
     def _change(self, row: SuiteRow, dataset: str) -> dict[str, Any]:
         """The row's changes of its recipe, with the buffer size that the paper has for the data."""
         replays = "size" in type(recipe(row.method, row.change).replay).model_fields
         if not replays or "replay.size" in row.change:
             return dict(row.change)
-        known = BENCHMARKS[dataset].facts.buffer_size if dataset in BENCHMARKS else None
+        benchmark = find_benchmark(dataset)
+        known = benchmark.facts.buffer_size if benchmark else None
         size = self.options.replay or self.base.replay or known
         return {**row.change, **({} if size is None else {"replay.size": size})}
 
@@ -129,6 +164,8 @@ class _CellMaker:
     ) -> list[str]:
         """How a cell differs from the paper's setting."""
         differences = [] if self.model in self.paper.models else ["another model"]
+        if self.suite.stream:
+            return differences + self._protocol_differences(settings, row, tasks)
         if rate is None:
             expected = {**PAPER_SETTINGS, **row.settings}
             differences += [
@@ -139,4 +176,24 @@ class _CellMaker:
         expected_tasks = row.tasks or self.paper.tasks
         if tasks != expected_tasks:
             differences.append(f"{count(tasks, 'task')} instead of {expected_tasks}")
+        return differences
+
+    def _protocol_differences(
+        self, settings: dict[str, Any], row: SuiteRow, tasks: int
+    ) -> list[str]:
+        """How a stream of several data sets differs from its suite, which is the protocol."""
+        suite = self.suite
+        expected = {**suite.settings, **row.settings}
+        differences = [
+            f"{key} {settings.get(key, 'not set')} instead of {expected[key]}"
+            for key in expected
+            if settings.get(key) != expected[key]
+        ]
+        if self.base.small_model:
+            differences = ["steps and rates of the built-in model"]
+        if self._datasets != suite.datasets:
+            differences.insert(0, f"other data sets or splits ({', '.join(self._datasets)})")
+        expected_tasks = row.tasks or suite.tasks or 1
+        if tasks != expected_tasks:
+            differences.append(f"{count(tasks, 'task')} per data set instead of {expected_tasks}")
         return differences

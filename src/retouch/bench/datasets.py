@@ -7,13 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from retouch.bench.cell import Cell
+from retouch.bench.joined import joined_stream
 from retouch.builtin.demo_settings import demo_settings
-from retouch.builtin.images import control_images, sign_images, world_pairs
+from retouch.builtin.domains import domain_images
+from retouch.builtin.images import control_images, world_pairs
 from retouch.clip import Clip, load
 from retouch.clip.preprocess import Preprocess
 from retouch.data import Images, Pairs, Splits, Stream, cached, read_data, read_pairs
 from retouch.data.cache import Progress, drop_unreadable, no_progress
-from retouch.data.registry import BENCHMARKS
+from retouch.data.data_set_names import BUILTIN, data_set_names
+from retouch.data.registry import find_benchmark
 
 
 @dataclass
@@ -54,10 +57,13 @@ class BenchData:
 
     def stream(self, cell: Cell) -> Stream:
         """The data set split into tasks; the seed also sets the order of the classes."""
-        if cell.dataset not in self._splits:
-            self._splits[cell.dataset] = (
-                self._open(cell.dataset).map(self._prepared).train_and_test()
-            )
+        for source in cell.sources:
+            if source not in self._splits:
+                self._splits[source] = self._open(source).map(self._prepared).train_and_test()
+        if cell.datasets:
+            names = data_set_names(cell.datasets)
+            sets = {n: self._splits[s] for n, s in zip(names, cell.datasets, strict=True)}
+            return joined_stream(sets, cell.stream, cell.tasks, cell.seed)
         train, test = self._splits[cell.dataset]
         return Stream.split(train, test, tasks=cell.tasks, order=cell.seed)
 
@@ -88,7 +94,7 @@ class BenchData:
             return
         _ = self.preprocess  # fails if there is no such model
         for cell in {(cell.dataset, cell.tasks): cell for cell in cells}.values():
-            if cell.dataset != "builtin":
+            if not all(map(_is_builtin, cell.sources)):
                 self.stream(cell)
         for name in {cell.control for cell in cells} - {"builtin"}:
             self.control(name)
@@ -97,19 +103,20 @@ class BenchData:
 
     def has_all_images(self, dataset: str) -> bool:
         """Whether the whole data set is used; its size is known only for benchmarks."""
-        if dataset == "builtin":
+        if _is_builtin(dataset):
             return not self.small
-        if dataset not in BENCHMARKS:
+        if not (benchmark := find_benchmark(dataset)):
             return True
         train, test = self._splits[dataset]
-        counts = BENCHMARKS[dataset].facts.images
+        counts = benchmark.facts.images
         return (len(train), len(test)) == (counts.get("train"), counts.get("test"))
 
     def _open(self, dataset: str) -> Splits:
-        if dataset == "builtin":
+        if _is_builtin(dataset):
+            name = dataset.removeprefix("builtin").removeprefix(":") or "signs"
             pictures = demo_settings().pictures
             train, test = (6, 2) if self.small else (pictures.train, pictures.test)
-            return Splits(sign_images("train", train), sign_images("test", test))
+            return Splits(domain_images(name, "train", train), domain_images(name, "test", test))
         return read_data(dataset, self.data_root)
 
     def _builtin_control(self) -> Images:
@@ -127,6 +134,10 @@ class BenchData:
         return cached(
             images, self.preprocess, self.cache, skip_bad=self.skip_bad, progress=self.progress
         )
+
+
+def _is_builtin(dataset: str) -> bool:
+    return dataset == "builtin" or dataset.startswith(BUILTIN)
 
 
 def model_maker(name: str, device: str) -> Callable[[], Clip]:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, Self
 import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, model_validator
 
+from retouch.bench.joined import StreamOptions
 from retouch.builtin.demo_settings import demo_settings
 from retouch.checksummed import parse_yaml
 from retouch.data.text_files import read_text
@@ -26,6 +27,9 @@ SUITES = (
     "efficiency",
     "demo",
     "pareto",
+    "mtil",
+    "mtil-2",
+    "x-tail",
 )
 """The suites that come with the package."""
 Kind = Literal["table", "efficiency", "pareto"]
@@ -58,7 +62,9 @@ class SuiteRow(BaseModel):
     """For a pareto suite, the learning rates to try. Default: those of the suite."""
     tasks: int | None = None
     paper: dict[str, tuple[float | None, float | None, float | None]] = {}
-    """By data set, and `average`: Acc., F. and C.; or Acc. In., Avg. F. and C. Drop."""
+    """By data set, and `average`: Acc., F. and C.; or Acc. In., Avg. F. and C. Drop. Of a stream of
+    several data sets, under the suite's name: Transfer, Average and Last.
+    """
     cost: tuple[str, str, str] | None = None
     """The paper's numbers in the table of efficiency."""
 
@@ -100,6 +106,8 @@ class Suite(BaseModel):
     """The name of the suite; for a file, its stem."""
     datasets: tuple[str, ...] = ()
     """Data sets, one column each. Default: those of the model."""
+    stream: StreamOptions | None = None
+    """If given, all data sets form one stream, in their order, and there is one column for it."""
     control: str | None = None
     """The control set. Default: that of the model."""
     tasks: int | None = None
@@ -114,6 +122,10 @@ class Suite(BaseModel):
     @model_validator(mode="after")
     def _check_rates(self) -> Self:
         rates = next((rates for rates in (self.lr, *(row.lr for row in self.rows)) if rates), ())
+        if self.stream and self.kind != "table":
+            raise ValueError(f"a suite of the kind {self.kind} cannot have a stream; leave one out")
+        if self.stream and not self.datasets:
+            raise ValueError("a stream is made of data sets, and there are none; name them")
         if rates and self.kind != "pareto":
             raise ValueError(
                 f"lr={list(rates)} is for a suite of the kind pareto; here, write settings: "

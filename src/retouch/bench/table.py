@@ -2,7 +2,8 @@
 
 Acc. is the accuracy over all classes after the last task, F. the paper's forgetting (see
 `evaluate.metrics.forgetting_paper`; the JSON has the standard one), C. the control accuracy. A
-pareto suite has Acc. and the points that were lost, and the best learning rate of each method.
+pareto suite has Acc. and the points that were lost, and the best learning rate of each method. A
+stream of several data sets has Transfer, Average and Last (`evaluate.metrics`).
 """
 
 from collections.abc import Sequence
@@ -19,10 +20,13 @@ from retouch.evaluate import metrics
 
 COLUMNS = ("Acc.", "F.", "C.")
 PARETO_COLUMNS = ("Acc.", "Lost")
+STREAM_COLUMNS = ("Transfer", "Average", "Last", "C.")
 AVERAGE = ("Acc. In.", "Avg. F.", "C. Drop")
 HIGHER_IS_BETTER = {"Acc.": True, "F.": False, "C.": True}
 HIGHER_IS_BETTER |= {"Acc. In.": True, "Avg. F.": False, "C. Drop": False}
+HIGHER_IS_BETTER |= {"Transfer": True, "Average": True, "Last": True}
 _METRICS = {"Acc.": "accuracy", "F.": "forgetting_paper", "C.": "control"}
+_METRICS |= {"Transfer": "transfer", "Average": "average", "Last": "last"}
 
 
 @dataclass
@@ -64,6 +68,8 @@ class Table:
     def columns(self) -> list[tuple[str, str]]:
         if self.suite.kind == "pareto":
             return [(dataset, column) for dataset in self.datasets for column in PARETO_COLUMNS]
+        if self.suite.stream:
+            return [(dataset, column) for dataset in self.datasets for column in STREAM_COLUMNS]
         columns = [(dataset, column) for dataset in self.datasets for column in COLUMNS]
         return columns + [("average", column) for column in AVERAGE]
 
@@ -110,10 +116,12 @@ def _row(
     entries = {}
     for dataset in datasets:
         cells = [d for d in done if d.cell.dataset == dataset]
-        for index, column in enumerate(COLUMNS):
+        published = (*paper.get(dataset, (None,) * 3), None)
+        for index, column in enumerate(STREAM_COLUMNS if suite.stream else COLUMNS):
             values = [_value(d, column) for d in cells]
-            paper_value = paper[dataset][index] if dataset in paper else None
-            entries[dataset, column] = _entry(values, paper_value, _same_setting(cells))
+            entries[dataset, column] = _entry(values, published[index], _same_setting(cells))
+    if suite.stream:
+        return entries
     all_datasets = "average" in paper and set(datasets) == set(paper) - {"average"}
     seeds = sorted({d.cell.seed for d in done})
     for index, column in enumerate(AVERAGE):
@@ -192,6 +200,11 @@ def _run(done: Done) -> dict[str, Any]:
         "differs": cell.differs,
         "metrics": results.metrics(),
         "matrix": results.matrix,
+        **(
+            {"domains": results.domains, "domain_matrix": results.domain_matrix}
+            if cell.datasets
+            else {}
+        ),
         "control": [row.control for row in results.rows],
         "parameters": results.parameters,
         "trained": results.trained,

@@ -18,6 +18,7 @@ def notes(suite: Suite, done: Sequence[Done]) -> list[str]:
     if not all(d.all_images for d in done):
         reasons["not all images of the data set"] = None
     columns = _pareto_columns(done) if suite.kind == "pareto" else [_forgetting(done)]
+    columns = _stream_columns(done) if suite.stream else columns
     sentences = [
         f"Not the paper's setting: {'; '.join(reasons)}." if reasons else "",
         _seeds(done),
@@ -55,6 +56,14 @@ def _forgetting(done: Sequence[Done]) -> str:
         "F. is the paper's forgetting; it is not known where a model was evaluated only after the "
         "last task."
     )
+
+
+def _stream_columns(done: Sequence[Done]) -> list[str]:
+    names = ", ".join(done[0].results.domains)
+    return [
+        f"One stream: {names}. Transfer: mean accuracy on a data set before its turn. Average: "
+        "over the whole run. Last: at the end. table.json has every data set after every task."
+    ]
 
 
 def _pareto_columns(done: Sequence[Done]) -> list[str]:

@@ -55,15 +55,19 @@ class Reporter(Callback):
 
     def on_task_begin(self, task: int, steps: int) -> None:
         self._task = task
-        self._report(f"task {task + 1}/{self._cell.tasks}")
+        self._report(f"task {task + 1}/{self._cell.total_tasks}")
 
     def on_resume(self, task: int, tasks: int, step: int, steps: int) -> None:
         self._report(resuming(task, tasks, step, steps), milestone=True)
 
     def on_step(self, step: int, epoch: int, loss: float) -> None:
         if time.monotonic() - self._reported >= REPORT_SECONDS:
-            task = f"task {self._task + 1}/{self._cell.tasks}"
-            self._report(f"{task}, epoch {epoch + 1}/{self._cell.training.epochs}, loss {loss:.3f}")
+            task = f"task {self._task + 1}/{self._cell.total_tasks}"
+            settings = self._cell.training
+            position = f"epoch {epoch + 1}/{settings.epochs}"
+            if settings.steps is not None:
+                position = f"step {step + 1}/{settings.steps}"
+            self._report(f"{task}, {position}, loss {loss:.3f}")
 
     def on_evaluate(self, results: Results) -> None:
         self._report(" ".join(progress_line(results).split()), milestone=results.done > 0)

@@ -177,7 +177,7 @@ def _show_plan(bench: "Bench") -> None:
     for cell in bench.cells:
         changes = {**cell.settings, **cell.change}
         settings = " ".join(f"{key}={value}" for key, value in changes.items())
-        where = f"{cell.dataset}", f"{cell.seed}", f"{cell.tasks}"
+        where = f"{cell.dataset}", f"{cell.seed}", f"{cell.total_tasks}"
         table.add_row(cell.row, cell.method, *where, settings)
     out.print(table)
     if bench.suite.kind == "efficiency":

@@ -72,7 +72,8 @@ def _option(name: str) -> str:
 
 def check_cells(bench: "Bench", *, quick: bool, reference: str | None) -> None:
     """Refuse options that no cell makes use of."""
-    others = [cell.dataset for cell in bench.cells if cell.dataset != "builtin"]
+    sources = [source for cell in bench.cells for source in cell.sources]
+    others = [source for source in sources if source.partition(":")[0] != "builtin"]
     if quick and others:
         raise UserError(
             f"--quick takes fewer of the built-in images, and {others[0]} has none of those; use "

@@ -19,7 +19,7 @@ class SuiteOptions(OptionGroup):
         typer.Argument(
             metavar="SUITE",
             help="table1, layers, scores, rate, buffer, localization, neuron, task-length, "
-            "samples, efficiency, demo, pareto, or a YAML file of your own.",
+            "samples, efficiency, demo, pareto, mtil, mtil-2, x-tail, or a YAML file of your own.",
         ),
     ]
     model: Model = "openai/clip-vit-base-patch16"

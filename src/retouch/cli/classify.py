@@ -16,6 +16,7 @@ from retouch.cli.load_models import LoadedModel
 from retouch.errors import UserError
 
 if TYPE_CHECKING:
+    from retouch.data.domain import Domain
     from retouch.data.image_store import ImageStore, UnreadableImage
     from retouch.evaluate.predict import Prediction
 
@@ -36,12 +37,13 @@ def classify(config: ClassifyConfig) -> None:
             loaded = config.model.load(light=True)
         classes = _class_names(config.images, loaded)
         templates = _templates(config.images.template, loaded)
+        domains = _domains(config.images, loaded)
         answers: list[list[list[Prediction]]] = []
         unreadable: list[UnreadableImage] = []
         for load_model in (loaded.before, loaded.now):
             if load_model:
                 predictions, unreadable = classify_images(
-                    load_model(), images, classes, templates, config.images.top
+                    load_model(), images, classes, templates, config.images.top, domains
                 )
                 answers.append(predictions)
         if config.output.as_json:
@@ -111,6 +113,13 @@ def _templates(templates: list[str] | None, loaded: LoadedModel) -> list[str]:
     if templates:
         return templates
     return list(loaded.run.config["data"]["templates"]) if loaded.run else [DEFAULT_TEMPLATE]
+
+
+def _domains(options: ImageOptions, loaded: LoadedModel) -> "list[Domain]":
+    """The data sets that the run learned, each with its prompts, unless others were given."""
+    if options.names or options.names_file or options.template or loaded.run is None:
+        return []
+    return loaded.run.domains
 
 
 def _as_json(

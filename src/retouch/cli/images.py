@@ -27,6 +27,11 @@ def find_images(data: str, root: Path | None = None) -> "Splits":
         from retouch.builtin import control_images
 
         return Splits(test=control_images(8))
+    if data.startswith("builtin:"):
+        from retouch.builtin.domains import domain_images
+
+        name = data.removeprefix("builtin:")
+        return Splits(domain_images(name, "train", 40), domain_images(name, "test", 16))
     return read_data(data, root)
 
 
@@ -95,7 +100,12 @@ def images_below(folder: Path) -> list[str]:
     return names
 
 
-def show_notes(console: "Console", sources: "Sequence[Images | None]") -> None:
-    """Print each note on these images once."""
-    for note in dict.fromkeys(note for images in sources if images for note in images.notes):
-        print_line(console, f"Note: {note}.")
+def show_notes(
+    console: "Console", sources: "Sequence[Images | None]", shown: "Sequence[str]" = ()
+) -> list[str]:
+    """Print each note on these images once, unless it is shown already; returns all that are."""
+    notes = dict.fromkeys(note for images in sources if images for note in images.notes)
+    for note in notes:
+        if note not in shown:
+            print_line(console, f"Note: {note}.")
+    return [*shown, *notes]

@@ -26,7 +26,7 @@ NOTHING_KEPT = 3
 
 @command(LearnConfig)
 def learn(config: LearnConfig) -> None:
-    """Learn a folder of images, and report what was gained and what was lost.
+    """Learn a folder of images or several, and report what was gained and what was lost.
 
     If the run was interrupted, the same command resumes it. A month later, continue the run with
     new images:
@@ -34,6 +34,10 @@ def learn(config: LearnConfig) -> None:
         retouch learn photos --model openai/clip-vit-base-patch16 --control imagenet --out march
 
         retouch learn more --from march --control imagenet --max-drop 1 --out april
+
+    Several data sets are learned one after the other, each with its own prompts:
+
+        retouch learn cars flowers --model openai/clip-vit-base-patch16 --tasks each --out may
 
     Exit codes: 0 learned; 1 an error, which is explained; 3 nothing was kept, because every task
     would have lost more than --max-drop allows; 130 stopped.
@@ -52,11 +56,13 @@ def learn(config: LearnConfig) -> None:
         if not output.dry_run:
             stack.enter_context(run_lock(output.folder))
         request = check_request(config)
-        show_notes(console, [request.data.train, request.data.test, request.control])
+        parts = [part for each in request.sources.values() for part in (each.train, each.test)]
+        shown = show_notes(console, [*parts, request.control])
         started = not output.overwrite and bool(
             collectives.broadcast_str(lambda: "started" if is_run(output.folder) else "")
         )
         plan = make_plan(config, request, device, started, console)
+        show_notes(console, [plan.stream.train], shown)
         if not started:
             _show_plan(config, plan, console)
         if not output.dry_run:

@@ -1,12 +1,13 @@
 """What `retouch learn` checks before it loads a model: options, paths, names, images."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from retouch.checksummed import parse_yaml
-from retouch.cli.images import find_control, find_images, find_pairs, with_names
+from retouch.cli.images import find_control, find_pairs
+from retouch.cli.learn_sources import check_sources, find_sources, make_streams, read_tasks
 from retouch.errors import UserError
 
 if TYPE_CHECKING:
@@ -35,15 +36,16 @@ class Request:
     order: int | list[str]
     earlier: FinishedRun | None
     method: "Method"
-    data: "Splits"
+    sources: "Mapping[str, Splits]"
+    """What to learn, by the name of the data set."""
+    tasks: int
+    """How many tasks each data set is split into."""
     control: "Images | None"
     reference: "Pairs | None"
 
 
 def check_request(config: "LearnConfig") -> Request:
     """Turn the options into a `Request`, the cheap checks first."""
-    from retouch.data.class_names import read_class_names
-    from retouch.data.dataset_notes import add_dataset_notes
     from retouch.methods import Settings
     from retouch.train.hardware import check_shard
 
@@ -55,20 +57,19 @@ def check_request(config: "LearnConfig") -> Request:
     settings |= machine.model_dump(include={"micro_batch"})
     settings = {name: value for name, value in settings.items() if value is not None}
     Settings.model_validate(settings)
-    names = read_class_names(data.names) if data.names else {}
-    order, templates = read_order(data.order), data.template or []
+    order, templates, tasks = read_order(data.order), data.template or [], read_tasks(data.tasks)
+    check_sources(data, training.earlier)
     earlier = _find_earlier(training.earlier, config.output)
     _check_templates(templates, earlier)
     method = _choose_method(training, earlier)
     if machine.shard:
         check_shard(method, Settings(shard=True, compile=bool(machine.compiled)))
     method.check_needs(data.control is not None, data.reference is not None)
-    splits = add_dataset_notes(find_images(data.source, data.data_root))
+    sources = find_sources(data)
     control = find_control(data.control, data.data_root) if data.control else None
     pairs = find_pairs(data.reference)
-    images = splits.map(lambda part: with_names(part, names, templates))
-    _check_split(images, data.holdout, data.tasks, order)
-    return Request(settings, order, earlier, method, images, control, pairs)
+    make_streams(sources, data.holdout, tasks, order)  # refuses images that cannot be split
+    return Request(settings, order, earlier, method, sources, tasks, control, pairs)
 
 
 def check_output(config: "LearnConfig") -> None:
@@ -80,10 +81,11 @@ def check_output(config: "LearnConfig") -> None:
     data, training, output = config.data, config.training, config.output
     folder = output.folder
     if output.overwrite:
-        sources = {"DATA": data.source, "--control": data.control, "--reference": data.reference}
-        check_replaceable(
-            folder, {**sources, "--model": training.model, "--from": training.earlier}
-        )
+        for source in data.sources:
+            sources = {"DATA": source, "--control": data.control, "--reference": data.reference}
+            check_replaceable(
+                folder, {**sources, "--model": training.model, "--from": training.earlier}
+            )
     elif folder.is_dir() and not is_run(folder) and any(folder.iterdir()):
         raise UserError(f"{folder} is not empty and holds no run; choose another folder")
     check_folder(folder)
@@ -123,7 +125,7 @@ def _check_machine(model: str | None, device: str, precision: str) -> None:
 def _find_earlier(run: Path | None, output: "OutputOptions") -> FinishedRun | None:
     """The run to continue, or the copy of it in the folder of an interrupted run."""
     from retouch.evaluate import Results
-    from retouch.train.extend_stream import refuse_unfinished, run_or_copy
+    from retouch.train.extend_stream import refuse_domains, refuse_unfinished, run_or_copy
     from retouch.train.run_folder import read_config
 
     if run is None:
@@ -133,6 +135,7 @@ def _find_earlier(run: Path | None, output: "OutputOptions") -> FinishedRun | No
     folder = run_or_copy(run, output.folder, output.overwrite)
     config, results = read_config(folder), Results.read(folder)
     refuse_unfinished(folder, results)
+    refuse_domains(folder, results)
     return FinishedRun(folder, config, results)
 
 
@@ -198,10 +201,3 @@ def read_order(order: str) -> int | list[str]:
     from retouch.data.text_files import read_lines
 
     return read_lines(Path(order))
-
-
-def _check_split(data: "Splits", holdout: float, tasks: int, order: int | list[str]) -> None:
-    """Refuse images that cannot be split into these tasks, before they are decoded."""
-    from retouch.data import Stream
-
-    Stream.split(*data.train_and_test(holdout), tasks=tasks, order=order)

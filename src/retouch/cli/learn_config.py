@@ -1,7 +1,7 @@
 """The options of `retouch learn`, in the groups that `--help` shows."""
 
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 import typer
 
@@ -27,12 +27,13 @@ from retouch.cli.options import (
 class DataOptions(OptionGroup):
     panel: ClassVar[str] = "Data"
 
-    source: Annotated[
-        str,
+    sources: Annotated[
+        list[str],
         typer.Argument(
-            metavar="DATA",
+            metavar="DATA...",
             help="A folder with a subfolder of images per class, a table, tar shards, a benchmark "
-            "(NAME or NAME:SPLIT), or 'builtin'; see `retouch datasets`.",
+            "(NAME or NAME:SPLIT), or 'builtin'; see `retouch datasets`. Several are learned one "
+            "after the other.",
             show_default=False,
         ),
     ]
@@ -52,7 +53,22 @@ class DataOptions(OptionGroup):
     holdout: Annotated[
         float, typer.Option(help="Share of the images to test with, if DATA has no test part.")
     ] = 0.2
-    tasks: Annotated[int, typer.Option(help="Split the classes into N tasks.", min=1)] = 1
+    tasks: Annotated[
+        str,
+        typer.Option(
+            help="Split the classes into N tasks; of several DATA, those of each. 'each' is one "
+            "task per DATA.",
+            metavar="N",
+        ),
+    ] = "1"
+    choices: Annotated[
+        Literal["domain", "all", "seen"] | None,
+        typer.Option(
+            help="With several DATA, what a test image is classified among: the classes of its own "
+            "DATA (domain), all classes, or those learned so far (seen).",
+            show_default="domain",
+        ),
+    ] = None
     order: Annotated[
         str, typer.Option(help="Class order: a seed, or a file with one name per line.")
     ] = "0"

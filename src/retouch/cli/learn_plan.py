@@ -1,5 +1,6 @@
 """Turn the options of `retouch learn` into a model, a stream of tasks and all settings."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from retouch.cli.learn_checks import Request
     from retouch.cli.learn_config import LearnConfig
     from retouch.clip import Clip
-    from retouch.data import Images, Pairs, Stream
+    from retouch.data import Images, Pairs, Splits, Stream
     from retouch.train import OpenRun
     from retouch.train.cost import Cost
     from retouch.train.defaults import ChosenDefaults
@@ -75,8 +76,8 @@ def make_plan(
         no_cache=data.no_cache or config.output.dry_run,
         skip_bad=data.skip_bad,
     )
-    train, test = request.data.map(decoded).train_and_test(data.holdout)
-    stream, earlier = _make_stream(run, train, test, data.tasks, request.order)
+    sources = {name: splits.map(decoded) for name, splits in request.sources.items()}
+    stream, earlier = _make_stream(run, sources, request, config)
     done = run.results.done if run else 0
     defaults = choose_defaults(
         clip,
@@ -145,13 +146,24 @@ def _hardware(
 
 
 def _make_stream(
-    run: "OpenRun | None", train: "Images", test: "Images", tasks: int, order: int | list[str]
+    run: "OpenRun | None",
+    sources: "Mapping[str, Splits]",
+    request: "Request",
+    config: "LearnConfig",
 ) -> "tuple[Stream, EarlierRun | None]":
+    """The stream of the data set or sets; where a run is continued, after the tasks of that run."""
+    from retouch.cli.learn_sources import make_streams
     from retouch.data import Stream
     from retouch.train.extend_stream import extend_stream
     from retouch.train.replay_store import has_stored_images, read_stored_images
 
+    holdout, tasks, order = config.data.holdout, request.tasks, request.order
     if run is None:
-        return Stream.split(train, test, tasks=tasks, order=order), None
+        streams = make_streams(sources, holdout, tasks, order)
+        if len(streams) > 1:
+            return Stream.join(streams, config.data.choices or "domain"), None
+        return next(iter(streams.values())), None
+    (splits,) = sources.values()
     stored = read_stored_images(run.folder) if has_stored_images(run.folder) else None
+    train, test = splits.train_and_test(holdout)
     return extend_stream(run, stored, train, test, tasks=tasks, order=order)

@@ -21,7 +21,6 @@ MAX_TENSORS = 80
 
 def show_classes(console: "Console", stream: "Stream", done: int = 0) -> None:
     """The new classes, as the prompts that they make."""
-    from retouch.clip.zero_shot import fill_template
     from retouch.data.class_names import uninformative_names
 
     new, old = stream.tasks[done:], stream.tasks[:done]
@@ -34,14 +33,38 @@ def show_classes(console: "Console", stream: "Stream", done: int = 0) -> None:
         f"{count(len(classes), 'class')} to learn{before}, from {count(train, 'image')}; {test:,} "
         "more to test with. The prompts:",
     )
-    for prompt in fill_template(stream.train.prompt, classes[:MAX_CLASSES]):
-        print_line(console, f"  {prompt}")
-    if len(classes) > MAX_CLASSES:
-        print_line(console, f"  … and {len(classes) - MAX_CLASSES} more")
+    labels = [label for task in new for label in task.classes]
+    for group in _by_domain(stream, labels):
+        shown = group[: max(2, MAX_CLASSES // max(1, len(stream.train.domains)))]
+        for prompt in stream.train.class_prompts(shown):
+            print_line(console, f"  {prompt}")
+        if len(group) > len(shown):
+            print_line(console, f"  … and {len(group) - len(shown)} more")
+    if stream.train.domains:
+        print_line(console, _choices_sentence(stream))
     if codes := uninformative_names(classes):
         print_line(
             console, f"{codes[0]!r} means nothing to a model that reads: name it with --names."
         )
+
+
+def _by_domain(stream: "Stream", labels: "Sequence[int]") -> "list[list[int]]":
+    """The labels of each data set."""
+    names = stream.train.classes
+    groups = [
+        [label for label in labels if names[label] in d.classes] for d in stream.train.domains
+    ]
+    return groups or [list(labels)]
+
+
+def _choices_sentence(stream: "Stream") -> str:
+    among = {
+        "domain": "the classes of its own data set",
+        "all": f"all {len(stream.classes):,} classes",
+        "seen": "the classes learned so far",
+    }[stream.choices]
+    names = ", ".join(domain.name for domain in stream.train.domains)
+    return f"In this order: {names}. A test image is classified among {among}."
 
 
 def show_settings(console: "Console", notes: "Sequence[str]") -> None:

@@ -50,12 +50,18 @@ def overlap(
 
     Of the weights that one task was free to move, how many was another free to move as well? The
     answer is shown layer by layer, next to what chance would give. Neither the model nor the images
-    are needed.
+    are needed. Of a run over several data sets, it also shows which of these share neurons.
 
     Example: `retouch overlap runs/march --layers 5,10`
     """
     with user_errors():
+        from retouch.analysis.overlap import domains
         from retouch.analysis.overlap.compute import read_overlap
+        from retouch.analysis.overlap.domains import (
+            domain_overlaps,
+            domain_sentences,
+            write_domain_overlap,
+        )
         from retouch.analysis.overlap.text import NAME, layers_to_show, summarize, write_overlap
         from retouch.analysis.result_files import analysis_folder
         from retouch.evaluate.results import Results
@@ -66,16 +72,23 @@ def overlap(
         results = read_overlap(run)
         if tower is not Towers.both:
             results = results.restrict_to("image" if tower is Towers.image else "text")
-        folder = folder or analysis_folder(run, NAME)
-        title = f"{run.resolve().name} ({Results.read(run).method})"
-        files = write_overlap(folder, results, layers_to_show(results, requested), title)
+        learned, target = Results.read(run), folder or analysis_folder(run, NAME)
+        title = f"{run.resolve().name} ({learned.method})"
+        files = write_overlap(target, results, layers_to_show(results, requested), title)
+        lines: list[str] = []
+        if len(learned.domains) > 1:
+            towers = domain_overlaps(results, [task.domain for task in learned.tasks])
+            files += write_domain_overlap(folder or analysis_folder(run, domains.NAME), towers)
+            lines = domain_sentences(towers)
         if json:
             names = [str(file) for file in files]
             print_json({"run": str(run), **summarize(results), "files": names})
             return
         out.print(_table(results))
         out.print(_note(results), style="dim", highlight=False, soft_wrap=True)
-        print_line(out, f"Figure and data in {folder}")
+        for line in lines:
+            print_line(out, line)
+        print_line(out, f"Figure and data in {target}")
 
 
 def _layer_numbers(layers: str | None) -> Sequence[int] | None:

@@ -1,4 +1,4 @@
-"""The loss on image–prompt pairs, in the paper's two readings and a third.
+"""The loss on image–prompt pairs, in the paper's two readings, and that of classification.
 
 The loss follows the model: CLIP's softmax over the batch, or SigLIP's sigmoid for each pair where
 the model has a logit bias (`clip.sigmoid_loss`).
@@ -22,15 +22,15 @@ from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from retouch.clip.encode import chunks, encode_rank_images, encode_rank_pairs, encode_rank_texts
 from retouch.clip.model import Clip
-from retouch.clip.sigmoid_loss import sigmoid, sigmoid_label_aware
+from retouch.clip.sigmoid_loss import sigmoid, sigmoid_classification, sigmoid_label_aware
+from retouch.clip.softmax_loss import class_cross_entropy, contrastive, label_aware
 from retouch.clip.tokens import Tokens, num_prompts
 from retouch.distributed import collectives
 
-LossName = Literal["contrastive", "label-aware"]
+LossName = Literal["contrastive", "label-aware", "cross-entropy"]
 Objective = Literal["summed", "joined"]
 
 
@@ -70,74 +70,29 @@ class Features:
         return scaled if self.bias is None else scaled + self.bias
 
 
-def contrastive(
-    images: Tensor, texts: Tensor, prompt: Tensor, scale: Tensor, pairs: slice | None = None
-) -> Tensor:
-    """CLIP's loss: each image must match its own prompt, and each prompt its own image.
-
-    Two images of one class share a prompt and still count as each other's negatives, as in
-    pre-training; see `label_aware`. With `pairs`, only the contribution of those pairs.
-    """
-    per_image, per_text, target = _logits(images, texts, prompt, scale, pairs)
-    return _symmetric_cross_entropy(per_image, per_text, target, pairs)
-
-
-def label_aware(
-    images: Tensor, texts: Tensor, prompt: Tensor, scale: Tensor, pairs: slice | None = None
-) -> Tensor:
-    """`contrastive`, with other images of the same class left out of the negatives."""
-    per_image, per_text, target = _logits(images, texts, prompt, scale, pairs)
-    column = torch.arange(len(images), device=images.device)
-    same_class = prompt[target][:, None] == prompt[None, :]
-    masked = same_class & (target[:, None] != column[None, :])
-    per_image, per_text = (
-        logits.masked_fill(masked, float("-inf")) for logits in (per_image, per_text)
-    )
-    return _symmetric_cross_entropy(per_image, per_text, target, pairs)
-
-
-def _logits(
-    images: Tensor, texts: Tensor, prompt: Tensor, scale: Tensor, pairs: slice | None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Logits per image and per text [b, B], and the column of each pair [b].
-
-    For a subset of the pairs, the full [B, B] matrix is never built.
-    """
-    target = torch.arange(len(images), device=images.device)
-    if pairs is None:
-        logits = (scale * images @ texts.T)[:, prompt]
-        return logits, logits.T, target
-    per_image = (scale * images[pairs] @ texts.T)[:, prompt]
-    per_text = scale * texts[prompt[pairs]] @ images.T
-    return per_image, per_text, target[pairs]
-
-
-def _symmetric_cross_entropy(
-    per_image: Tensor, per_text: Tensor, target: Tensor, pairs: slice | None
-) -> Tensor:
-    """The mean over all pairs, or the contribution of `pairs` to it."""
-    if pairs is None:
-        return (cross_entropy(per_image, target) + cross_entropy(per_text, target)) / 2
-    total = sum(cross_entropy(part, target, reduction="sum") for part in (per_image, per_text))
-    return total / (2 * per_image.shape[1])  # type: ignore[return-value]
-
-
 LOSSES: dict[LossName, Callable[..., Tensor]] = {
     "contrastive": contrastive,
     "label-aware": label_aware,
+    "cross-entropy": class_cross_entropy,
 }
-SIGMOID_LOSSES = {"contrastive": sigmoid, "label-aware": sigmoid_label_aware}
+SIGMOID_LOSSES = {
+    "contrastive": sigmoid,
+    "label-aware": sigmoid_label_aware,
+    "cross-entropy": sigmoid_classification,
+}
 """What the same names mean for a model with a logit bias."""
 
 
-def pair_loss(features: Features, loss: LossName, objective: Objective) -> Tensor:
+def pair_loss(
+    features: Features, loss: LossName, objective: Objective, smoothing: float = 0.0
+) -> Tensor:
     """The loss on new and replayed pairs: Eq. 3's two losses summed, or one joined matrix.
 
-    `contrastive` and `label-aware` name two forms of the model's own loss, softmax or sigmoid. With
-    several ranks, each returns the contribution of its own pairs times the world size, so that the
+    The names of losses stand for forms of the model's own loss, softmax or sigmoid. With several
+    ranks, each returns the contribution of its own pairs times the world size, so that the
     mean over ranks is the loss.
     """
-    loss_fn, batch = LOSSES[loss], features.batch
+    loss_fn, batch = partial(LOSSES[loss], smoothing=smoothing), features.batch
     if features.bias is not None:
         loss_fn = partial(SIGMOID_LOSSES[loss], bias=features.bias)
     new, count = batch.new, len(features.images)

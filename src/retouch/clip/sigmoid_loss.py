@@ -41,6 +41,19 @@ def sigmoid_label_aware(
     return _cross_entropy(logits, own * counts, (1 - own) * counts, len(prompt))
 
 
+def sigmoid_classification(
+    images: Tensor,
+    texts: Tensor,
+    prompt: Tensor,
+    scale: Tensor,
+    bias: Tensor,
+    pairs: slice | None = None,
+) -> Tensor:
+    """Each image against all prompts of the batch, each of which counts once."""
+    logits, own, _ = _scores(images, texts, prompt, scale, bias, pairs)
+    return _cross_entropy(logits, own, 1 - own, len(prompt))
+
+
 def classification(logits: Tensor, target: Tensor, bias: Tensor | None) -> Tensor:
     """The cross-entropy over classes; of each class by itself where there is a logit bias.
 

@@ -26,7 +26,7 @@ def fill_template(template: str, names: Sequence[str]) -> list[str]:
 
 def classifier(clip: Clip, names: Sequence[str], templates: Sequence[str]) -> Tensor:
     """The zero-shot classifier [C, D]; keep a `PromptEnsemble` if it is needed again."""
-    return PromptEnsemble(clip, names, templates).features(clip)
+    return PromptEnsemble(clip, [(names, templates)]).features(clip)
 
 
 def probabilities(clip: Clip, similarity: Tensor) -> Tensor:
@@ -44,18 +44,23 @@ def probabilities(clip: Clip, similarity: Tensor) -> Tensor:
 class PromptEnsemble:
     """The prompts of a set of classes, tokenized once and encoded whenever the model changes.
 
-    With several ranks, each encodes its share of the prompts.
+    Classes come in groups, each with templates of its own. With several ranks, each encodes its
+    share of the prompts.
     """
 
     def __init__(
         self,
         clip: Clip,
-        names: Sequence[str],
-        templates: Sequence[str],
+        groups: Sequence[tuple[Sequence[str], Sequence[str]]],
         batch_size: int | None = None,
     ) -> None:
-        self._shape = len(templates), len(names)
-        prompts = [prompt for template in templates for prompt in fill_template(template, names)]
+        self._shapes = [(len(templates), len(names)) for names, templates in groups]
+        prompts = [
+            prompt
+            for names, templates in groups
+            for template in templates
+            for prompt in fill_template(template, names)
+        ]
         # Prompts are dealt to the ranks in turn, so that each rank has prompts of all templates.
         world_size, count = collectives.world_size(), len(prompts)
         dealt = [i for rank in range(world_size) for i in range(rank, count, world_size)]
@@ -76,7 +81,12 @@ class PromptEnsemble:
         encoded = [clip.text_features(tokens) for tokens in self._tokenized(clip)]
         local = torch.cat(encoded)[self._unsort[: self._num_local]]
         features = collectives.gather(local, len(self._order), "evaluation")[self._order]
-        return normalize(features.view(*self._shape, -1).mean(dim=0), dim=-1)
+        parts = features.split([templates * names for templates, names in self._shapes])
+        means = [
+            part.view(*shape, -1).mean(dim=0)
+            for part, shape in zip(parts, self._shapes, strict=True)
+        ]
+        return normalize(torch.cat(means), dim=-1)
 
     def _tokenized(self, clip: Clip) -> Iterator[Tokens]:
         """Batches of tokens, sorted by length; they stay on the device after the first call."""

@@ -1,7 +1,7 @@
 """Labelled images: what every source of data provides."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Self
 
@@ -11,6 +11,7 @@ from retouch.clip.preprocess import Preprocess, Uint8
 from retouch.clip.zero_shot import fill_template
 from retouch.data.array_store import ArrayStore
 from retouch.data.composite_stores import ConcatStore, SubsetStore
+from retouch.data.domain import Domain
 from retouch.data.image_store import ImageStore, Indices
 from retouch.data.string_array import StringArray
 from retouch.data.text_files import is_text
@@ -39,6 +40,10 @@ class Images:
     """The text of each image in training, instead of its class's; "" for the class's."""
     notes: list[str] = field(default_factory=list)
     """What a user should know about them, such as images that were missing or skipped."""
+    domains: tuple[Domain, ...] = ()
+    """Where the images are of several data sets: each with its classes and prompts, which then
+    count instead of `prompt` and `templates`.
+    """
 
     def __post_init__(self) -> None:
         self.labels = np.asarray(self.labels, np.int64)
@@ -89,6 +94,26 @@ class Images:
             captions=self.captions and self.captions.subset(positions),
         )
 
+    @property
+    def prompt_groups(self) -> tuple[Domain, ...]:
+        """The classes by the prompts that they have: one group per data set."""
+        if self.domains:
+            return self.domains
+        classes = {name: name for name in self.classes}
+        return (Domain(self.name, classes, self.prompt, self.templates),)
+
+    def class_prompts(self, labels: Iterable[int]) -> list[str]:
+        """The training texts of some classes.
+
+        Args:
+            labels: Their labels.
+        """
+        names = [self.classes[label] for label in labels]
+        if not self.domains:
+            return fill_template(self.prompt, names)
+        domain_of = {name: domain for domain in self.domains for name in domain.classes}
+        return [domain_of[name].class_prompt(name) for name in names]
+
     def texts(self, positions: Indices) -> tuple[list[str], Indices]:
         """The distinct training texts of some images, and for each image the index of its text.
 
@@ -96,11 +121,11 @@ class Images:
             positions: Their positions.
         """
         labels, text_indices = np.unique(self.labels[positions], return_inverse=True)
-        texts = fill_template(self.prompt, [self.classes[label] for label in labels])
-        if self.captions is None:
+        texts = self.class_prompts(labels)
+        if self.captions is None and not self.domains:
             return texts, text_indices
         image_texts = [
-            self.captions[int(position)] or texts[text_index]
+            (self.captions and self.captions[int(position)]) or texts[text_index]
             for position, text_index in zip(positions, text_indices, strict=True)
         ]
         distinct, text_indices = np.unique(image_texts, return_inverse=True)

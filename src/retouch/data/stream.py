@@ -1,17 +1,25 @@
 """A stream of tasks: disjoint sets of classes that are learned one after the other."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from numbers import Integral
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from retouch.data.image_store import Indices
 from retouch.data.images import Images, refuse_duplicate_classes, refuse_empty
+from retouch.data.join_images import join_images, twins_note
 from retouch.errors import UserError
 from retouch.plural import count
+
+Choices = Literal["seen", "domain", "all"]
+"""Which classes the model chooses among for a test image: those of the tasks learned so far (for a
+later task, all); the same, but of the image's own data set; or always all of the stream.
+"""
+Twins = Literal["separate", "merge"]
+"""Two classes with the same name in two data sets: separate classes, or one."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +48,10 @@ class Stream:
     """In the order in which they are learned."""
     missing_images: int = 0
     """How many images that an earlier run was trained on are no longer available."""
+    choices: Choices = "seen"
+    """Which classes the model chooses among in evaluation."""
+    twins: Twins = "separate"
+    """Whether classes of the same name in two data sets count as one in evaluation."""
 
     @classmethod
     def split(
@@ -76,6 +88,58 @@ class Stream:
             ),
         )
 
+    @classmethod
+    def join(
+        cls,
+        streams: Mapping[str, "Stream"],
+        choices: Choices = "domain",
+        twins: Twins = "separate",
+    ) -> "Stream":
+        """A stream of several data sets: all tasks of the first, then all of the second, and so on.
+
+        Every data set keeps its prompts and templates. Two may have a class of the same name.
+
+        Args:
+            streams: A stream for each data set, by the name of the data set.
+            choices: Which classes the model chooses among for a test image: those of its own data
+                set (`domain`, as in MTIL), those of all data sets (`all`, as in X-TAIL), or those
+                learned so far (`seen`).
+            twins: What two classes of the same name are. `separate` classes are told apart by their
+                prompts; with `merge`, to take one for the other is no error.
+        """
+        _check_join(streams, choices, twins)
+        train, test = (
+            join_images({name: getattr(stream, part) for name, stream in streams.items()})
+            for part in ("train", "test")
+        )
+        if note := twins_note({n: s.train for n, s in streams.items()}, choices, twins):
+            train = replace(train, notes=[*train.notes, note])
+        tasks: list[Task] = []
+        labels = trained = tested = 0
+        for stream in streams.values():
+            tasks += [
+                Task(
+                    len(tasks) + task.number,
+                    tuple(label + labels for label in task.classes),
+                    task.train + trained,
+                    task.test + tested,
+                )
+                for task in stream.tasks
+            ]
+            labels += len(stream.train.classes)
+            trained, tested = trained + len(stream.train), tested + len(stream.test)
+        missing = sum(stream.missing_images for stream in streams.values())
+        return cls(train, test, tuple(tasks), missing, choices, twins)
+
+    def domain_of(self, task: Task) -> str:
+        """The name of a task's data set; "" if the stream has a single one.
+
+        Args:
+            task: A task of the stream.
+        """
+        name = self.train.classes[task.classes[0]]
+        return next((d.name for d in self.train.domains if name in d.classes), "")
+
     @property
     def classes(self) -> list[int]:
         """All labels, in the order in which they are learned."""
@@ -100,6 +164,24 @@ def _check_types(*parts: object) -> None:
                 f"{name} cannot be {shown}; read the images first: "
                 f"retouch.Stream.split(*retouch.read_data({path}).train_and_test(), tasks=…)"
             )
+
+
+def _check_join(streams: Any, choices: str, twins: str) -> None:
+    if not isinstance(streams, Mapping) or not streams:
+        raise UserError(
+            "Stream.join takes streams by the name of their data set: "
+            "retouch.Stream.join({'cars': retouch.Stream.split(…), 'flowers': …})"
+        )
+    for name, stream in streams.items():
+        if not isinstance(stream, Stream) or stream.train.domains:
+            kind = "of several data sets already" if isinstance(stream, Stream) else "not a stream"
+            raise UserError(f"{name!r} is {kind}; give one stream of a single data set per name")
+    for value, name, allowed in (
+        (choices, "choices", get_args(Choices)),
+        (twins, "twins", get_args(Twins)),
+    ):
+        if value not in allowed:
+            raise UserError(f"{name}={value!r} is none of {', '.join(allowed)}")
 
 
 def _as_list(value: Any) -> Any:

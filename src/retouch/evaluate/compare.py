@@ -106,9 +106,11 @@ def _predict(
     ]
     classes = [np.empty(0, np.int64) if e is None else nearest_classes(e) for e in encoded]
     pairs = list(zip(encoded, sets, strict=True))
-    new = next((e for e, eval_set in pairs if e and eval_set.learned), None)
+    new = [e for e, eval_set in pairs if e and eval_set.learned]
     control = next((e for e, eval_set in pairs if e and not eval_set.learned), None)
-    return Predictions(classes, joint_accuracy(new, control) if new and control else None)
+    # Of several data sets, each is classified by itself: there is no choice among all classes.
+    joint = joint_accuracy(new[0], control) if len(new) == 1 and control else None
+    return Predictions(classes, joint)
 
 
 def _with_label(progress: Progress, when: str) -> Progress:

@@ -8,14 +8,14 @@ from torch import Tensor
 
 from retouch.clip import Clip
 from retouch.clip.everyday_words import word_features
-from retouch.clip.zero_shot import PromptEnsemble
 from retouch.data.image_store import Indices
 from retouch.data.images import Images
-from retouch.data.stream import Stream
+from retouch.data.stream import Stream, Task
 from retouch.errors import NotFinite
+from retouch.evaluate.class_features import ClassFeatures, prompt_names
 from retouch.evaluate.drift import drift_between
 from retouch.evaluate.image_features import ImageSubset, encode_image_sets
-from retouch.evaluate.joint_accuracy import Encoded, joint_accuracy
+from retouch.evaluate.joint_accuracy import Encoded, class_ids, joint_accuracy
 from retouch.evaluate.predict import nearest
 from retouch.evaluate.row import Drift, Joint, Row
 
@@ -36,7 +36,7 @@ class Evaluator:
         self._each_task = each_task
         self._control = control
         self._word_features: Tensor | None = None
-        self._prompts: dict[int, PromptEnsemble] = {}
+        self._prompts: dict[int, ClassFeatures] = {}
 
     def begin(self, clip: Clip) -> None:
         """Encode everyday words before anything is learned, to measure their drift later.
@@ -111,7 +111,7 @@ class Evaluator:
         texts = [self._text_features(clip, subset.images) for subset in subsets if subset]
         pairs = zip(features, texts, strict=True)
         parts = [
-            subset and Encoded(*next(pairs), subset.images.classes, _labels(subset))
+            subset and Encoded(*next(pairs), prompt_names(subset.images), _labels(subset))
             for subset in subsets
         ]
         _refuse_nan([part for part in parts if part])
@@ -120,8 +120,8 @@ class Evaluator:
     def _text_features(self, clip: Clip, images: Images) -> Tensor:
         """Features of the classes; their prompts are tokenized once per run."""
         if id(images) not in self._prompts:
-            self._prompts[id(images)] = PromptEnsemble(clip, images.classes, images.templates)
-        return self._prompts[id(images)].features(clip)
+            self._prompts[id(images)] = ClassFeatures(clip, images.classes, images.prompt_groups)
+        return self._prompts[id(images)](clip)
 
     def _task_accuracies(
         self, test: Encoded | None, learned: int, numbers: Sequence[int]
@@ -131,16 +131,43 @@ class Evaluator:
         if test is None:
             return [None] * len(tasks)
         similarity = test.features @ test.texts.T
-        # On a learned task the model chooses among the classes seen so far, else among all.
-        choices = {True: self._seen_classes(learned), False: stream.classes}
-        predicted = {
-            seen: nearest(similarity, choices[seen]) for seen in {n < learned for n in numbers}
-        }
-        rows = np.split(np.arange(len(similarity)), np.cumsum([len(t.test) for t in tasks])[:-1])
+        sizes = [len(task.test) for task in tasks]
+        rows = np.split(np.arange(len(similarity)), np.cumsum(sizes)[:-1])
+        predicted = np.empty(len(similarity), np.int64)
+        choices = [self._choices(task, learned) for task in tasks]
+        for each in dict.fromkeys(choices):  # few: tasks mostly have the same choices
+            among = [row for row, own in zip(rows, choices, strict=True) if own == each]
+            positions = np.concatenate(among)
+            predicted[positions] = nearest(similarity[positions], each)
+        ids = self._class_ids()
         return [
-            _percent(predicted[task.number < learned][row], stream.test.labels[task.test])
+            _percent(ids[predicted[row]], ids[stream.test.labels[task.test]])
             for task, row in zip(tasks, rows, strict=True)
         ]
+
+    def _choices(self, task: Task, learned: int) -> tuple[int, ...]:
+        """The classes that the model chooses among for the images of a task (`data.Choices`)."""
+        stream = self._stream
+        is_learned = task.number < learned and stream.choices != "all"
+        classes = self._seen_classes(learned) if is_learned else stream.classes
+        if stream.choices != "domain":
+            return tuple(classes)
+        domain = stream.domain_of(task)
+        own = {
+            label
+            for other in stream.tasks
+            if stream.domain_of(other) == domain
+            for label in other.classes
+        }
+        return tuple(label for label in classes if label in own)
+
+    def _class_ids(self) -> Indices:
+        """By label, what counts as a class of its own: twins have the same id if they are one."""
+        names = prompt_names(self._stream.test)
+        if self._stream.twins == "separate":
+            return np.arange(len(names))
+        ids = class_ids(names)
+        return np.array([ids[name] for name in names], np.int64)
 
     def _seen_classes(self, learned: int) -> list[int]:
         """The classes of the first `learned` tasks."""

@@ -42,6 +42,27 @@ def backward_transfer(a: Matrix) -> float:
     return _mean([a[last][i] - a[i][i] for i in range(last)])
 
 
+def transfer(a: Matrix, starts: Sequence[int]) -> float:
+    """Transfer over data sets: how well what was not learned yet is still known.
+
+    Here `a[t][d]` is the accuracy on data set d after task t, whole rows, and `starts[d]` the first
+    task of data set d. A data set's transfer is its mean over the tasks before its own; the first
+    data set has none.
+    """
+    before = [[row[d] for row in a[:start]] for d, start in enumerate(starts) if start]
+    return _mean([_mean(values) for values in before])
+
+
+def average(a: Matrix) -> float:
+    """Average over data sets: the mean over all tasks and all data sets, learned yet or not."""
+    return _mean([_mean(row) for row in a])
+
+
+def last(a: Matrix) -> float:
+    """Last: the mean over the data sets after the last task; each has equal weight."""
+    return _mean(a[-1])
+
+
 def control_drop(before: float, after: float) -> float:
     """C. Drop on one dataset: points of control accuracy lost."""
     return before - after

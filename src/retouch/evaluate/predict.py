@@ -8,10 +8,12 @@ import torch
 from torch import Tensor
 
 from retouch.clip import Clip
-from retouch.clip.zero_shot import classifier, probabilities
+from retouch.clip.zero_shot import probabilities
 from retouch.data.cache import Progress, chunks
+from retouch.data.domain import Domain
 from retouch.data.image_store import ImageStore, Indices, UnreadableImage
 from retouch.data.images import DEFAULT_TEMPLATE, Images
+from retouch.evaluate.class_features import ClassFeatures, prompt_names
 from retouch.evaluate.image_features import image_features
 from retouch.evaluate.joint_accuracy import Encoded
 
@@ -41,9 +43,9 @@ def encode(
     progress: Progress | None = None,
 ) -> Encoded:
     """Features of all images and of their classes' prompts."""
-    texts = classifier(clip, images.classes, images.templates)
+    texts = ClassFeatures(clip, images.classes, images.prompt_groups)(clip)
     features = image_features(clip, images, np.arange(len(images)), progress)
-    return Encoded(features, texts, images.classes, images.labels, choices)
+    return Encoded(features, texts, prompt_names(images), images.labels, choices)
 
 
 def nearest_classes(encoded: Encoded) -> Indices:
@@ -74,13 +76,15 @@ def classify_images(
     names: Sequence[str],
     templates: Sequence[str] = (DEFAULT_TEMPLATE,),
     top: int = 3,
+    domains: Sequence[Domain] = (),
 ) -> tuple[list[list[Prediction]], list[UnreadableImage]]:
     """The `top` most probable names for each picture, best first; and the unreadable pictures.
 
     Probabilities are the model's own (see `clip.zero_shot.probabilities`). A picture that cannot be
-    read has no predictions.
+    read has no predictions. Names of classes of `domains` have the prompts of their data set.
     """
-    texts = classifier(clip, names, templates)
+    groups = domains or [Domain("", {name: name for name in names}, "{}", templates)]
+    texts = ClassFeatures(clip, names, groups)(clip)
     predictions: list[list[Prediction]] = []
     unreadable: list[UnreadableImage] = []
     for chunk in chunks(len(pictures)):

@@ -7,28 +7,15 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from retouch import checksummed
+from retouch.data.stream import Choices
 from retouch.errors import UserError, first_problem
 from retouch.evaluate import metrics
+from retouch.evaluate.domain_metrics import domain_accuracies, domain_metrics
 from retouch.evaluate.row import Row
+from retouch.evaluate.task_info import DataInfo, TaskInfo
 
 FILE = "results.json"
 _REMEDY = "take another copy of the run"
-
-
-class TaskInfo(BaseModel):
-    """A task of the stream."""
-
-    classes: list[str]
-    train: int
-    test: int
-
-
-class DataInfo(BaseModel):
-    """A set of images that the run used."""
-
-    name: str
-    classes: int
-    images: int
 
 
 class Results(BaseModel):
@@ -46,6 +33,10 @@ class Results(BaseModel):
     """The classes and the number of images of each task."""
     parameters: int
     """How many parameters the model has."""
+    choices: Choices = "seen"
+    """Which classes the model chose among: those learned so far, those of the image's own data set
+    (`domain`), or all of the stream.
+    """
     learned_before: int = 0
     """How many tasks an earlier run had learned, where this run continues one."""
     command: str = ""
@@ -108,6 +99,20 @@ class Results(BaseModel):
         ]
 
     @property
+    def domains(self) -> list[str]:
+        """The names of the data sets, in the order in which they come; none of a single one."""
+        return list(dict.fromkeys(task.domain for task in self.tasks if task.domain))
+
+    @property
+    def domain_matrix(self) -> list[list[float | None]]:
+        """`[t][d]`: the accuracy on data set d, before the first task (t = 0) and after each.
+
+        Every test image has equal weight. None where it was not measured.
+        """
+        counts = [(task.domain, task.test) for task in self.tasks]
+        return [domain_accuracies(counts, row.tasks) for row in self.rows]
+
+    @property
     def frozen_accuracy(self) -> float:
         """On all classes of the stream, before anything was learned."""
         values = [(self.rows[0].tasks[i], self.tasks[i].test) for i in self.evaluated_tasks]
@@ -160,6 +165,9 @@ class Results(BaseModel):
                 "learning_accuracy": metrics.learning_accuracy(a),
                 "backward_transfer": metrics.backward_transfer(a),
             }
+        if self.finished and len(self.domains) > 1:
+            starts = [[t.domain for t in self.tasks].index(domain) for domain in self.domains]
+            values |= domain_metrics(self.domain_matrix[1:], starts)
         before, after = self.rows[0].control, self.rows[-1].control
         if before is not None and after is not None:
             values |= {

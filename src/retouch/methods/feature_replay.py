@@ -105,8 +105,8 @@ class FeatureReplay(Regularizer):
     def _other_words(self, context: TaskContext) -> _Words | None:
         if self._word_features is None:
             return None
-        names = context.stream.names(context.known_classes)
-        prompts = classifier(context.clip, names, (context.stream.train.prompt,))
+        texts = context.stream.train.class_prompts(context.known_classes)
+        prompts = classifier(context.clip, texts, ("{}",))
         similarity = prompts @ self._word_features.T
         nearest = similarity.topk(NEAR, dim=1).indices
         near = torch.zeros_like(similarity, dtype=torch.bool).scatter(1, nearest, True)

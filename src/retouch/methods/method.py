@@ -50,8 +50,9 @@ class Method(BaseModel):
     schedule: SerializeAsAny[Schedule] = Cosine()
     """How the learning rate changes over the steps of a task."""
     loss: LossName = "contrastive"
-    """`contrastive` as in pre-training, or `label-aware`, where images of the same class are no
-    negatives. Both are forms of the model's own loss: CLIP's softmax, or SigLIP's sigmoid.
+    """`contrastive` as in pre-training; `label-aware`, where images of the same class are no
+    negatives; or `cross-entropy`, where an image is classified among all classes of its task. They
+    are forms of the model's own loss: CLIP's softmax, or SigLIP's sigmoid.
     """
     objective: Objective = "summed"
     """Whether the losses on new and replayed pairs are `summed`, as in the paper, or all pairs are
@@ -97,6 +98,11 @@ class Method(BaseModel):
             reference: Images with captions, for methods that need them (`zscl`, `lora-ewc`).
         """
         self.check_needs(True, reference is not None)
+        if settings.label_smoothing and clip.logit_bias is not None:
+            raise UserError(
+                f"label_smoothing={settings.label_smoothing:g} is for models with a softmax loss, "
+                f"and {clip.name} has a sigmoid loss; leave it out"
+            )
         self.check_weights(clip)
         self.check_towers(clip)
         started = self.model_copy(deep=True)

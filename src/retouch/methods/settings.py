@@ -37,6 +37,14 @@ class Settings(BaseModel):
     """The peak learning rate of AdamW. It matters more than any other setting: methods that train
     few weights need a higher one.
     """
+    steps: Positive | None = None
+    """Steps per task, instead of epochs: as many for a small task as for a large one."""
+    domain_lr: dict[str, Annotated[float, Field(gt=0)]] = {}
+    """In a stream of several data sets, the rate of those that have another than `lr`, by name."""
+    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """The share of the target that is spread over all other answers. For models with a softmax
+    loss.
+    """
     weight_decay: Annotated[float, Field(ge=0)] = 0.2
     """AdamW's weight decay, on what is trained."""
     betas: tuple[Beta, Beta] = (0.9, 0.999)
@@ -53,6 +61,14 @@ class Settings(BaseModel):
     """Hold activations of at most this many images at a time; the gradients stay the same."""
     shard: bool = False
     """Shard the frozen weights over the ranks; the result stays the same."""
+
+    def of_domain(self, name: str) -> "Settings":
+        """The settings for the tasks of one data set.
+
+        Args:
+            name: The name of the data set.
+        """
+        return self.model_copy(update={"lr": self.domain_lr.get(name, self.lr)})
 
     @property
     def adamw(self) -> dict[str, Any]:

@@ -18,7 +18,6 @@ from torch.nn.functional import normalize
 
 from retouch.clip import Clip
 from retouch.clip.sigmoid_loss import classification
-from retouch.clip.zero_shot import fill_template
 from retouch.data.pairs import Pairs
 from retouch.data.stream import Task
 from retouch.errors import UserError
@@ -123,9 +122,7 @@ class ClassifierAlignment(AfterTask):
         clip, tasks = context.clip, context.stream.tasks[: context.task.number + 1]
         seen, sizes = _classes_by_task(tasks)
         images, texts = Projection(clip, "image"), Projection(clip, "text")
-        prompts = unprojected_texts(
-            clip, fill_template(context.stream.train.prompt, context.stream.names(seen))
-        )
+        prompts = unprojected_texts(clip, context.stream.train.class_prompts(seen))
         weights = [p.weight for p in (images, texts) if p.weight is not None]
         optimizer = torch.optim.AdamW(weights, **context.settings.adamw)
         scale = clip.logit_scale.detach()

@@ -28,7 +28,6 @@ from torch import Tensor, nn
 
 from retouch.clip import Features
 from retouch.clip.losses import scale_terms
-from retouch.clip.zero_shot import fill_template
 from retouch.data.image_store import Indices
 from retouch.methods.parts import Update
 from retouch.methods.task_context import TaskContext
@@ -75,8 +74,7 @@ class SoftMaskUpdate(Update):
         groups = context.scoring_batches(self.share)
         losses: list[Callable[[], Any]] = [partial(context.mean_losses, groups)]
         for task in context.stream.tasks[: context.task.number] if self.heads else ():
-            names = context.stream.names(task.classes)
-            prompts = fill_template(context.stream.train.prompt, names)
+            prompts = context.stream.train.class_prompts(task.classes)
             losses.append(partial(_mean_logits, context, groups, prompts))
         for loss in losses:
             for name, gradient in mean_gradient(parameters, loss).items():

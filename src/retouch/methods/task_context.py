@@ -10,7 +10,6 @@ from torch import Tensor
 
 from retouch.clip import Batch, Clip, Features
 from retouch.clip.losses import losses, scale_terms
-from retouch.clip.zero_shot import fill_template
 from retouch.data.image_store import Indices
 from retouch.data.prefetch import prefetch, read_to_device, to_device
 from retouch.data.stream import Stream, Task
@@ -58,7 +57,7 @@ class TaskContext:
         """The trained weights by name, as the towers use them now, in the autograd graph."""
         self.micro_batch = MicroBatch(clip, settings)
         """How many images' activations are held at a time."""
-        self._known_prompts: list[str] = []
+        self._first_prompts: list[str] = []
         self._drop_last = drop_last
         self._epoch: tuple[int, list[Indices]] = (-1, [])
         if len(task.classes) == 1 and len(stream.tasks) > 1:
@@ -75,7 +74,14 @@ class TaskContext:
 
     @property
     def steps(self) -> int:
+        if self.settings.steps is not None:
+            return self.settings.steps
         return self.steps_per_epoch * self.settings.epochs
+
+    @property
+    def epochs(self) -> int:
+        """Passes over the task's images; the last may not be whole."""
+        return ceil(self.steps / self.steps_per_epoch)
 
     def rng(self, stream: RandomStream, *more: int) -> np.random.Generator:
         """A random generator for one purpose, the same whenever the task is started again.
@@ -154,8 +160,11 @@ class TaskContext:
 
     def add_known_prompts(self) -> None:
         """From now on the first prompts of a batch are those of all known classes, in order."""
-        names = self.stream.names(self.known_classes)
-        self._known_prompts = fill_template(self.stream.train.prompt, names)
+        self._first_prompts = self.stream.train.class_prompts(self.known_classes)
+
+    def add_task_prompts(self) -> None:
+        """From now on the first prompts of a batch are those of all classes of the task."""
+        self._first_prompts = self.stream.train.class_prompts(self.task.classes)
 
     def losses(
         self, batch: Batch, loss: Callable[[Features], Tensor] | None = None
@@ -202,24 +211,24 @@ class TaskContext:
 
     def _pairs(self, positions: Indices, pixels: Tensor, new: int) -> Batch:
         """A batch with each distinct prompt once."""
-        texts, prompt = self._with_known(*self.stream.train.texts(positions))
+        texts, prompt = self._with_first(*self.stream.train.texts(positions))
         device = self.clip.device
         tokens = {key: to_device(ids, device) for key, ids in self.clip.tokenize(texts).items()}
         return Batch(pixels, tokens, to_device(torch.from_numpy(prompt), device), new)
 
-    def _with_known(self, texts: list[str], prompt: Indices) -> tuple[list[str], Indices]:
-        """The texts of a batch after the prompts of known classes, and the index of each image's.
+    def _with_first(self, texts: list[str], prompt: Indices) -> tuple[list[str], Indices]:
+        """The texts of a batch after those that come first, and the index of each image's.
 
         Args:
             texts: The distinct texts of the batch.
             prompt: For each image the index of its text.
         """
-        if not self._known_prompts:
+        if not self._first_prompts:
             return texts, prompt
-        known = {text: index for index, text in enumerate(self._known_prompts)}
-        distinct = [*known, *(text for text in texts if text not in known)]
-        index = {text: number for number, text in enumerate(distinct)}
-        return distinct, np.array([index[text] for text in texts], np.int64)[prompt]
+        first = set(self._first_prompts)  # two classes may have the same prompt
+        all_texts = [*self._first_prompts, *(text for text in texts if text not in first)]
+        index = {text: number for number, text in reversed(list(enumerate(all_texts)))}
+        return all_texts, np.array([index[text] for text in texts], np.int64)[prompt]
 
     def _split(self, images: Indices, drop_last: bool | None = None) -> list[Indices]:
         """The images in batches: only full ones with `drop_last`, otherwise all of them."""

@@ -6,8 +6,10 @@ from typing import NamedTuple
 from retouch.evaluate.per_class import PerClass
 from retouch.evaluate.results import Results
 from retouch.plotting.formatting import percent
+from retouch.plotting.label_layout import shorten
 from retouch.report.class_changes import change_sentence
 from retouch.report.continuation import continuation, is_continued
+from retouch.report.domain_results import domain_sentence
 from retouch.report.intervals import ENOUGH_IMAGES, interval_sentence, wilson_interval
 from retouch.report.run_metrics import metrics, starting_accuracy
 from retouch.report.sentences import (
@@ -75,6 +77,8 @@ def answers(run: Results, per_class: PerClass | None = None) -> list[Answer]:
             list(filter(None, control_remarks)),
         ),
     ]
+    if several := domain_sentence(run):
+        answers.append(Answer("Data set by data set", several, _domain_bars(run), []))
     if joint := joint_sentence(run):
         answers.append(Answer("New and control classes at once", joint, _joint_bars(run), []))
     return answers
@@ -115,6 +119,16 @@ def _control_bars(run: Results) -> list[Bar]:
     if not bars and "drift_neighbours" in values:
         bars.append(Bar("words", "weak", values["drift_neighbours"]))
     return bars
+
+
+def _domain_bars(run: Results) -> list[Bar]:
+    """Accuracy on each data set at the end, with a mark where it began."""
+    first, last = run.domain_matrix[0], run.domain_matrix[-1]
+    return [
+        Bar(shorten(name), "now", now, before)
+        for name, now, before in zip(run.domains, last, first, strict=True)
+        if now is not None
+    ]
 
 
 def _joint_bars(run: Results) -> list[Bar]:

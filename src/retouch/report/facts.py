@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from retouch import plural
-from retouch.evaluate.results import DataInfo, Results
+from retouch.evaluate.results import Results
+from retouch.evaluate.task_info import DataInfo
 from retouch.plotting.formatting import duration, percent, share
 from retouch.report.intervals import interval_text
 from retouch.report.run_metrics import any_weight_trained, class_count, metrics

@@ -16,6 +16,7 @@ from retouch.plotting.theme import THEME
 from retouch.report.answers import answers
 from retouch.report.class_changes import class_sections
 from retouch.report.compare import cautions, comparison_sentences
+from retouch.report.domain_results import matrix_texts
 from retouch.report.facts import provenance, shared_settings, subtitle, title, warnings
 from retouch.report.figures import (
     Gallery,
@@ -96,6 +97,7 @@ def _results_content(runs: Sequence[Results]) -> dict[str, Any]:
         "class_count": class_count(runs[0]),
         "many_tasks": max(run.done for run in runs) > 1,
         "theme": THEME,
+        **matrix_texts(runs),
     }
 
 

@@ -7,6 +7,7 @@ from retouch import plural
 from retouch.evaluate.results import Results
 from retouch.plotting.formatting import percent, points
 from retouch.report.continuation import Continuation, class_names, continuation, is_continued
+from retouch.report.domain_results import domain_sentence
 from retouch.report.run_metrics import any_weight_trained, class_count, metrics, starting_accuracy
 
 
@@ -16,6 +17,7 @@ def run_sentences(run: Results) -> list[str]:
         learned_sentence(run),
         learned_earlier_sentence(run),
         control_sentence(run),
+        domain_sentence(run),
         total_sentence(run),
         joint_sentence(run),
         drift_sentence(run),

@@ -16,7 +16,7 @@ from retouch.evaluate.evaluator import Evaluator
 from retouch.evaluate.results import Results
 from retouch.methods import DEFAULT_METHOD, Method, Settings, TaskUpdate, recipe
 from retouch.sparse import Selection
-from retouch.train.arguments import check_arguments
+from retouch.train.arguments import check_arguments, check_domain_rates
 from retouch.train.callbacks import Callback
 from retouch.train.defaults import default_settings
 from retouch.train.environment import deterministic_algorithms
@@ -61,7 +61,7 @@ def teach(
 
     Args:
         clip: The model to teach, from `retouch.load`. It is changed in place.
-        stream: The classes to learn, split into tasks, from `Stream.split`.
+        stream: The classes to learn, split into tasks, from `Stream.split` or `Stream.join`.
         method: The name of a recipe (see `available_methods`), or a `Method` of your own.
         settings: Epochs, batch size, learning rate and so on. Default: the paper's, with the
             method's own learning rate.
@@ -136,6 +136,7 @@ def _start_method(
 ) -> Method:
     """Check that the method can learn this stream, prepare the model, and let the method see it."""
     check_shard(method, settings)
+    check_domain_rates(stream, settings)
     method.check_needs(control is not None, reference is not None)
     buffer = method.replay.buffer(stream, settings.seed)
     buffer.check_size(len(stream.tasks), len(stream.classes))

@@ -46,6 +46,17 @@ def check_arguments(
             raise _wrong(name, value, remedy)
 
 
+def check_domain_rates(stream: Stream, settings: Settings) -> None:
+    """Refuse a learning rate for a data set that the stream does not have."""
+    names = [domain.name for domain in stream.train.domains]
+    if unknown := [name for name in settings.domain_lr if name not in names]:
+        existing = ", ".join(names) or "a single one without a name"
+        raise UserError(
+            f"domain_lr has a learning rate for {unknown[0]!r}, which is no data set of the stream;"
+            f" its data sets are {existing}"
+        )
+
+
 def _wrong(name: str, value: object, remedy: str) -> UserError:
     shown = repr(value) if isinstance(value, str | Path | int | float | None) else ""
     return UserError(f"{name} cannot be {shown or _type_name(value)}; {remedy}")

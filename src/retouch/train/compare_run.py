@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from retouch.data.cache import Progress
 from retouch.data.images import Images
+from retouch.data.join_images import domain_images
 from retouch.distributed import collectives
 from retouch.evaluate.compare import EvalSet, predict_both
 from retouch.evaluate.examples import write_examples
@@ -29,8 +30,9 @@ def eval_set_of_run(run: OpenRun, images: Images, tasks: int | None = None) -> E
         return EvalSet(images, notes=notes)
     classes = list(dict.fromkeys([*images.classes, *learned]))
     labels = [label for label, name in enumerate(classes) if name in learned]
-    templates = tuple(run.config["data"]["templates"])
-    extended = replace(images, classes=classes, templates=templates)
+    data = run.config["data"]
+    domains = tuple(run.domains)
+    extended = replace(images, classes=classes, templates=tuple(data["templates"]), domains=domains)
     return EvalSet(
         extended.subset(extended.of_classes(labels)),
         choices=[classes.index(name) for name in learned],
@@ -67,6 +69,13 @@ def _other_choices(images: Images, unknown: Sequence[str], learned: Sequence[str
     )
 
 
+def _learned_sets(run: OpenRun, test: Images) -> list[EvalSet]:
+    """What to compare on: the learned classes, or those of each data set by themselves."""
+    if run.config["data"].get("choices") != "domain":
+        return [eval_set_of_run(run, test)]
+    return [EvalSet(domain_images(test, domain)) for domain in test.domains]
+
+
 def compare_run(
     run: OpenRun,
     test: Images,
@@ -82,7 +91,7 @@ def compare_run(
     writes.
     """
     run.clip.bf16 = run.config["settings"]["precision"] == "bf16"
-    sets = [eval_set_of_run(run, test)]
+    sets = _learned_sets(run, test)
     sets += [EvalSet(control, learned=False)] if control is not None else []
     comparison = predict_both(sets, lambda: run.load_task(0), run.load_task, progress)
     classes = comparison.per_class()

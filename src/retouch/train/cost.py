@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from math import ceil
 
 import torch
 
@@ -71,7 +72,8 @@ def work(
     """
     tasks = stream.tasks[done:]
     steps = [_steps(stream, task, method, settings) for task in tasks]
-    prompts = len(stream.classes) * len(stream.test.templates)
+    groups = stream.test.prompt_groups
+    prompts = sum(len(group.classes) * len(group.templates) for group in groups)
     prompts += len(control.classes) * len(control.templates) if control is not None else 0
     return Work(
         trained=sum(images for images, _ in steps),
@@ -87,12 +89,13 @@ def _steps(stream: Stream, task: Task, method: Method, settings: Settings) -> tu
 
     Where every image has a caption there may be more prompts than classes.
     """
-    replayed = sum(map(method.replay.is_active, range(settings.epochs))) if task.number else 0
-    earlier = len({label for other in stream.tasks[: task.number] for label in other.classes})
     per_epoch = -(-len(task.train) // settings.batch)
+    epochs: float = settings.epochs if settings.steps is None else settings.steps / per_epoch
+    replayed = sum(map(method.replay.is_active, range(ceil(epochs)))) if task.number else 0
+    earlier = len({label for other in stream.tasks[: task.number] for label in other.classes})
     new, old = (min(settings.batch, classes) for classes in (len(task.classes), earlier))
-    images = len(task.train) * (settings.epochs + replayed)
-    return images, per_epoch * (new * settings.epochs + old * replayed)
+    images = len(task.train) * (epochs + min(replayed, epochs))
+    return round(images), round(per_epoch * (new * epochs + old * min(replayed, epochs)))
 
 
 @dataclass(frozen=True)

@@ -107,6 +107,15 @@ def refuse_unfinished(folder: Path, results: Results) -> None:
         )
 
 
+def refuse_domains(folder: Path, results: Results) -> None:
+    """A run over several data sets cannot be continued."""
+    if results.domains:
+        raise UserError(
+            f"{folder} was learned from several data sets ({', '.join(results.domains)}), and such "
+            "a run cannot be continued; learn all of them and the new one together, in a new run"
+        )
+
+
 def extend_stream(
     run: OpenRun,
     stored: StoredImages | None,
@@ -126,6 +135,7 @@ def extend_stream(
         tasks, order: How the new classes are divided, as in `Stream.split`.
     """
     refuse_unfinished(run.folder, run.results)
+    refuse_domains(run.folder, run.results)
     new = Stream.split(train, test, tasks, order)
     old = stored or _no_images(run)
     classes = _class_names(run, train)

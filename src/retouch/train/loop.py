@@ -49,11 +49,12 @@ def train(
             for step, batch in context.batches(remaining, replay):
                 step_loss = partial(backward, context, batch, method.regularizer)
                 loss = micro_batch.fit(step_loss, reset=update.zero_grad)
-                factor = method.schedule.factor(step, steps, settings.epochs, len(stream.tasks))
+                factor = method.schedule.factor(step, steps, context.epochs, len(stream.tasks))
                 update.step(factor)
                 method.after_task.after_step(context, update, step)
                 checked = partial(finite_loss, read_later(loss), settings, task.number, step)
-                record.on_step(step, step // context.steps_per_epoch, checked, settings.lr * factor)
+                lr = context.settings.lr * factor
+                record.on_step(step, step // context.steps_per_epoch, checked, lr)
             record.report_last_step()
             with diverged_if_not_finite(task.number, settings):
                 update.end()
@@ -80,6 +81,15 @@ def backward(context: TaskContext, batch: Batch, regularizer: Regularizer) -> Te
 def task_context(
     clip: Clip, stream: Stream, task: Task, method: Method, settings: Settings
 ) -> TaskContext:
-    """The context of a task, with the method's loss."""
-    loss = partial(pair_loss, loss=method.loss, objective=method.objective)
-    return TaskContext(clip, stream, task, settings, loss, method.drop_last)
+    """The context of a task, with the method's loss and the settings of the task's data set."""
+    settings = settings.of_domain(stream.domain_of(task))
+    loss = partial(
+        pair_loss,
+        loss=method.loss,
+        objective=method.objective,
+        smoothing=settings.label_smoothing,
+    )
+    context = TaskContext(clip, stream, task, settings, loss, method.drop_last)
+    if method.loss == "cross-entropy":
+        context.add_task_prompts()
+    return context

@@ -5,7 +5,8 @@ from datetime import UTC, datetime
 from retouch.data.identity import images_identity
 from retouch.data.images import Images
 from retouch.data.stream import Stream
-from retouch.evaluate.results import DataInfo, Results, TaskInfo
+from retouch.evaluate.results import Results
+from retouch.evaluate.task_info import DataInfo, TaskInfo
 from retouch.train.environment import environment
 from retouch.train.extend_stream import EarlierRun
 from retouch.train.run_config import result_settings
@@ -21,9 +22,15 @@ def new_results(inputs: RunInputs) -> Results:
         model=clip.name,
         parameters=clip.size,
         tasks=[
-            TaskInfo(classes=stream.names(t.classes), train=len(t.train), test=len(t.test))
+            TaskInfo(
+                classes=stream.names(t.classes),
+                train=len(t.train),
+                test=len(t.test),
+                domain=stream.domain_of(t),
+            )
             for t in stream.tasks
         ],
+        choices=stream.choices,
         command=inputs.command,
         started=datetime.now(UTC).isoformat(timespec="seconds"),
         data=_data_info(stream, inputs.control),

@@ -28,6 +28,9 @@ def run_config(inputs: RunInputs, weights: str) -> dict[str, Any]:
             "classes": list(stream.train.classes),  # by label, as is the state of a method
             "tasks": [stream.names(task.classes) for task in stream.tasks],
             "images": [len(task.train) for task in stream.tasks],
+            "choices": stream.choices,
+            "twins": stream.twins,
+            "domains": [domain.to_dict() for domain in stream.train.domains],
         },
         "train": images_identity(stream.train),
         "test": images_identity(stream.test),

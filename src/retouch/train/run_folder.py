@@ -7,6 +7,7 @@ from typing import Any
 from retouch import checksummed
 from retouch.clip import Clip, load
 from retouch.clip.user_model import refuse_code
+from retouch.data.domain import Domain
 from retouch.errors import UserError
 from retouch.evaluate.results import Results
 from retouch.methods import Method, Settings, recipe
@@ -58,6 +59,11 @@ class OpenRun:
         """The names of all learned classes, in order."""
         learned = self.results.tasks[: self.results.done]
         return list(dict.fromkeys(name for task in learned for name in task.classes))
+
+    @property
+    def domains(self) -> list[Domain]:
+        """The data sets of the run, where it has several."""
+        return [Domain(**domain) for domain in self.config["data"].get("domains", [])]
 
 
 def is_run(folder: str | Path) -> bool:

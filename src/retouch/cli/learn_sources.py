@@ -1,0 +1,67 @@
+"""What `retouch learn` learns from: one data set, or several, one after the other."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from retouch.cli.images import find_images, with_names
+from retouch.errors import UserError
+
+if TYPE_CHECKING:
+    from retouch.cli.learn_config import DataOptions
+    from retouch.data import Splits, Stream
+
+
+def read_tasks(tasks: str) -> int:
+    """How many tasks a data set is split into."""
+    if tasks == "each":
+        return 1
+    if not tasks.isdecimal() or int(tasks) < 1:
+        raise UserError(f"--tasks {tasks}: use a number of tasks, such as 5, or each")
+    return int(tasks)
+
+
+def check_sources(data: "DataOptions", earlier: Path | None) -> None:
+    """Refuse options that are for a single data set, or for several."""
+    if len(data.sources) == 1:
+        if data.choices:
+            raise UserError(
+                f"--choices {data.choices} is for several data sets, and there is one; leave it out"
+            )
+        return
+    single: dict[str, object] = {"--names": data.names, "--from": earlier}
+    single |= {} if data.order.isdigit() else {"--order": data.order}
+    for option, value in single.items():
+        if value:
+            raise UserError(
+                f"{option} {value} is for one data set, and there are {len(data.sources)}; leave "
+                "it out, or learn one at a time"
+            )
+
+
+def find_sources(data: "DataOptions") -> "dict[str, Splits]":
+    """The images of each data set under its name; none is decoded yet."""
+    from retouch.data.class_names import read_class_names
+    from retouch.data.data_set_names import data_set_names
+    from retouch.data.dataset_notes import add_dataset_notes
+
+    names = read_class_names(data.names) if data.names else {}
+    templates = data.template or []
+    return {
+        name: add_dataset_notes(find_images(source, data.data_root)).map(
+            lambda part: with_names(part, names, templates)
+        )
+        for name, source in zip(data_set_names(data.sources), data.sources, strict=True)
+    }
+
+
+def make_streams(
+    sources: "Mapping[str, Splits]", holdout: float, tasks: int, order: int | list[str]
+) -> "dict[str, Stream]":
+    """A stream for each data set."""
+    from retouch.data import Stream
+
+    return {
+        name: Stream.split(*splits.train_and_test(holdout), tasks=tasks, order=order)
+        for name, splits in sources.items()
+    }
