@@ -60,13 +60,19 @@ def make_plan(
     data, training = config.data, config.training
     if config.machine.workers:
         set_workers(config.machine.workers)
-    run = None
+    run, light = None, config.output.dry_run
     if request.earlier:
-        run = open_run(request.earlier.folder, model=training.model, device=device)
+        earlier = request.earlier.folder
+        run = open_run(earlier, model=training.model, device=device, light=light)
     clip = (
         run.clip
         if run
-        else load(training.model or "", device=device, random_weights=training.random_weights)
+        else load(
+            training.model or "",
+            device=device,
+            random_weights=training.random_weights,
+            light=light,
+        )
     )
     decoded = partial(
         decode,
@@ -76,7 +82,7 @@ def make_plan(
         skip_bad=data.skip_bad,
     )
     train, test = request.data.map(decoded).train_and_test(data.holdout)
-    stream, earlier = _make_stream(run, train, test, data.tasks, request.order)
+    stream, earlier_run = _make_stream(run, train, test, data.tasks, request.order)
     done = run.results.done if run else 0
     defaults = choose_defaults(
         clip,
@@ -93,7 +99,7 @@ def make_plan(
     )
     control = request.control and decoded(request.control)
     stores = training.replay != "none"
-    return Plan(clip, run, stream, earlier, defaults, control, request.reference, stores)
+    return Plan(clip, run, stream, earlier_run, defaults, control, request.reference, stores)
 
 
 def estimate_cost(plan: Plan) -> "Cost":

@@ -7,17 +7,21 @@ pass through the towers. `retouch learn` and `retouch bench` use the same estima
 import resource
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
+from torch import Tensor, nn
 
 from retouch.clip import Clip
+from retouch.clip.fast.light import LightClip
 from retouch.data.images import Images
 from retouch.data.stream import Stream, Task
 from retouch.methods import Method, Regularizer, Settings
 from retouch.sparse import Selection
+from retouch.train.eager_optim import eager_optimizers
 from retouch.train.loop import backward, task_context
 from retouch.train.replay_store import TEST_IMAGES_PER_CLASS
 
@@ -27,6 +31,10 @@ _BYTES_PER_ENTRY = 5.2
 """Bytes of an entry in a delta: its change and its position."""
 _MOMENT_BYTES = 8
 """Bytes of AdamW's two moments per trained number."""
+_LIBRARY_BYTES = 150_000_000
+"""What a model's library takes, which a run imports and an estimate may not."""
+_CPU_IMAGES = 16
+"""Images of the step that is timed on a processor; a GPU needs a whole batch to show its speed."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +115,10 @@ class Measurement:
     """Forward passes that a training step is worth; 0 if nothing is trained."""
     selection: Selection
     num_trainable: int
+    images: int = 0
+    """Images of the step that was timed."""
+    saved: float = 0.0
+    """Bytes per image that a step keeps for its backward pass."""
 
     def seconds(self, work: Work, extra_passes: float = 0.0) -> float:
         """The time of a run; `extra_passes` are those of a regularizer."""
@@ -148,24 +160,43 @@ def measure(
         sample = replace(sample, train=sample.train[::stride][:images])
     context = task_context(trial, stream, sample, method, settings)
     fit = context.micro_batch.fit
-    with fit(partial(part.begin, context)) as update:
+    with eager_optimizers(), fit(partial(part.begin, context)) as update:
         batch = context.load(context.new_images(0))
         prompts = len(next(iter(batch.tokens.values())))
         with torch.no_grad():
             image = _time(trial, lambda: trial.image_features(batch.pixels), tries)
             prompt = _time(trial, lambda: trial.text_features(batch.tokens), tries)
-        passes = 0.0
+        passes, saved = 0.0, 0
         if update.optimizer:
             run = partial(backward, context, batch, Regularizer())
-            step = fit(partial(_time, trial, run, tries), reset=update.zero_grad)
-            passes = max(1.0, step / (image + prompt))
+            with _count_saved_bytes(trial.model) as sizes:
+                step = fit(partial(_time, trial, run, tries), reset=update.zero_grad)
+            passes, saved = max(1.0, step / (image + prompt)), sum(sizes.values())
         return Measurement(
             image / len(batch.pixels),
             prompt / prompts,
             passes,
             update.selection,
             update.num_trainable,
+            len(batch.pixels),
+            saved / len(batch.pixels),
         )
+
+
+@contextmanager
+def _count_saved_bytes(model: nn.Module) -> Iterator[dict[int, int]]:
+    """The size of each storage that a pass inside this context keeps for its backward pass."""
+    weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    sizes: dict[int, int] = {}
+
+    def add(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            sizes[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(add, lambda tensor: tensor):
+        yield sizes
 
 
 def _time(clip: Clip, call: Callable[[], object], tries: int) -> float:
@@ -193,15 +224,21 @@ def estimate(
 ) -> Cost:
     """Time a step of the first task that is not done, and count the rest."""
     method.check_weights(clip)
-    measured = measure(clip, stream, method, settings, task=done)
+    sample = None if clip.device.type == "cuda" else _CPU_IMAGES
+    measured = measure(clip, stream, method, settings, task=done, images=sample)
     amount = work(stream, method, settings, done=done, control=control, per_class=True)
     disk = (len(stream.tasks) - done) * delta_bytes(measured.selection)
     if stores:
         disk += _stored_images_bytes(clip, stream, method, settings)
+    held = min(len(stream.tasks[done].train), settings.micro_batch or settings.batch)
+    memory = _peak_memory(clip) + method.copies * 4 * clip.size
+    memory += _MOMENT_BYTES * measured.num_trainable
+    if isinstance(clip, LightClip) and clip.device.type == "cpu":
+        memory += _LIBRARY_BYTES
     return Cost(
         measured.selection,
         measured.seconds(amount, method.regularizer.extra_passes(settings)),
-        _peak_memory(clip) + method.copies * 4 * clip.size + _MOMENT_BYTES * measured.num_trainable,
+        int(memory + measured.saved * max(0, held - measured.images)),
         int(disk),
     )
 
