@@ -12,7 +12,8 @@ from retouch.builtin.images import control_images, sign_images, world_pairs
 from retouch.clip import Clip, load
 from retouch.clip.preprocess import Preprocess
 from retouch.data import Images, Pairs, Splits, Stream, cached, read_data, read_pairs
-from retouch.data.cache import Progress, drop_unreadable, no_progress
+from retouch.data.cache import drop_unreadable
+from retouch.data.progress import Progress, no_progress
 from retouch.data.registry import BENCHMARKS
 
 

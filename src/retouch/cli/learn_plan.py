@@ -145,7 +145,7 @@ def _hardware(
         compiled = stored["compile"] if compiled is None else compiled
     settings = hardware(clip.device, clip.size, precision, compiled)
     often = "every time" if config.data.no_cache else "once"
-    decoding = f"images are decoded {often}, by {count(workers(), 'thread')}"
+    decoding = f"images are decoded {often}, {workers()} at a time"
     console.print(f"{settings}; {decoding}.", highlight=False, soft_wrap=True)
     return {"precision": settings.precision, "compile": settings.compile}
 

@@ -9,9 +9,10 @@ from torch import Tensor
 
 from retouch.clip import Clip
 from retouch.clip.zero_shot import classifier, probabilities
-from retouch.data.cache import Progress, chunks
+from retouch.data.cache import chunks
 from retouch.data.image_store import ImageStore, Indices, UnreadableImage
 from retouch.data.images import DEFAULT_TEMPLATE, Images
+from retouch.data.progress import Progress
 from retouch.evaluate.image_features import image_features
 from retouch.evaluate.joint_accuracy import Encoded
 
