@@ -5,7 +5,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from retouch.cli.images import decode
-from retouch.plural import count
 
 if TYPE_CHECKING:
     from rich.console import Console
