@@ -20,10 +20,9 @@ from retouch.clip.fast.compile import (
     pad_rows,
     padded_batch_size,
     padded_eval_batch_size,
-    time_compilation,
 )
 from retouch.clip.fast.cuda_graphs import GraphRecorder, has_hooks
-from retouch.clip.fast.fast_vit import compile_with, fast_vit
+from retouch.clip.fast.fast_vit import compile_with, fast_vit, uncompiled
 from retouch.clip.fast.graph_capture import ForwardPass
 from retouch.clip.preprocess import NormalizeFn, Preprocess, normalize_pixels
 from retouch.clip.tokens import Tokens, num_prompts
@@ -50,6 +49,8 @@ class Clip(ABC):
     """Whether the towers compute in bfloat16; features are float32 either way."""
     compiled: bool = False
     """Whether the towers are compiled at present, see `fast`."""
+    _few_shapes: bool = False
+    """Whether batches are padded to one of a few sizes, as compiled and captured towers need."""
     _recorder: GraphRecorder | None = None
     _normalize_pixels: NormalizeFn = staticmethod(normalize_pixels)
     """`normalize_pixels`, or its compiled version inside `fast`."""
@@ -141,7 +142,7 @@ class Clip(ABC):
         return images[: len(pixels)], texts[: num_prompts(tokens)]
 
     def _encode_images(self, pixels: Tensor) -> ForwardPass:
-        if self.compiled:
+        if self._few_shapes:
             pixels = pad_rows(pixels, padded_batch_size(len(pixels)))
 
         def run(pixels: Tensor) -> Tensor:
@@ -152,7 +153,7 @@ class Clip(ABC):
         return ForwardPass("images", run, [pixels.to(self.device)])
 
     def _encode_texts(self, tokens: Tokens) -> ForwardPass:
-        if self.compiled:
+        if self._few_shapes:
             padded_size = padded_batch_size if torch.is_grad_enabled() else padded_eval_batch_size
             rows = padded_size(num_prompts(tokens))
             tokens = {key: pad_rows(ids, rows) for key, ids in self.pad_tokens(tokens).items()}
@@ -179,7 +180,9 @@ class Clip(ABC):
         return tokens
 
     @contextmanager
-    def fast(self, backend: Backend | None = "inductor") -> Iterator[CompileTimer]:
+    def fast(
+        self, backend: Backend | None = "inductor", *, cuda_graphs: bool = False
+    ) -> Iterator[CompileTimer]:
         """Inside this context the towers are compiled, at the first batch of each shape.
 
         Yields the time that compiling has taken so far. On a GPU, passes that recur are also
@@ -188,22 +191,31 @@ class Clip(ABC):
 
         Args:
             backend: The backend of `torch.compile`. None: do not compile.
+            cuda_graphs: On a GPU, capture towers that are not compiled as well: ready at once, but
+                slower than compiled ones.
         """
-        if backend is None or self.compiled or has_hooks(self.model):
+        cuda = self.device.type == "cuda"
+        wanted = backend is not None or (cuda_graphs and cuda)
+        if not wanted or self._few_shapes or has_hooks(self.model):
             yield CompileTimer()
             return
         names = [name for tower in self.blocks.values() for name in tower]
-        compile_function = compile_with(backend)
-        self.compiled, self._normalize_pixels = True, compile_function(normalize_pixels)
-        self._recorder = GraphRecorder(self.model) if self.device.type == "cuda" else None
+        wrap = uncompiled if backend is None else compile_with(backend)
+        self._few_shapes, self.compiled = True, backend is not None
+        self._normalize_pixels = wrap(normalize_pixels)
+        self._recorder = GraphRecorder(self.model) if cuda else None
         try:
             blocks = [self.model.get_submodule(name) for name in names]
-            fast_tower = fast_vit(self.model, self.image_prefix, compile_function)
-            with time_compilation() as timer, compiled(blocks, backend), fast_tower:
+            with fast_vit(self.model, self.image_prefix, wrap), compiled(blocks, backend) as timer:
                 yield timer
         finally:
-            self.compiled, self._recorder = False, None
+            self._few_shapes, self.compiled, self._recorder = False, False, None
             self._normalize_pixels = normalize_pixels
+
+    @property
+    def captures(self) -> bool:
+        """Whether passes are captured as CUDA graphs at present."""
+        return self._recorder is not None
 
     def free_memory(self) -> None:
         """Give back the memory of captured passes and of whatever torch holds in reserve."""

@@ -63,14 +63,21 @@ def time_compilation() -> Iterator[CompileTimer]:
 
 
 @contextmanager
-def compiled(blocks: list[nn.Module], backend: Backend) -> Iterator[None]:
-    """Inside this context, blocks are compiled when they are first called with a new shape."""
+def compiled(blocks: list[nn.Module], backend: Backend | None) -> Iterator[CompileTimer]:
+    """Inside this context, blocks are compiled when they are first called with a new shape.
+
+    Yields the time that this has taken so far. Without a backend nothing is compiled, and torch's
+    compiler is not imported.
+    """
+    if backend is None:
+        yield CompileTimer()
+        return
     config: Any = torch._dynamo.config
-    with config.patch(_DYNAMO_CONFIG):
+    with time_compilation() as timer, config.patch(_DYNAMO_CONFIG):
         for block in blocks:
             block.compile(backend=backend, dynamic=False)
         try:
-            yield
+            yield timer
         finally:
             for block in blocks:
                 block._compiled_call_impl = None

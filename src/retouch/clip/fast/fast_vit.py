@@ -28,7 +28,7 @@ Wrap = Callable[[Callable[..., Tensor]], Callable[..., Tensor]]
 def fast_vit(model: nn.Module, prefix: str, wrap: Wrap) -> Iterator[None]:
     """Inside this context, the tower with this prefix skips unused work.
 
-    `wrap` compiles the functions that replace modules' own.
+    `wrap` compiles the functions that replace modules' own, or returns them as they are.
     """
     replaced: dict[nn.Module, Callable[..., Any]] = {}
     for name, module in model.named_modules():
@@ -56,6 +56,11 @@ def skipped_shortcut(model: nn.Module, prefix: str) -> str | None:
         return None
     tower = dict(model.named_modules()).get(prefix.rstrip("."))
     return f"{type(tower).__name__} runs block by block, each for all tokens"
+
+
+def uncompiled(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """For `fast_vit` where nothing is compiled: the function itself."""
+    return function
 
 
 def compile_with(backend: Any) -> Wrap:
