@@ -13,17 +13,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from retouch.clip.fast.compile import (
-    Backend,
-    CompileTimer,
-    compiled,
-    pad_rows,
-    padded_batch_size,
-    padded_eval_batch_size,
-)
+from retouch.clip.fast.compile import Backend, CompileTimer
 from retouch.clip.fast.cuda_graphs import GraphRecorder, has_hooks
-from retouch.clip.fast.fast_vit import compile_with, fast_vit, uncompiled
+from retouch.clip.fast.fast_towers import fast_towers
 from retouch.clip.fast.graph_capture import ForwardPass
+from retouch.clip.fast.padding import pad_rows, padded_batch_size, padded_num_prompts
 from retouch.clip.preprocess import NormalizeFn, Preprocess, normalize_pixels
 from retouch.clip.tokens import Tokens, num_prompts
 from retouch.clip.truncation import TruncatedPrompts
@@ -49,8 +43,6 @@ class Clip(ABC):
     """Whether the towers compute in bfloat16; features are float32 either way."""
     compiled: bool = False
     """Whether the towers are compiled at present, see `fast`."""
-    _few_shapes: bool = False
-    """Whether batches are padded to one of a few sizes, as compiled and captured towers need."""
     _recorder: GraphRecorder | None = None
     _normalize_pixels: NormalizeFn = staticmethod(normalize_pixels)
     """`normalize_pixels`, or its compiled version inside `fast`."""
@@ -142,7 +134,7 @@ class Clip(ABC):
         return images[: len(pixels)], texts[: num_prompts(tokens)]
 
     def _encode_images(self, pixels: Tensor) -> ForwardPass:
-        if self._few_shapes:
+        if self.compiled or self.captures:
             pixels = pad_rows(pixels, padded_batch_size(len(pixels)))
 
         def run(pixels: Tensor) -> Tensor:
@@ -153,9 +145,8 @@ class Clip(ABC):
         return ForwardPass("images", run, [pixels.to(self.device)])
 
     def _encode_texts(self, tokens: Tokens) -> ForwardPass:
-        if self._few_shapes:
-            padded_size = padded_batch_size if torch.is_grad_enabled() else padded_eval_batch_size
-            rows = padded_size(num_prompts(tokens))
+        if self.compiled or self.captures:
+            rows = padded_num_prompts(num_prompts(tokens))
             tokens = {key: pad_rows(ids, rows) for key, ids in self.pad_tokens(tokens).items()}
         keys = list(tokens)
 
@@ -186,30 +177,24 @@ class Clip(ABC):
         """Inside this context the towers are compiled, at the first batch of each shape.
 
         Yields the time that compiling has taken so far. On a GPU, passes that recur are also
-        captured as CUDA graphs (see `clip.fast.cuda_graphs`). Nothing is compiled if modules have
-        forward hooks, as with learned visual prompts.
+        captured (see `clip.fast.cuda_graphs`). Nothing changes if modules have forward hooks.
 
         Args:
             backend: The backend of `torch.compile`. None: do not compile.
-            cuda_graphs: On a GPU, capture towers that are not compiled as well: ready at once, but
-                slower than compiled ones.
+            cuda_graphs: On a GPU, capture towers that are not compiled, too.
         """
         cuda = self.device.type == "cuda"
-        wanted = backend is not None or (cuda_graphs and cuda)
-        if not wanted or self._few_shapes or has_hooks(self.model):
+        off = backend is None and not (cuda_graphs and cuda)
+        if off or self.compiled or self.captures or has_hooks(self.model):
             yield CompileTimer()
             return
-        names = [name for tower in self.blocks.values() for name in tower]
-        wrap = uncompiled if backend is None else compile_with(backend)
-        self._few_shapes, self.compiled = True, backend is not None
-        self._normalize_pixels = wrap(normalize_pixels)
-        self._recorder = GraphRecorder(self.model) if cuda else None
         try:
-            blocks = [self.model.get_submodule(name) for name in names]
-            with fast_vit(self.model, self.image_prefix, wrap), compiled(blocks, backend) as timer:
+            with fast_towers(self.model, self.image_prefix, backend) as (timer, normalize_fn):
+                self.compiled, self._normalize_pixels = backend is not None, normalize_fn
+                self._recorder = GraphRecorder(self.model) if cuda else None
                 yield timer
         finally:
-            self._few_shapes, self.compiled, self._recorder = False, False, None
+            self.compiled, self._recorder = False, None
             self._normalize_pixels = normalize_pixels
 
     @property

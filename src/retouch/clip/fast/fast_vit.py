@@ -58,12 +58,10 @@ def skipped_shortcut(model: nn.Module, prefix: str) -> str | None:
     return f"{type(tower).__name__} runs block by block, each for all tokens"
 
 
-def uncompiled(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """For `fast_vit` where nothing is compiled: the function itself."""
-    return function
-
-
 def compile_with(backend: Any) -> Wrap:
+    """Compiles functions with a backend; without one, leaves them as they are."""
+    if backend is None:
+        return lambda function: function
     return lambda function: torch.compile(function, backend=backend, dynamic=False)
 
 
