@@ -4,6 +4,8 @@ to start with a million files.
     python benchmarks/data.py --data-root ../shared/data        # about two minutes on two cores
 
 Decoding and reading are timed alternately in the same run, on the same cores and random batches.
+How busy building a cache keeps the cores is compared with what bare Pillow decodes on one of them,
+before and after, in the same run; `--files 0` leaves out the rest.
 """
 
 import argparse
@@ -14,12 +16,15 @@ import subprocess
 import sys
 import tempfile
 import time
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
+from PIL import Image
 
 from retouch.clip.preprocess import Preprocess
 from retouch.data import Images, Stream, cached, read_data
+from retouch.data.decode import workers
 
 PREPROCESS = Preprocess(size=(224, 224), shortest=224)  # as CLIP ViT-B/16 takes them
 BATCH = 256
@@ -36,7 +41,8 @@ def main() -> None:
     images = read_data(options.data, options.data_root).evaluation_images()
     with tempfile.TemporaryDirectory() as folder:
         numbers = measure_throughput(images, Path(folder), options.rounds)
-        numbers |= measure_start(Path(folder) / "many", options.files)
+        if options.files:
+            numbers |= measure_start(Path(folder) / "many", options.files)
     for name, value in numbers.items():
         sys.stdout.write(f"{name:48}{value:>14,.1f}\n")
     if options.out:
@@ -45,9 +51,13 @@ def main() -> None:
 
 def measure_throughput(images: Images, folder: Path, rounds: int) -> dict[str, float]:
     """Images per second; the median over batches that both read."""
+    sample = np.random.default_rng(1).permutation(len(images))[:BATCH]
+    bare = [bare_pillow(images, sample)]
     start = time.perf_counter()
     cached_images = cached(images, PREPROCESS, folder / "cache")
     build = len(images) / (time.perf_counter() - start)
+    bare.append(bare_pillow(images, sample))
+    one_core = statistics.mean(bare)
     seconds: dict[str, list[float]] = {"decoded": [], "cached": []}
     rng = np.random.default_rng(0)
     for _ in range(rounds):
@@ -60,10 +70,30 @@ def measure_throughput(images: Images, folder: Path, rounds: int) -> dict[str, f
     return {
         "cores": len(os.sched_getaffinity(0)),
         "images per second, decoded": decoded,
+        "images per second, bare Pillow on one core": one_core,
         "images per second, while the cache is built": build,
+        "of all cores' bare Pillow, percent": 100 * build / (one_core * workers()),
         "images per second, from the cache": read,
         "times as fast from the cache": read / decoded,
     }
+
+
+def bare_pillow(images: Images, sample: np.ndarray) -> float:
+    """Images per second that one thread opens, decodes, resizes and crops with Pillow alone."""
+    encoded = []
+    for index in sample:
+        place = images.store.file_range(int(index))
+        assert place is not None
+        encoded.append(place.read())
+    start = time.perf_counter()
+    for content in encoded:
+        with Image.open(BytesIO(content)) as image:
+            short = min(image.size)
+            size = tuple(int(PREPROCESS.size[0] * side / short) for side in image.size)
+            resized = image.convert("RGB").resize(size, PREPROCESS.resample)
+            left, top = ((side - PREPROCESS.size[0]) // 2 for side in size)
+            resized.crop((left, top, left + 224, top + 224)).tobytes()
+    return len(encoded) / (time.perf_counter() - start)
 
 
 def measure_start(folder: Path, files: int) -> dict[str, float]:

@@ -27,6 +27,7 @@ ROOMS = [
     "output_paths",
     "checksummed",
     "file_lock",
+    "resize",
     "distributed",
     "sparse",
     "clip",

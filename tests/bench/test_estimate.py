@@ -8,7 +8,7 @@ from bench_for_tests import tiny_bench, tiny_data, tiny_model
 from retouch.bench.datasets import BenchData
 from retouch.bench.estimate import estimate
 from retouch.errors import UserError
-from retouch.train import cost
+from retouch.train import measure_step
 
 
 @pytest.mark.slow
@@ -16,13 +16,13 @@ def test_each_kind_of_update_is_timed_once_on_few_images(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     batches = []
-    original = cost.backward
+    original = measure_step.backward
 
     def backward(context, batch, regularizer):
         batches.append(len(batch.prompt))
         return original(context, batch, regularizer)
 
-    monkeypatch.setattr(cost, "backward", backward)
+    monkeypatch.setattr(measure_step, "backward", backward)
     bench = tiny_bench("table1", tmp_path)
     about = estimate(bench)
     updates = {repr(cell.recipe.update) for cell in bench.cells if not cell.recipe.trains_nothing}

@@ -7,7 +7,9 @@ from tiny import images, tiny_clip
 from retouch.data import Stream
 from retouch.methods import Settings, recipe
 from retouch.sparse import fingerprint
-from retouch.train.cost import Measurement, delta_bytes, estimate, measure, work
+from retouch.train.cost import delta_bytes, estimate
+from retouch.train.measure_step import Measurement, measure
+from retouch.train.work import work
 
 
 def test_the_work_of_a_run_is_counted(stream: Stream):

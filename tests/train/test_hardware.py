@@ -1,11 +1,14 @@
 """What suits the machine, where a user does not say."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from retouch.errors import UserError
 from retouch.train import hardware as module
-from retouch.train.hardware import hardware
+from retouch.train.hardware import hardware, seconds_saved_by_compiling
+from retouch.train.work import Work
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 LARGE, SMALL = 150_000_000, 4_000_000
@@ -24,6 +27,7 @@ def test_fast_by_default_and_each_can_be_overridden(units: None):
     found = hardware(GPU, LARGE)
     assert (found.precision, found.compile) == ("bf16", True)
     assert not hardware(GPU, SMALL).compile
+    assert not hardware(GPU, SMALL).cuda_graphs
     plain = hardware(GPU, LARGE, "fp32", compiled=False)
     assert (plain.precision, plain.compile) == ("fp32", False)
 
@@ -37,3 +41,27 @@ def test_a_processor_without_such_units_computes_in_fp32(monkeypatch: pytest.Mon
 def test_an_unknown_precision_is_refused():
     with pytest.raises(UserError, match="unknown precision 'fp8'; use one of auto, fp32, bf16"):
         hardware(CPU, LARGE, "fp8")
+
+
+def test_a_short_run_is_captured_instead_of_compiled(units: None):
+    """CUB in ten tasks of two epochs, as in docs/performance.md; and many more steps."""
+    short = Work(22_800, 3_000, 10_800, 81_400, 13)
+    found = hardware(GPU, LARGE, work=short)
+    assert (found.compile, found.cuda_graphs) == (False, True)
+    assert found.settings == {"precision": "bf16", "cuda_graphs": True}
+    long = Work(1_200_000, 50_000, 10_800, 81_400, 13)
+    found = hardware(GPU, LARGE, work=long)
+    assert (found.compile, found.cuda_graphs) == (True, False)
+    for compiled in (True, False):  # what a user says counts
+        found = hardware(GPU, LARGE, compiled=compiled, work=short)
+        assert (found.compile, found.cuda_graphs) == (compiled, False)
+    assert not hardware(CPU, LARGE, work=short).cuda_graphs
+
+
+def test_the_gain_of_compiling_grows_with_the_work_and_the_model():
+    work = Work(1000, 100, 500, 200, 3)
+    gain = seconds_saved_by_compiling(work, LARGE)
+    assert gain > 0
+    assert seconds_saved_by_compiling(replace(work, trained=2000), LARGE) > gain
+    assert seconds_saved_by_compiling(replace(work, evaluations=6), LARGE) > gain
+    assert seconds_saved_by_compiling(work, 2 * LARGE) == pytest.approx(2 * gain)

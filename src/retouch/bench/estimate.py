@@ -6,7 +6,9 @@ from retouch.bench.cell import Cell
 from retouch.bench.runner import Bench
 from retouch.clip import Clip
 from retouch.data import Stream
-from retouch.train.cost import Measurement, delta_bytes, measure, work
+from retouch.train.cost import delta_bytes
+from retouch.train.measure_step import Measurement, measure
+from retouch.train.work import work
 
 _CPU_IMAGES = 4
 """Images of the step that is timed on a processor; a GPU needs a whole batch to show its speed."""

@@ -55,8 +55,9 @@ def main() -> None:
     try:
         app()
     except SystemExit as end:
-        # `classify` is done in seconds, and torch's shutdown would take one more.
-        if launched_world_size() > 1 or sys.argv[1:2] == ["classify"]:
+        # `classify` and a dry run are done in seconds, and torch's shutdown would take one more.
+        quick = sys.argv[1:2] == ["classify"] or "--dry-run" in sys.argv
+        if launched_world_size() > 1 or quick:
             exit_now(end.code)
         raise
 

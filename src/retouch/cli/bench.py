@@ -85,7 +85,7 @@ def _make_bench(config: BenchConfig, suite: "Suite", device: str, engine: "Engin
     from retouch.bench.runner import Bench
     from retouch.bench.suite import load_defaults
     from retouch.bench.worker import check_hardware
-    from retouch.data.cache import no_progress
+    from retouch.data.progress import no_progress
 
     data, training, machine, output = config.data, config.training, config.machine, config.output
     model, quick = config.suite.model, config.suite.quick

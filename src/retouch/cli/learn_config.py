@@ -147,7 +147,7 @@ class MachineOptions(OptionGroup):
     ] = None
     shard: Shard = False
     workers: Annotated[
-        int | None, typer.Option(help="Decoding threads; one per core by default.", min=1)
+        int | None, typer.Option(help="Images decoded at a time; one per core by default.", min=1)
     ] = None
 
 

@@ -1,12 +1,11 @@
 """Turn the options of `retouch learn` into a model, a stream of tasks and all settings."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from retouch.cli.images import decode
-from retouch.plural import count
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from retouch.train.cost import Cost
     from retouch.train.defaults import ChosenDefaults
     from retouch.train.extend_stream import EarlierRun
+    from retouch.train.work import Work
 
 
 @dataclass(frozen=True)
@@ -57,17 +57,24 @@ def make_plan(
     from retouch.data.decode import set_workers
     from retouch.train import open_run
     from retouch.train.defaults import choose_defaults
+    from retouch.train.work import work
 
     data, training = config.data, config.training
     if config.machine.workers:
         set_workers(config.machine.workers)
-    run = None
+    run, light = None, config.output.dry_run
     if request.earlier:
-        run = open_run(request.earlier.folder, model=training.model, device=device)
+        earlier = request.earlier.folder
+        run = open_run(earlier, model=training.model, device=device, light=light)
     clip = (
         run.clip
         if run
-        else load(training.model or "", device=device, random_weights=training.random_weights)
+        else load(
+            training.model or "",
+            device=device,
+            random_weights=training.random_weights,
+            light=light,
+        )
     )
     decoded = partial(
         decode,
@@ -77,24 +84,24 @@ def make_plan(
         skip_bad=data.skip_bad,
     )
     sources = {name: splits.map(decoded) for name, splits in request.sources.items()}
-    stream, earlier = _make_stream(run, sources, request, config)
+    stream, earlier_run = _make_stream(run, sources, request, config)
     done = run.results.done if run else 0
     defaults = choose_defaults(
         clip,
         request.method,
-        {
-            **_inherited(run),
-            **request.settings,
-            **_hardware(config, clip, started, console),
-            "shard": config.machine.shard,
-        },
+        {**_inherited(run), **request.settings, "shard": config.machine.shard},
         [len(task.train) for task in stream.tasks[done:]],
         len(stream.classes),
         stream.missing_images,
     )
     control = request.control and decoded(request.control)
+    computed = work(
+        stream, defaults.method, defaults.settings, done=done, control=control, per_class=True
+    )
+    chosen = _hardware(config, clip, started, computed, console)
+    defaults = replace(defaults, settings=defaults.settings.model_copy(update=chosen))
     stores = training.replay != "none"
-    return Plan(clip, run, stream, earlier, defaults, control, request.reference, stores)
+    return Plan(clip, run, stream, earlier_run, defaults, control, request.reference, stores)
 
 
 def estimate_cost(plan: Plan) -> "Cost":
@@ -125,24 +132,27 @@ def _inherited(run: "OpenRun | None") -> dict[str, Any]:
 
 
 def _hardware(
-    config: "LearnConfig", clip: "Clip", started: bool, console: "Console"
+    config: "LearnConfig", clip: "Clip", started: bool, work: "Work", console: "Console"
 ) -> dict[str, Any]:
-    """Precision and compilation: as given, as in the run to resume, or as suits the machine."""
+    """Precision and compilation: as given, as in the run to resume, or as suits machine and run."""
     from retouch.data.decode import workers
     from retouch.train.hardware import hardware
     from retouch.train.run_folder import read_config
 
     precision = config.machine.precision
     compiled = False if config.machine.shard else config.machine.compiled
-    if started:
-        stored = read_config(config.output.folder)["settings"]
-        precision = stored["precision"] if precision == "auto" else precision
-        compiled = stored["compile"] if compiled is None else compiled
-    settings = hardware(clip.device, clip.size, precision, compiled)
+    stored = read_config(config.output.folder)["settings"] if started else {}
+    if started and precision == "auto":
+        precision = stored["precision"]
+    settings = hardware(clip.device, clip.size, precision, compiled, work)
+    if started and compiled is None:
+        graphs = bool(stored.get("cuda_graphs"))
+        settings = replace(settings, compile=stored["compile"], cuda_graphs=graphs)
     often = "every time" if config.data.no_cache else "once"
-    decoding = f"images are decoded {often}, by {count(workers(), 'thread')}"
+    decoding = f"images are decoded {often}, {workers()} at a time"
     console.print(f"{settings}; {decoding}.", highlight=False, soft_wrap=True)
-    return {"precision": settings.precision, "compile": settings.compile}
+    names = ("precision", "compile", "cuda_graphs")
+    return {name: getattr(settings, name) for name in names}
 
 
 def _make_stream(

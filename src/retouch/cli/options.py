@@ -36,7 +36,10 @@ Precision = Annotated[
 ]
 Compile = Annotated[
     bool | None,
-    typer.Option("--compile/--no-compile", help="Compile the model; by default on a GPU."),
+    typer.Option(
+        "--compile/--no-compile",
+        help="Compile the model; by default on a GPU, if the run is long enough to gain from it.",
+    ),
 ]
 Shard = Annotated[
     bool,

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from retouch.clip.fast.compile import padded_length
+from retouch.clip.fast.padding import padded_length
 from retouch.clip.hf_preprocess import write_preprocess
 from retouch.clip.model import Clip
 from retouch.clip.preprocess import Preprocess

@@ -13,18 +13,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from retouch.clip.fast.compile import (
-    Backend,
-    CompileTimer,
-    compiled,
-    pad_rows,
-    padded_batch_size,
-    padded_eval_batch_size,
-    time_compilation,
-)
+from retouch.clip.fast.compile import Backend, CompileTimer
 from retouch.clip.fast.cuda_graphs import GraphRecorder, has_hooks
-from retouch.clip.fast.fast_vit import compile_with, fast_vit
+from retouch.clip.fast.fast_towers import fast_towers
 from retouch.clip.fast.graph_capture import ForwardPass
+from retouch.clip.fast.padding import pad_rows, padded_batch_size, padded_num_prompts
 from retouch.clip.preprocess import NormalizeFn, Preprocess, normalize_pixels
 from retouch.clip.tokens import Tokens, num_prompts
 from retouch.clip.truncation import TruncatedPrompts
@@ -141,7 +134,7 @@ class Clip(ABC):
         return images[: len(pixels)], texts[: num_prompts(tokens)]
 
     def _encode_images(self, pixels: Tensor) -> ForwardPass:
-        if self.compiled:
+        if self.compiled or self.captures:
             pixels = pad_rows(pixels, padded_batch_size(len(pixels)))
 
         def run(pixels: Tensor) -> Tensor:
@@ -152,9 +145,8 @@ class Clip(ABC):
         return ForwardPass("images", run, [pixels.to(self.device)])
 
     def _encode_texts(self, tokens: Tokens) -> ForwardPass:
-        if self.compiled:
-            padded_size = padded_batch_size if torch.is_grad_enabled() else padded_eval_batch_size
-            rows = padded_size(num_prompts(tokens))
+        if self.compiled or self.captures:
+            rows = padded_num_prompts(num_prompts(tokens))
             tokens = {key: pad_rows(ids, rows) for key, ids in self.pad_tokens(tokens).items()}
         keys = list(tokens)
 
@@ -179,31 +171,36 @@ class Clip(ABC):
         return tokens
 
     @contextmanager
-    def fast(self, backend: Backend | None = "inductor") -> Iterator[CompileTimer]:
+    def fast(
+        self, backend: Backend | None = "inductor", *, cuda_graphs: bool = False
+    ) -> Iterator[CompileTimer]:
         """Inside this context the towers are compiled, at the first batch of each shape.
 
         Yields the time that compiling has taken so far. On a GPU, passes that recur are also
-        captured as CUDA graphs (see `clip.fast.cuda_graphs`). Nothing is compiled if modules have
-        forward hooks, as with learned visual prompts.
+        captured (see `clip.fast.cuda_graphs`). Nothing changes if modules have forward hooks.
 
         Args:
             backend: The backend of `torch.compile`. None: do not compile.
+            cuda_graphs: On a GPU, capture towers that are not compiled, too.
         """
-        if backend is None or self.compiled or has_hooks(self.model):
+        cuda = self.device.type == "cuda"
+        off = backend is None and not (cuda_graphs and cuda)
+        if off or self.compiled or self.captures or has_hooks(self.model):
             yield CompileTimer()
             return
-        names = [name for tower in self.blocks.values() for name in tower]
-        compile_function = compile_with(backend)
-        self.compiled, self._normalize_pixels = True, compile_function(normalize_pixels)
-        self._recorder = GraphRecorder(self.model) if self.device.type == "cuda" else None
         try:
-            blocks = [self.model.get_submodule(name) for name in names]
-            fast_tower = fast_vit(self.model, self.image_prefix, compile_function)
-            with time_compilation() as timer, compiled(blocks, backend), fast_tower:
+            with fast_towers(self.model, self.image_prefix, backend) as (timer, normalize_fn):
+                self.compiled, self._normalize_pixels = backend is not None, normalize_fn
+                self._recorder = GraphRecorder(self.model) if cuda else None
                 yield timer
         finally:
             self.compiled, self._recorder = False, None
             self._normalize_pixels = normalize_pixels
+
+    @property
+    def captures(self) -> bool:
+        """Whether passes are captured as CUDA graphs at present."""
+        return self._recorder is not None
 
     def free_memory(self) -> None:
         """Give back the memory of captured passes and of whatever torch holds in reserve."""

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.func import functional_call
 from torch.nn.functional import pad
 
-from retouch.clip.fast.compile import padded_length
+from retouch.clip.fast.padding import padded_length
 from retouch.clip.model import Clip
 from retouch.clip.preprocess import Preprocess
 from retouch.clip.prompt_file import without_prompts

@@ -19,6 +19,7 @@ from PIL import Image
 from torch import Tensor
 
 from retouch.errors import UserError
+from retouch.resize import resize_and_crop
 
 OPENAI_MEAN = (0.48145466, 0.4578275, 0.40821073)
 OPENAI_STD = (0.26862954, 0.26130258, 0.27577711)
@@ -79,28 +80,13 @@ class Preprocess:
         Args:
             image: An image of any size and mode.
         """
-        if image.mode != "RGB":
-            image = image.convert("RGB")
-        if self.shortest is None:
-            if image.size != self.size[::-1]:
-                image = image.resize(self.size[::-1], self.resample)
-            return np.asarray(image)
-        short = min(image.size)
-        width, height = (int(self.shortest * side / short) for side in image.size)
-        if (width, height) != image.size:
-            image = image.resize((width, height), self.resample)
-        return self._center_crop(np.asarray(image))
+        return resize_and_crop(image, **self.resizing)
 
-    def _center_crop(self, image: Uint8) -> Uint8:
-        margins = [have - want for have, want in zip(image.shape, self.size, strict=False)]
-        if min(margins) < 0:
-            raise UserError(
-                f"an image resized to {image.shape[1]}×{image.shape[0]} is smaller than the "
-                f"{self.size[1]}×{self.size[0]} that the model crops; check the model's "
-                "preprocessing settings"
-            )
-        top, left = (round(m / 2) if self.odd_pixel == "round" else m // 2 for m in margins)
-        return image[top : top + self.size[0], left : left + self.size[1]]
+    @property
+    def resizing(self) -> dict[str, Any]:
+        """The fields that decide what `prepare` does."""
+        names = ("size", "shortest", "resample", "odd_pixel")
+        return {name: getattr(self, name) for name in names}
 
     def normalize(self, pixels: Tensor, normalize_fn: NormalizeFn = normalize_pixels) -> Tensor:
         """Scale 8-bit pixels [B, height, width, 3] to floats [B, 3, height, width].

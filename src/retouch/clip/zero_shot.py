@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from retouch.clip.fast.compile import EVAL_TEXT_BATCH
+from retouch.clip.fast.padding import EVAL_TEXT_BATCH
 from retouch.clip.model import Clip
 from retouch.clip.tokens import Tokens, num_prompts
 from retouch.distributed import collectives

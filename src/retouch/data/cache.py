@@ -13,7 +13,6 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,33 +20,20 @@ import numpy as np
 from filelock import FileLock
 
 from retouch.clip.preprocess import Preprocess
-from retouch.data.cache_file import (
-    PIXELS_FILE,
-    block_checksums,
-    find_damage,
-    npy_header,
-    write_index,
-)
-from retouch.data.cached_store import CachedStore, image_bytes
+from retouch.data.cache_build import build
+from retouch.data.cache_file import find_damage
+from retouch.data.cached_store import CachedStore
 from retouch.data.composite_stores import SubsetStore
 from retouch.data.image_store import ImageStore, Indices, UnreadableImage
 from retouch.data.images import Images
-from retouch.data.prefetch import prefetch
+from retouch.data.progress import Progress, no_progress
 from retouch.errors import UserError
 from retouch.plural import count
 
 log = logging.getLogger("retouch")
 
 VERSION = 3
-CHUNK = 256  # images decoded before they are written; a multiple of `cache_file.BLOCK_SIZE`
-
-Progress = Callable[[Iterable[Indices], str, int], Iterable[Indices]]
-"""Wraps an iterable over chunks of images; also takes a description and the number of images."""
-
-
-def no_progress(chunks: Iterable[Indices], description: str, total: int) -> Iterable[Indices]:
-    """Show nothing."""
-    return chunks
+CHUNK = 256  # images that are checked at a time
 
 
 def cache_folder() -> Path:
@@ -133,7 +119,7 @@ def _open(
             if damage:
                 log.warning("the cache %s is damaged (%s) and is rebuilt", cache, damage)
             if damage or not cache.is_dir():  # no other process has built it in the meantime
-                _build(name, source, preprocess, cache, progress)
+                build(name, source, preprocess, cache, progress)
     return CachedStore(source, preprocess, cache)
 
 
@@ -151,61 +137,6 @@ def verify_caches(images: Images, folder: Path | None = None) -> dict[Path, str]
     return damages
 
 
-def _build(
-    name: str, source: ImageStore, preprocess: Preprocess, cache: Path, progress: Progress
-) -> None:
-    """Decode all images into a new cache, in place of a damaged one."""
-    size = len(source) * image_bytes(preprocess)
-    _check_free_space(name, size, cache.parent)
-    partial = cache.with_name(f".{cache.name}.part")
-    shutil.rmtree(partial, ignore_errors=True)  # left behind by a process that was killed
-    partial.mkdir()
-    try:
-        description = f"Decoding {name} once ({_file_size(size)} in {cache.parent})"
-        todo = progress(chunks(len(source)), description, len(source))
-        _write_pixels(partial, source, preprocess, todo)
-        if cache.exists():  # damaged: move it out of the way in one step
-            shutil.rmtree(old := cache.with_name(f".{cache.name}.old"), ignore_errors=True)
-            cache.rename(old)
-            shutil.rmtree(old, ignore_errors=True)
-        partial.rename(cache)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-
-
-def _write_pixels(
-    folder: Path, source: ImageStore, preprocess: Preprocess, todo: Iterable[Indices]
-) -> None:
-    shape = (len(source), *preprocess.size, 3)
-    unreadable: list[UnreadableImage] = []
-    checksums: list[str] = []
-    with (folder / PIXELS_FILE).open("wb") as file:
-        file.write(npy_header(shape))
-        chunk_results = prefetch(lambda chunk: source.try_read(chunk, preprocess), todo, depth=1)
-        for _, (pixels, failures) in chunk_results:  # the next are decoded while these are written
-            file.write(pixels.data)  # not through a memory map: a full disk has to raise an error
-            checksums += block_checksums(pixels)
-            unreadable += failures
-        file.flush()
-        os.fsync(file.fileno())
-    entries = [{"index": image.index, "reason": image.reason} for image in unreadable]
-    write_index(folder, shape, checksums, entries)
-
-
-def _check_free_space(name: str, size: int, folder: Path) -> None:
-    free = shutil.disk_usage(folder).free
-    if size > free:
-        raise UserError(
-            f"the decoded images of {name} take {_file_size(size)}, and {folder} has "
-            f"{_file_size(free)} left; free some space, set RETOUCH_CACHE to a folder on another "
-            "disk, or use no cache"
-        )
-
-
 def chunks(count: int) -> list[Indices]:
     """The indices 0 to count - 1, in chunks of up to 256."""
     return [np.arange(i, min(i + CHUNK, count)) for i in range(0, count, CHUNK)]
-
-
-def _file_size(size: int) -> str:
-    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{max(size / 1e6, 0.1):.1f} MB"

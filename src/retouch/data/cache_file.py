@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from retouch import checksummed
-from retouch.clip.preprocess import Uint8
 from retouch.errors import UserError
 
 PIXELS_FILE, INDEX_FILE = "pixels.npy", "index.json"
@@ -28,12 +27,8 @@ def npy_header(shape: Sequence[int]) -> bytes:
     return stream.getvalue()
 
 
-def block_checksums(pixels: Uint8) -> list[str]:
-    """One checksum per block; the first image must be the first of a block."""
-    return [_checksum(pixels[i : i + BLOCK_SIZE].data) for i in range(0, len(pixels), BLOCK_SIZE)]
-
-
-def _checksum(data: bytes | memoryview) -> str:
+def checksum(data: bytes | memoryview) -> str:
+    """The checksum of a block of images."""
     return hashlib.blake2b(data, digest_size=8).hexdigest()
 
 
@@ -87,7 +82,7 @@ def _find_pixel_damage(
             return f"{PIXELS_FILE} has a wrong header"
         for block in _blocks_to_check(len(checksums), block_bytes, everything):
             pixels.seek(len(header) + block * block_bytes)
-            if _checksum(pixels.read(block_bytes)) != checksums[block]:
+            if checksum(pixels.read(block_bytes)) != checksums[block]:
                 first = block * BLOCK_SIZE
                 return f"the pixels of images {first} to {first + BLOCK_SIZE - 1} have changed"
     return ""

@@ -4,10 +4,11 @@ import hashlib
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from retouch.data.cache import Progress, chunks, no_progress, verify_caches
+from retouch.data.cache import chunks, verify_caches
 from retouch.data.decode import DecodeError, parallel_map
 from retouch.data.image_store import UnreadableImage
 from retouch.data.images import Images
+from retouch.data.progress import Progress, no_progress
 from retouch.data.sources.dataset_facts import DatasetFacts
 from retouch.data.splits import Splits
 from retouch.data.stream import Stream

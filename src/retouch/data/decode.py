@@ -1,14 +1,15 @@
 """Decode a file or its bytes to an upright 8-bit RGB image, or say why it cannot be decoded.
 
-Pillow releases the GIL while it decodes and resizes, so threads use all cores. The number of
-threads affects the speed and nothing else.
+Pillow releases the GIL while it decodes and resizes, so two or three threads keep as many cores
+busy; a cache of many images is built by processes (`decode_processes`). The number of workers
+affects the speed and nothing else.
 """
 
 import os
 import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
 from importlib.util import find_spec
 from io import BytesIO
@@ -40,7 +41,8 @@ _FORMATS = (
 """Formats that are decoded, whatever the file's name. Not EPS: Pillow runs Ghostscript for it."""
 _LARGE_PIXELS = 24_000_000
 """Larger images are decoded one at a time, whatever the number of threads."""
-_large_image_lock = Lock()
+large_image_lock: AbstractContextManager[object] = Lock()
+"""Held while a large image is decoded; processes that decode share one."""
 
 if HAS_HEIF:
     import_module("pillow_heif").register_heif_opener()
@@ -60,7 +62,7 @@ def decode(source: Path | bytes) -> Image.Image:
         with Image.open(file, formats=_FORMATS) as image:
             _limit_size(image)
             is_large = image.width * image.height > _LARGE_PIXELS
-            with _large_image_lock if is_large else nullcontext():
+            with large_image_lock if is_large else nullcontext():
                 return _upright_rgb(image)
     except DecodeError:
         raise
@@ -148,7 +150,7 @@ _workers = 0
 
 
 def set_workers(count: int) -> None:
-    """Set the number of threads that decode; by default there is one per core."""
+    """Set how many images are decoded at a time; by default one per core."""
     global _pool, _workers
     if count < 1:
         raise UserError(f"{count} workers cannot decode anything; use 1 or more")
@@ -156,18 +158,23 @@ def set_workers(count: int) -> None:
 
 
 def workers() -> int:
-    """The number of threads that decode."""
+    """How many images are decoded at a time."""
     if _pool is None:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 4
         set_workers(_workers or cores)
     return _workers
 
 
-def parallel_map(function: Callable[[int], T], count: int, start: int = 0) -> Sequence[T]:
-    """`function(start)`, `function(start + 1)` and so on, computed by all workers, in order."""
+def decode_pool() -> ThreadPoolExecutor:
+    """The threads that decode. What runs there must not wait for others of them."""
     workers()
     assert _pool is not None
-    return list(_pool.map(function, range(start, start + count)))
+    return _pool
+
+
+def parallel_map(function: Callable[[int], T], count: int, start: int = 0) -> Sequence[T]:
+    """`function(start)`, `function(start + 1)` and so on, computed by all workers, in order."""
+    return list(decode_pool().map(function, range(start, start + count)))
 
 
 def _reset_pool() -> None:

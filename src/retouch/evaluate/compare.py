@@ -7,9 +7,9 @@ from typing import NamedTuple
 import numpy as np
 
 from retouch.clip import Clip
-from retouch.data.cache import Progress
 from retouch.data.image_store import Indices
 from retouch.data.images import Images
+from retouch.data.progress import Progress
 from retouch.evaluate.examples import ComparedImages
 from retouch.evaluate.joint_accuracy import joint_accuracy
 from retouch.evaluate.per_class import JointChange, PerClass, merge_per_class, per_class

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from retouch.clip import Clip
 from retouch.clip.encode import encode_rank_images
-from retouch.data.cache import Progress
 from retouch.data.image_store import Indices
 from retouch.data.images import Images
 from retouch.data.prefetch import prefetch, read_to_device, to_device
+from retouch.data.progress import Progress
 from retouch.distributed import collectives
 
 _CPU_BATCH, _CPU_DEPTH = 64, 2  # what fits into a processor's cache is faster

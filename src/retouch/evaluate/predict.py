@@ -9,10 +9,11 @@ from torch import Tensor
 
 from retouch.clip import Clip
 from retouch.clip.zero_shot import probabilities
-from retouch.data.cache import Progress, chunks
+from retouch.data.cache import chunks
 from retouch.data.domain import Domain
 from retouch.data.image_store import ImageStore, Indices, UnreadableImage
 from retouch.data.images import DEFAULT_TEMPLATE, Images
+from retouch.data.progress import Progress
 from retouch.evaluate.class_features import ClassFeatures, prompt_names
 from retouch.evaluate.image_features import image_features
 from retouch.evaluate.joint_accuracy import Encoded

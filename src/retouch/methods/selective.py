@@ -74,8 +74,7 @@ class SelectiveUpdate(Update):
         model = context.clip.model
 
         # A CUDA graph would have to be captured again for every choice of rows.
-        captured = context.clip.compiled and context.clip.device.type == "cuda"
-        rows_only = self.unit == "neuron" and not captured
+        rows_only = self.unit == "neuron" and not context.clip.captures
 
         def make_optimizer(stack: ExitStack) -> SparseAdamW:
             optimizer = SparseAdamW(

@@ -57,6 +57,8 @@ class Settings(BaseModel):
     """What the towers compute in. `bf16` is faster on hardware that has units for it."""
     compile: bool = False
     """Compile the towers: slow to start, then faster, above all on a GPU."""
+    cuda_graphs: bool = False
+    """On a GPU, capture towers that are not compiled as CUDA graphs: no compiler, few launches."""
     micro_batch: Positive | None = None
     """Hold activations of at most this many images at a time; the gradients stay the same."""
     shard: bool = False

@@ -168,7 +168,8 @@ def _running(
             record.callback,
         ):
             stack.enter_context(context)
-        compiling = stack.enter_context(clip.fast(COMPILER if settings.compile else None))
+        backend = COMPILER if settings.compile else None
+        compiling = stack.enter_context(clip.fast(backend, cuda_graphs=settings.cuda_graphs))
         yield
         if compiling.seconds >= 1:
             record.add_environment({"compiling": f"{compiling.seconds:.0f} s"})

@@ -4,9 +4,9 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 
-from retouch.data.cache import Progress
 from retouch.data.images import Images
 from retouch.data.join_images import domain_images
+from retouch.data.progress import Progress
 from retouch.distributed import collectives
 from retouch.evaluate.compare import EvalSet, predict_both
 from retouch.evaluate.examples import write_examples

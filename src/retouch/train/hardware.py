@@ -9,8 +9,17 @@ from retouch.errors import UserError
 from retouch.methods import Method, Settings, available_methods
 from retouch.plural import count
 from retouch.train.defaults import SMALL_MODEL
+from retouch.train.work import Work
 
 PRECISIONS = ("auto", "fp32", "bf16")
+COMPILE_SECONDS = 35.0
+"""What compiling both towers takes the first time."""
+_SAVED_PER_PASS = 0.043e-3 / 150e6
+"""Seconds that a compiled tower saves per image's forward pass and weight. Measured on an H200: 256
+images through a training step of a ViT-B/16 take 52 ms instead of 82, and a step is worth three
+passes (docs/performance.md)."""
+_PROMPTS_PER_IMAGE = 20
+"""Prompts that take as long as an image."""
 
 
 @dataclass(frozen=True)
@@ -20,41 +29,62 @@ class Hardware:
     device: torch.device
     precision: str
     compile: bool
+    cuda_graphs: bool = False
 
     @property
     def settings(self) -> dict[str, str | bool]:
         """The entries that differ from the defaults of `Settings`."""
-        entries: dict[str, str | bool] = {"precision": self.precision, "compile": self.compile}
+        names = ("precision", "compile", "cuda_graphs")
+        entries: dict[str, str | bool] = {name: getattr(self, name) for name in names}
         defaults = Settings()
         return {key: value for key, value in entries.items() if value != getattr(defaults, key)}
 
     def __str__(self) -> str:
         compiled = "compiled" if self.compile else "not compiled"
+        if self.cuda_graphs:
+            compiled = "captured as CUDA graphs, as this run is too short to compile for"
         world_size = collectives.world_size()
         ranks = f", in {world_size} processes" if world_size > 1 else ""
         return f"Computes on {device_name(self.device)} in {self.precision}, {compiled}{ranks}"
 
 
 def hardware(
-    device: torch.device, size: int, precision: str = "auto", compiled: bool | None = None
+    device: torch.device,
+    size: int,
+    precision: str = "auto",
+    compiled: bool | None = None,
+    work: Work | None = None,
 ) -> Hardware:
     """Choose the precision and whether to compile.
 
     On a GPU, bfloat16 and compiled towers; on a CPU, bfloat16 where it has units for it and the
-    model is large enough to gain from them. Small models are not compiled: it takes a minute.
+    model is large enough to gain from them. Small models are not compiled: it takes a minute. Nor
+    are large ones for a run that would gain less than that; their plain towers are captured. The
+    choice depends on the run's size and not on timing, so the same run is computed the same way.
 
     Args:
         device: Where to compute.
         size: How many weights the model has.
         precision: "fp32" or "bf16"; "auto" to choose.
         compiled: Whether to compile; None to choose.
+        work: What the run computes, if it is known.
     """
     check_precision(precision)
     cuda, large = device.type == "cuda", size >= SMALL_MODEL
     bf16 = (cuda and torch.cuda.is_bf16_supported()) or (large and _has_bf16_units(device))
     if precision == "auto":
         precision = "bf16" if bf16 else "fp32"
-    return Hardware(device, precision, cuda and large if compiled is None else compiled)
+    if compiled is not None or not (cuda and large):
+        return Hardware(device, precision, bool(compiled))
+    pays = work is None or seconds_saved_by_compiling(work, size) > COMPILE_SECONDS
+    return Hardware(device, precision, pays, cuda_graphs=not pays)
+
+
+def seconds_saved_by_compiling(work: Work, size: int) -> float:
+    """Roughly what a run gains from compiled towers, on the GPU that they were measured on."""
+    passes = 3 * work.trained + work.evaluated * work.evaluations
+    prompts = 3 * work.trained_prompts + work.evaluated_prompts * work.evaluations
+    return _SAVED_PER_PASS * size * (passes + prompts / _PROMPTS_PER_IMAGE)
 
 
 def check_precision(precision: str) -> None:

@@ -18,10 +18,10 @@ from PIL import Image
 
 from retouch import checksummed
 from retouch.clip.preprocess import Preprocess, Uint8
-from retouch.data.cache import Progress, no_progress
 from retouch.data.file_store import FileStore
 from retouch.data.image_store import Indices
 from retouch.data.images import Images
+from retouch.data.progress import Progress, no_progress
 from retouch.data.stream import Stream
 from retouch.data.string_array import StringArray
 from retouch.errors import UserError

@@ -11,8 +11,8 @@ from tiny import images, tiny_clip
 from torch._dynamo.testing import CompileCounter
 
 import retouch
-from retouch.clip.fast.compile import (
-    compiled,
+from retouch.clip.fast.compile import compiled
+from retouch.clip.fast.padding import (
     pad_rows,
     padded_batch_size,
     padded_eval_batch_size,

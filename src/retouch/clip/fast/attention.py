@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from retouch.clip.fast.compile import power_of_two
+from retouch.clip.fast.padding import power_of_two
 
 MAX_TOKENS = 256
 """The most tokens of a head that one program can hold."""

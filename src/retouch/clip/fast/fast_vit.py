@@ -28,7 +28,7 @@ Wrap = Callable[[Callable[..., Tensor]], Callable[..., Tensor]]
 def fast_vit(model: nn.Module, prefix: str, wrap: Wrap) -> Iterator[None]:
     """Inside this context, the tower with this prefix skips unused work.
 
-    `wrap` compiles the functions that replace modules' own.
+    `wrap` compiles the functions that replace modules' own, or returns them as they are.
     """
     replaced: dict[nn.Module, Callable[..., Any]] = {}
     for name, module in model.named_modules():
@@ -59,6 +59,9 @@ def skipped_shortcut(model: nn.Module, prefix: str) -> str | None:
 
 
 def compile_with(backend: Any) -> Wrap:
+    """Compiles functions with a backend; without one, leaves them as they are."""
+    if backend is None:
+        return lambda function: function
     return lambda function: torch.compile(function, backend=backend, dynamic=False)
 
 

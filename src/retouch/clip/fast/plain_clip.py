@@ -1,9 +1,9 @@
 """CLIP in plain torch, with the parameter names of `transformers.CLIPModel`.
 
-It exists only so that `retouch classify` starts quickly, without importing transformers (see
-`clip.fast.light`). The same operations in the same order give the same features, to the bit
-(tests/clip/fast/test_light.py). It only encodes: what is trained, saved or exported is the
-transformers model itself (`clip.hf`).
+It exists only so that `retouch classify` and `learn --dry-run` start quickly, without importing
+transformers (see `clip.fast.light`). The same operations in the same order give the same features,
+to the bit (tests/clip/fast/test_light.py), and gradients to select weights by. What is trained,
+saved or exported is the transformers model itself (`clip.hf`).
 """
 
 from collections.abc import Mapping
@@ -41,20 +41,20 @@ class _LayerNorm(_Uninitialized, nn.LayerNorm):
 class _Attention(nn.Module):
     def __init__(self, width: int, heads: int, causal: bool) -> None:
         super().__init__()
-        self.heads, self.causal = heads, causal
+        self.num_heads, self.causal = heads, causal
         self.k_proj, self.v_proj = _Linear(width, width), _Linear(width, width)
         self.q_proj, self.out_proj = _Linear(width, width), _Linear(width, width)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> tuple[Tensor, None]:
+        """A pair, as transformers returns it: learned prompts rely on that."""
         layers = (self.q_proj, self.k_proj, self.v_proj)
         query, key, value = (
-            layer(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for layer in layers
+            layer(x).unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for layer in layers
         )
         scale = query.shape[-1] ** -0.5
         causal = self.causal and x.shape[1] > 1
         out = scaled_dot_product_attention(query, key, value, is_causal=causal, scale=scale)
-        projected: Tensor = self.out_proj(out.transpose(1, 2).contiguous().flatten(2))
-        return projected
+        return self.out_proj(out.transpose(1, 2).contiguous().flatten(2)), None
 
 
 class _MLP(nn.Module):
@@ -79,7 +79,7 @@ class _Block(nn.Module):
         self.layer_norm2 = _LayerNorm(width, eps=eps)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = x + self.self_attn(self.layer_norm1(x))
+        x = x + self.self_attn(self.layer_norm1(x))[0]
         out: Tensor = x + self.mlp(self.layer_norm2(x))
         return out
 
@@ -162,7 +162,7 @@ class _ImageTower(nn.Module):
 
 
 class PlainCLIP(nn.Module):
-    """`transformers.CLIPModel` for encoding only, with the same parameter names."""
+    """`transformers.CLIPModel` with the same parameter names, for encoding and its gradients."""
 
     def __init__(self, text: Mapping[str, Any], image: Mapping[str, Any], width: int) -> None:
         super().__init__()

@@ -1,0 +1,127 @@
+"""Time a training step of a method on this machine, on a copy of the model."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from retouch.clip import Clip
+from retouch.data.stream import Stream
+from retouch.methods import Method, Regularizer, Settings
+from retouch.sparse import Selection
+from retouch.train.eager_optim import eager_optimizers
+from retouch.train.loop import backward, task_context
+from retouch.train.work import Work
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """A training step of a method, timed on this machine."""
+
+    image: float
+    """Seconds of an image's forward pass."""
+    prompt: float
+    """Seconds of a prompt's forward pass."""
+    passes: float
+    """Forward passes that a training step is worth; 0 if nothing is trained."""
+    selection: Selection
+    num_trainable: int
+    images: int = 0
+    """Images of the step that was timed."""
+    saved: float = 0.0
+    """Bytes per image that a step keeps for its backward pass."""
+
+    def seconds(self, work: Work, extra_passes: float = 0.0) -> float:
+        """The time of a run; `extra_passes` are those of a regularizer."""
+        evaluation = self.image * work.evaluated + self.prompt * work.evaluated_prompts
+        training = self.image * work.trained + self.prompt * work.trained_prompts
+        passes = self.passes + extra_passes if self.passes else 0.0
+        return passes * training + evaluation * work.evaluations
+
+
+def measure(
+    clip: Clip,
+    stream: Stream,
+    method: Method,
+    settings: Settings,
+    *,
+    task: int = 0,
+    images: int | None = None,
+    tries: int = 3,
+) -> Measurement:
+    """Time a step of a task on a copy of the model.
+
+    Only the method's update is started: a regularizer may need many passes for that.
+
+    Args:
+        clip: The model; it is not changed.
+        stream: The tasks.
+        method: The method.
+        settings: The training settings.
+        task: The task to take the images from.
+        images: Use only this many images of the task, for the selection and for the step.
+        tries: The fastest of this many tries counts.
+    """
+    trial, part = clip.frozen_copy(), method.update.model_copy(deep=True)
+    trial.bf16 = settings.precision == "bf16"
+    part.start(trial, settings, None)
+    sample = stream.tasks[task]
+    if images is not None:
+        stride = max(1, len(sample.train) // images)
+        sample = replace(sample, train=sample.train[::stride][:images])
+    context = task_context(trial, stream, sample, method, settings)
+    fit = context.micro_batch.fit
+    with eager_optimizers(), fit(partial(part.begin, context)) as update:
+        batch = context.load(context.new_images(0))
+        prompts = len(next(iter(batch.tokens.values())))
+        with torch.no_grad():
+            image = _time(trial, lambda: trial.image_features(batch.pixels), tries)
+            prompt = _time(trial, lambda: trial.text_features(batch.tokens), tries)
+        passes, saved = 0.0, 0
+        if update.optimizer:
+            run = partial(backward, context, batch, Regularizer())
+            with _count_saved_bytes(trial.model) as sizes:
+                step = fit(partial(_time, trial, run, tries), reset=update.zero_grad)
+            passes, saved = max(1.0, step / (image + prompt)), sum(sizes.values())
+        return Measurement(
+            image / len(batch.pixels),
+            prompt / prompts,
+            passes,
+            update.selection,
+            update.num_trainable,
+            len(batch.pixels),
+            saved / len(batch.pixels),
+        )
+
+
+@contextmanager
+def _count_saved_bytes(model: nn.Module) -> Iterator[dict[int, int]]:
+    """The size of each storage that a pass inside this context keeps for its backward pass."""
+    weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    sizes: dict[int, int] = {}
+
+    def add(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            sizes[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(add, lambda tensor: tensor):
+        yield sizes
+
+
+def _time(clip: Clip, call: Callable[[], object], tries: int) -> float:
+    """Seconds of the fastest of several tries."""
+
+    def once() -> float:
+        began = time.monotonic()
+        call()
+        if clip.device.type == "cuda":
+            torch.cuda.synchronize()
+        return time.monotonic() - began
+
+    return min(once() for _ in range(tries))

@@ -1,0 +1,64 @@
+"""How much a run computes: it follows from data and settings alone."""
+
+from dataclasses import dataclass
+from math import ceil
+
+from retouch.data.images import Images
+from retouch.data.stream import Stream, Task
+from retouch.methods import Method, Settings
+
+
+@dataclass(frozen=True)
+class Work:
+    """How much passes through the towers in a run; it follows from data and settings alone."""
+
+    trained: int
+    """Images of all training steps, replayed ones included."""
+    trained_prompts: int
+    """Distinct prompts of all training steps."""
+    evaluated: int
+    """Images of one evaluation."""
+    evaluated_prompts: int
+    evaluations: int
+
+
+def work(
+    stream: Stream,
+    method: Method,
+    settings: Settings,
+    *,
+    done: int = 0,
+    control: Images | None,
+    per_class: bool = False,
+) -> Work:
+    """Count images and prompts.
+
+    The model is evaluated before the first task and after each; with `per_class` once more before
+    the first and after the last.
+    """
+    tasks = stream.tasks[done:]
+    steps = [_steps(stream, task, method, settings) for task in tasks]
+    groups = stream.test.prompt_groups
+    prompts = sum(len(group.classes) * len(group.templates) for group in groups)
+    prompts += len(control.classes) * len(control.templates) if control is not None else 0
+    return Work(
+        trained=sum(images for images, _ in steps),
+        trained_prompts=sum(prompts for _, prompts in steps),
+        evaluated=len(stream.test) + len(control or ()),
+        evaluated_prompts=prompts,
+        evaluations=len(tasks) + 1 + (2 if per_class else 0),
+    )
+
+
+def _steps(stream: Stream, task: Task, method: Method, settings: Settings) -> tuple[int, int]:
+    """Images and prompts of all steps of a task; from the second on, as many images are replayed.
+
+    Where every image has a caption there may be more prompts than classes.
+    """
+    per_epoch = -(-len(task.train) // settings.batch)
+    epochs: float = settings.epochs if settings.steps is None else settings.steps / per_epoch
+    replayed = sum(map(method.replay.is_active, range(ceil(epochs)))) if task.number else 0
+    earlier = len({label for other in stream.tasks[: task.number] for label in other.classes})
+    new, old = (min(settings.batch, classes) for classes in (len(task.classes), earlier))
+    images = len(task.train) * (epochs + min(replayed, epochs))
+    return round(images), round(per_epoch * (new * epochs + old * min(replayed, epochs)))

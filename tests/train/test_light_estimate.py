@@ -1,0 +1,76 @@
+"""An estimate needs neither a model's library nor torch's compiler, and says the same without."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from layouts import make_folder
+from recipes_for_tests import QUICK, quick
+from tiny import tiny_clip, tiny_folder
+
+import retouch
+from retouch.clip.fast.light import LightClip
+from retouch.data import Stream
+from retouch.methods import RECIPES
+from retouch.train.cost import estimate
+from retouch.train.measure_step import measure
+
+HEAVY = ["transformers", "torchvision", "torch._dynamo", "scipy", "sympy", "pandas", "matplotlib"]
+
+
+@pytest.mark.slow
+def test_a_plain_clip_gives_the_same_selection_for_every_recipe(stream: Stream, tmp_path: Path):
+    folder = str(tiny_folder(tmp_path / "model"))
+    for name in RECIPES:
+        clips = retouch.load(folder, light=True), retouch.load(folder)
+        assert type(clips[0]) is LightClip
+        light, full = (measure(c, stream, quick(name), QUICK, images=4, tries=1) for c in clips)
+        shapes = [{n: (c.shape, c.count) for n, c in m.selection.items()} for m in (light, full)]
+        assert shapes[0] == shapes[1], name
+        assert light.num_trainable == full.num_trainable, name
+        assert light.saved == pytest.approx(full.saved, rel=0.2), name
+
+
+@pytest.mark.slow
+def test_memory_grows_with_the_images_of_a_step(stream: Stream):
+    clip = tiny_clip()
+    steps = [measure(clip, stream, quick("spu"), QUICK, images=n, tries=1) for n in (4, 8)]
+    assert [step.images for step in steps] == [4, 8]
+    assert steps[0].saved > 10_000
+    assert steps[1].saved == pytest.approx(steps[0].saved, rel=0.3)
+    batches = [QUICK.model_copy(update={"micro_batch": size}) for size in (2, 24)]
+    costs = [
+        estimate(clip, stream, quick("spu"), s.model_copy(update={"batch": 24})) for s in batches
+    ]
+    assert costs[1].memory - costs[0].memory > 4 * steps[0].saved
+
+
+def test_optimizers_work_after_an_estimate_as_before(stream: Stream):
+    before = vars(torch.optim.Optimizer)["add_param_group"]
+    measure(tiny_clip(), stream, quick("spu"), QUICK, images=4, tries=1)
+    assert vars(torch.optim.Optimizer)["add_param_group"] is before
+
+
+@pytest.mark.slow
+def test_a_dry_run_imports_nothing_that_it_does_not_need(tmp_path: Path):
+    """Imports took most of its time."""
+    make_folder(tmp_path / "photos", {"dark_red": 6, "bright green": 6})
+    tiny_folder(tmp_path / "model")
+    code = f"""
+import sys
+from retouch.cli import app
+sys.argv = "retouch learn photos --model model --out run --dry-run".split()
+try:
+    app()
+finally:
+    loaded = [name for name in {HEAVY} if name in sys.modules]
+    assert not loaded, loaded
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert "It will take about" in done.stdout
+    assert "Error" not in done.stderr
