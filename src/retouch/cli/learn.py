@@ -11,8 +11,13 @@ from retouch.cli.console import err, out, print_json, print_line, status, user_e
 from retouch.cli.images import show_notes
 from retouch.cli.learn_checks import check_disk_space, check_output, check_request
 from retouch.cli.learn_config import LearnConfig
-from retouch.cli.learn_plan import Plan, estimate_cost, make_plan
-from retouch.cli.learn_summary import show_classes, show_cost, show_settings
+from retouch.cli.learn_plan import Plan, estimate_cost, make_plan, with_micro_batch
+from retouch.cli.learn_summary import (
+    show_classes,
+    show_cost,
+    show_micro_batch,
+    show_settings,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -64,18 +69,23 @@ def learn(config: LearnConfig) -> None:
         plan = make_plan(config, request, device, started, console)
         show_notes(console, [plan.stream.train], shown)
         if not started:
-            _show_plan(config, plan, console)
+            plan = _show_plan(config, plan, console)
         if not output.dry_run:
             _run(config, plan, console)
 
 
-def _show_plan(config: LearnConfig, plan: Plan, console: "Console") -> None:
+def _show_plan(config: LearnConfig, plan: Plan, console: "Console") -> Plan:
+    """What will be learned and what that takes. Returns the plan, fitted to the GPU's memory."""
     show_classes(console, plan.stream, plan.done)
     sharding = [_weights_per_rank(plan)] if config.machine.shard else []
     show_settings(console, [*plan.defaults.notes, *sharding])
     cost = estimate_cost(plan)
     show_cost(console, cost, plan.clip)
     check_disk_space(config.output.folder, cost)
+    if cost.micro_batch == plan.defaults.settings.micro_batch:
+        return plan
+    show_micro_batch(console, cost)
+    return with_micro_batch(plan, cost.micro_batch)
 
 
 def _run(config: LearnConfig, plan: Plan, console: "Console") -> None:

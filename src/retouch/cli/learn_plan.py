@@ -125,6 +125,13 @@ def estimate_cost(plan: Plan) -> "Cost":
             plan.run.load_task(0)
 
 
+def with_micro_batch(plan: Plan, size: int | None) -> Plan:
+    """The same plan, in which this many images are computed at a time."""
+    defaults = plan.defaults
+    settings = defaults.settings.model_copy(update={"micro_batch": size})
+    return replace(plan, defaults=replace(defaults, settings=settings))
+
+
 def _inherited(run: "OpenRun | None") -> dict[str, Any]:
     """Settings of the earlier run that do not depend on the number of its images."""
     names = ("lr", "weight_decay")
@@ -152,7 +159,8 @@ def _hardware(
     decoding = f"images are decoded {often}, {workers()} at a time"
     console.print(f"{settings}; {decoding}.", highlight=False, soft_wrap=True)
     names = ("precision", "compile", "cuda_graphs")
-    return {name: getattr(settings, name) for name in names}
+    micro_batch = config.machine.micro_batch or stored.get("micro_batch")
+    return {**{name: getattr(settings, name) for name in names}, "micro_batch": micro_batch}
 
 
 def _make_stream(

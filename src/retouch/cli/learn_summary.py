@@ -72,6 +72,17 @@ def show_settings(console: "Console", notes: "Sequence[str]") -> None:
         print_line(console, f"{note[0].upper()}{note[1:]}.")
 
 
+def show_micro_batch(console: "Console", cost: "Cost") -> None:
+    """Why fewer images than a step has are computed at a time."""
+    from retouch.plotting.formatting import file_size
+
+    print_line(
+        console,
+        f"{file_size(cost.free or 0)} of GPU memory are free, so images are computed "
+        f"{cost.micro_batch} at a time; the gradients are the same.",
+    )
+
+
 def show_cost(console: "Console", cost: "Cost", clip: "Clip") -> None:
     """Which weights may change, and what training will take."""
     from retouch.plotting.formatting import duration, file_size

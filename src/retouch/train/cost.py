@@ -14,9 +14,11 @@ from retouch.clip import Clip
 from retouch.clip.fast.light import LightClip
 from retouch.data.images import Images
 from retouch.data.stream import Stream
+from retouch.distributed import collectives
 from retouch.methods import Method, Settings
 from retouch.sparse import Selection
-from retouch.train.measure_step import measure
+from retouch.train.gpu_memory import fitting_micro_batch, free_memory
+from retouch.train.measure_step import Measurement, measure
 from retouch.train.replay_store import TEST_IMAGES_PER_CLASS
 from retouch.train.work import work
 
@@ -42,6 +44,10 @@ class Cost:
     """Peak in bytes: of the GPU if there is one, else of this process."""
     disk: int
     """Bytes of the run's folder."""
+    micro_batch: int | None = None
+    """Images at a time that fit into the GPU's memory; None where a whole batch does."""
+    free: int | None = None
+    """Bytes of the GPU's memory that are free."""
 
 
 def estimate(
@@ -62,24 +68,37 @@ def estimate(
     disk = (len(stream.tasks) - done) * delta_bytes(measured.selection)
     if stores:
         disk += _stored_images_bytes(clip, stream, method, settings)
-    held = min(len(stream.tasks[done].train), settings.micro_batch or settings.batch)
-    memory = _peak_memory(clip) + method.copies * 4 * clip.size
-    memory += _MOMENT_BYTES * measured.num_trainable
-    if isinstance(clip, LightClip) and clip.device.type == "cpu":
-        memory += _LIBRARY_BYTES
+    extra = method.copies * 4 * clip.size + _MOMENT_BYTES * measured.num_trainable
+    free, micro_batch = free_memory(clip.device), settings.micro_batch
+    images = _images_per_step(stream, method, settings, done)
+    if free is not None and micro_batch is None:
+        micro_batch = fitting_micro_batch(images, measured.saved, free - extra)
+    at_a_time = min(images, micro_batch or images)
     return Cost(
         measured.selection,
         measured.seconds(amount, method.regularizer.extra_passes(settings)),
-        int(memory + measured.saved * max(0, held - measured.images)),
+        int(extra + _memory(clip, measured, at_a_time)),
         int(disk),
+        micro_batch,
+        free,
     )
 
 
-def _peak_memory(clip: Clip) -> int:
+def _images_per_step(stream: Stream, method: Method, settings: Settings, done: int) -> int:
+    """The most images of a step on one rank: new ones and, after the first task, replayed ones."""
+    replays = len(stream.tasks) > 1 and method.replay.buffer(stream, settings.seed).size > 0
+    new = min(max(len(task.train) for task in stream.tasks[done:]), settings.batch)
+    return -(-new * (2 if replays else 1) // collectives.world_size())
+
+
+def _memory(clip: Clip, measured: Measurement, at_a_time: int) -> float:
+    """What weights and this many images take, without copies of weights and the optimizer."""
     if clip.device.type == "cuda":
-        return torch.cuda.max_memory_allocated(clip.device)
+        return torch.cuda.memory_allocated(clip.device) + measured.saved * at_a_time
     unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    library = _LIBRARY_BYTES if isinstance(clip, LightClip) else 0
+    return peak + library + measured.saved * max(0, at_a_time - measured.images)
 
 
 def delta_bytes(selection: Selection) -> float:

@@ -14,6 +14,7 @@ from retouch.data.stream import Stream
 from retouch.methods import Method, Regularizer, Settings
 from retouch.sparse import Selection
 from retouch.train.eager_optim import eager_optimizers
+from retouch.train.gpu_memory import PeakMemory
 from retouch.train.loop import backward, task_context
 from retouch.train.work import Work
 
@@ -33,7 +34,7 @@ class Measurement:
     images: int = 0
     """Images of the step that was timed."""
     saved: float = 0.0
-    """Bytes per image that a step keeps for its backward pass."""
+    """Bytes per image that a step takes on a GPU; on a CPU, that it keeps for its backward pass."""
 
     def seconds(self, work: Work, extra_passes: float = 0.0) -> float:
         """The time of a run; `extra_passes` are those of a regularizer."""
@@ -84,9 +85,11 @@ def measure(
         passes, saved = 0.0, 0
         if update.optimizer:
             run = partial(backward, context, batch, Regularizer())
-            with _count_saved_bytes(trial.model) as sizes:
+            with _count_saved_bytes(trial.model) as sizes, PeakMemory(trial.device) as peak:
                 step = fit(partial(_time, trial, run, tries), reset=update.zero_grad)
-            passes, saved = max(1.0, step / (image + prompt)), sum(sizes.values())
+            passes = max(1.0, step / (image + prompt))
+            saved = peak.bytes or sum(sizes.values())
+        at_a_time = min(len(batch.pixels), context.micro_batch.size or len(batch.pixels))
         return Measurement(
             image / len(batch.pixels),
             prompt / prompts,
@@ -94,7 +97,7 @@ def measure(
             update.selection,
             update.num_trainable,
             len(batch.pixels),
-            saved / len(batch.pixels),
+            saved / at_a_time,
         )
 
 

@@ -1,0 +1,65 @@
+"""GPU memory: how much is free, how much a step takes, and how many images at a time fit."""
+
+from types import TracebackType
+from typing import Self
+
+import torch
+
+HEADROOM = 0.9
+"""Share of the free memory to count on: memory is allocated in blocks, and some of it is lost."""
+
+
+def free_memory(device: torch.device) -> int | None:
+    """Bytes of GPU memory that this process could still allocate; None on a CPU.
+
+    A limit set with `torch.cuda.set_per_process_memory_fraction` counts.
+    """
+    if device.type != "cuda":
+        return None
+    free, total = torch.cuda.mem_get_info(device)
+    reserved = torch.cuda.memory_reserved(device)
+    limit = torch.cuda.get_per_process_memory_fraction(device) * total
+    return int(min(free, limit - reserved)) + reserved - torch.cuda.memory_allocated(device)
+
+
+def fitting_micro_batch(images: int, bytes_per_image: float, free: float) -> int | None:
+    """The largest micro-batch that fits; None if all images of a step do.
+
+    Args:
+        images: How many images a step has.
+        bytes_per_image: What a step takes for each of them.
+        free: Bytes that are free for that.
+    """
+    size = images
+    while size > 1 and size * bytes_per_image > HEADROOM * free:
+        size = -(-size // 2)
+    return None if size == images else size
+
+
+class PeakMemory:
+    """Measures the most GPU memory that was allocated inside this context; 0 on a CPU.
+
+    Args:
+        device: The device.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._before = 0
+        self.bytes = 0
+        """How much more than before."""
+
+    def __enter__(self) -> Self:
+        if self._device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self._device)
+            self._before = torch.cuda.memory_allocated(self._device)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._device.type == "cuda":
+            self.bytes = torch.cuda.max_memory_allocated(self._device) - self._before

@@ -1,0 +1,64 @@
+"""GPU memory: the micro-batch that fits is chosen before a run starts."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from commands import run
+from layouts import make_folder
+from recipes_for_tests import QUICK, quick
+from tiny import tiny_clip, tiny_folder
+
+from retouch.data import Stream
+from retouch.methods import Settings
+from retouch.train import cost
+from retouch.train.cost import estimate
+from retouch.train.gpu_memory import PeakMemory, fitting_micro_batch, free_memory
+from retouch.train.measure_step import measure
+from retouch.train.run_folder import read_config
+
+
+def test_the_largest_half_that_fits():
+    assert fitting_micro_batch(256, 1e6, 1e9) is None
+    assert fitting_micro_batch(256, 1e6, 257e6 / 0.9) is None
+    assert fitting_micro_batch(256, 1e6, 256e6) == 128
+    assert fitting_micro_batch(256, 1e6, 40e6) == 32
+    assert fitting_micro_batch(7, 1.0, 5.0) == 4
+    assert fitting_micro_batch(256, 1e6, -5) == 1, "training then says what does not fit"
+    assert fitting_micro_batch(1, 1e6, 0) is None
+
+
+def test_a_cpu_has_no_gpu_memory():
+    assert free_memory(torch.device("cpu")) is None
+    with PeakMemory(torch.device("cpu")) as peak:
+        torch.ones(10)
+    assert peak.bytes == 0
+
+
+@pytest.mark.slow
+def test_the_estimate_uses_the_memory_that_is_free(stream: Stream, monkeypatch):
+    clip, method = tiny_clip(), quick("er")
+    assert estimate(clip, stream, method, QUICK).micro_batch is None
+    step = measure(clip, stream, method, QUICK, images=8, tries=1).saved
+    held = method.copies * 4 * clip.size + 8 * clip.size
+
+    def with_free(images: float, settings: Settings = QUICK) -> int | None:
+        monkeypatch.setattr(cost, "free_memory", lambda _: int(held + images * step / 0.9))
+        return estimate(clip, stream, method, settings).micro_batch
+
+    assert with_free(1000) is None
+    assert with_free(0) == 1
+    assert with_free(0, QUICK.model_copy(update={"micro_batch": 5})) == 5, "as it was set"
+
+
+@pytest.mark.slow
+def test_learn_says_so_and_a_resumed_run_keeps_it(tmp_path: Path, monkeypatch):
+    model = tiny_folder(tmp_path / "model")
+    make_folder(tmp_path / "photos", {"red": 6, "green": 6, "blue": 6})
+    words = ["--model", model, "--epochs", 1, "--batch", 8, "--out", tmp_path / "run", "--no-cache"]
+    monkeypatch.setattr(cost, "free_memory", lambda _: 1)
+    text = " ".join(run("learn", tmp_path / "photos", *words).stdout.split())
+    assert "GPU memory are free, so images are computed 1 at a time; the gradients are" in text
+    assert read_config(tmp_path / "run")["settings"]["micro_batch"] == 1
+    monkeypatch.undo()
+    run("learn", tmp_path / "photos", *words)  # else refused, as a run with other settings
