@@ -53,6 +53,10 @@ class Settings(BaseModel):
     """Hold activations of at most this many images at a time; the gradients stay the same."""
     shard: bool = False
     """Shard the frozen weights over the ranks; the result stays the same."""
+    reuse_frozen: bool = True
+    """Compute visual blocks that no task changes once per image, and keep their activations. The
+    result stays the same.
+    """
 
     @property
     def adamw(self) -> dict[str, Any]:
