@@ -8,6 +8,7 @@ from retouch.distributed import collectives
 from retouch.errors import UserError
 from retouch.methods import Method, Settings, available_methods
 from retouch.plural import count
+from retouch.train.cpu_precision import bf16_units, choose_on_cpu
 from retouch.train.defaults import SMALL_MODEL
 
 PRECISIONS = ("auto", "fp32", "bf16")
@@ -20,6 +21,8 @@ class Hardware:
     device: torch.device
     precision: str
     compile: bool
+    reason: str = ""
+    """Why this precision, where a user may wonder."""
 
     @property
     def settings(self) -> dict[str, str | bool]:
@@ -32,7 +35,8 @@ class Hardware:
         compiled = "compiled" if self.compile else "not compiled"
         world_size = collectives.world_size()
         ranks = f", in {world_size} processes" if world_size > 1 else ""
-        return f"Computes on {device_name(self.device)} in {self.precision}, {compiled}{ranks}"
+        precision = f"{self.precision} ({self.reason})" if self.reason else self.precision
+        return f"Computes on {device_name(self.device)} in {precision}, {compiled}{ranks}"
 
 
 def hardware(
@@ -40,8 +44,9 @@ def hardware(
 ) -> Hardware:
     """Choose the precision and whether to compile.
 
-    On a GPU, bfloat16 and compiled towers; on a CPU, bfloat16 where it has units for it and the
-    model is large enough to gain from them. Small models are not compiled: it takes a minute.
+    On a GPU, bfloat16 and compiled towers; on a CPU, bfloat16 where it has units for it, they are
+    measured to be faster, and the model is large enough to gain from them. Small models are not
+    compiled: it takes a minute.
 
     Args:
         device: Where to compute.
@@ -51,10 +56,20 @@ def hardware(
     """
     check_precision(precision)
     cuda, large = device.type == "cuda", size >= SMALL_MODEL
-    bf16 = (cuda and torch.cuda.is_bf16_supported()) or (large and _has_bf16_units(device))
+    reason = ""
+    if device.type == "cpu" and large:
+        precision, reason = _on_cpu(precision)
+    elif precision == "auto":
+        precision = "bf16" if cuda and torch.cuda.is_bf16_supported() else "fp32"
+    return Hardware(device, precision, cuda and large if compiled is None else compiled, reason)
+
+
+def _on_cpu(precision: str) -> tuple[str, str]:
+    """The precision of a large model on a processor, and why."""
     if precision == "auto":
-        precision = "bf16" if bf16 else "fp32"
-    return Hardware(device, precision, cuda and large if compiled is None else compiled)
+        return choose_on_cpu()
+    slow = precision == "bf16" and bf16_units() is None
+    return precision, "slow: this processor has no units for it, fp32 is faster" if slow else ""
 
 
 def check_precision(precision: str) -> None:
@@ -91,8 +106,3 @@ def device_name(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"the processor ({count(torch.get_num_threads(), 'thread')})"
-
-
-def _has_bf16_units(device: torch.device) -> bool:
-    supported = getattr(torch.cpu, "_is_amx_tile_supported", None)
-    return device.type == "cpu" and supported is not None and bool(supported())
