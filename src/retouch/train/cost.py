@@ -14,11 +14,12 @@ from functools import partial
 import torch
 
 from retouch.clip import Clip
+from retouch.clip.reuse_frozen import reuse_frozen
 from retouch.data.images import Images
 from retouch.data.stream import Stream, Task
 from retouch.methods import Method, Regularizer, Settings
 from retouch.sparse import Selection
-from retouch.train.loop import backward, task_context
+from retouch.train.loop import backward, task_context, trained_parameters
 from retouch.train.replay_store import TEST_IMAGES_PER_CLASS
 
 _PNG_RATIO = 0.6
@@ -53,6 +54,8 @@ class Work:
     """Images of one evaluation."""
     evaluated_prompts: int
     evaluations: int
+    images: int
+    """Distinct images of all training steps and of an evaluation."""
 
 
 def work(
@@ -79,6 +82,7 @@ def work(
         evaluated=len(stream.test) + len(control or ()),
         evaluated_prompts=prompts,
         evaluations=len(tasks) + 1 + (2 if per_class else 0),
+        images=sum(len(task.train) for task in tasks) + len(stream.test) + len(control or ()),
     )
 
 
@@ -107,13 +111,15 @@ class Measurement:
     """Forward passes that a training step is worth; 0 if nothing is trained."""
     selection: Selection
     num_trainable: int
+    frozen: float = 0.0
+    """Seconds of an image's frozen blocks, if they run only once per image."""
 
     def seconds(self, work: Work, extra_passes: float = 0.0) -> float:
         """The time of a run; `extra_passes` are those of a regularizer."""
         evaluation = self.image * work.evaluated + self.prompt * work.evaluated_prompts
         training = self.image * work.trained + self.prompt * work.trained_prompts
         passes = self.passes + extra_passes if self.passes else 0.0
-        return passes * training + evaluation * work.evaluations
+        return passes * training + evaluation * work.evaluations + self.frozen * work.images
 
 
 def measure(
@@ -148,11 +154,14 @@ def measure(
         sample = replace(sample, train=sample.train[::stride][:images])
     context = task_context(trial, stream, sample, method, settings)
     fit = context.micro_batch.fit
-    with fit(partial(part.begin, context)) as update:
+    kept = reuse_frozen(trial, trained_parameters(trial, method, settings))
+    with kept, fit(partial(part.begin, context)) as update:
         batch = context.load(context.new_images(0))
         prompts = len(next(iter(batch.tokens.values())))
+        encode = torch.no_grad()(partial(trial.image_features, batch.pixels))
+        frozen = _time_frozen(trial, encode)
         with torch.no_grad():
-            image = _time(trial, lambda: trial.image_features(batch.pixels), tries)
+            image = _time(trial, encode, tries)
             prompt = _time(trial, lambda: trial.text_features(batch.tokens), tries)
         passes = 0.0
         if update.optimizer:
@@ -165,7 +174,16 @@ def measure(
             passes,
             update.selection,
             update.num_trainable,
+            max(0.0, frozen - image) / len(batch.pixels),
         )
+
+
+def _time_frozen(clip: Clip, encode: Callable[[], object]) -> float:
+    """Seconds of encoding a batch of which nothing is known; 0 if nothing is kept of an image."""
+    if clip.frozen is None:
+        return 0.0
+    clip.frozen.store.clear()
+    return _time(clip, encode, 1)
 
 
 def _time(clip: Clip, call: Callable[[], object], tries: int) -> float:
