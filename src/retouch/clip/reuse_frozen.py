@@ -8,6 +8,7 @@ from pathlib import Path
 from retouch.clip.activation_store import ActivationStore
 from retouch.clip.frozen_blocks import FrozenBlocks, Tower
 from retouch.clip.model import Clip
+from retouch.clip.towers import Towers
 
 log = logging.getLogger("retouch")
 
@@ -19,7 +20,8 @@ def reuse_frozen(
     """Inside this context, blocks below the lowest one that is trained run once per image.
 
     Features are the same; what a batch of images by key (`KeyedImages`) needs below is kept and
-    found again. Nothing changes for a tower that cannot be run in two parts.
+    found again. Nothing changes for a tower that cannot be run in two parts, or a `Clip` that
+    encodes images in its own way.
 
     Args:
         clip: The model.
@@ -27,7 +29,7 @@ def reuse_frozen(
         folder: Where activations may lie on disk when memory does not suffice. None: nowhere.
     """
     store = ActivationStore(folder)
-    if trained is not None:
+    if trained is not None and type(clip).image_features is Towers.image_features:
         projection = clip.projections.get("image")
         head = () if projection is None else (projection,)
         tower = Tower(clip.model, clip.image_prefix, clip.blocks["image"], head)
