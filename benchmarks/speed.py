@@ -27,6 +27,7 @@ from straightforward import DenseMasked
 from torch.utils.flop_counter import FlopCounterMode
 
 from retouch.clip.hf import HuggingFaceClip
+from retouch.clip.reuse_frozen import reuse_frozen
 from retouch.clip.zero_shot import classifier
 from retouch.data import Stream, in_memory
 from retouch.evaluate.image_features import image_features
@@ -120,15 +121,20 @@ WORDS = ["red", "green", "blue", "dark", "small", "round", "open", "wild", "old"
 
 
 def our_step(
-    workload: Workload, method: Method, micro_batch: int | None = None
+    workload: Workload, method: Method, micro_batch: int | None = None, reuse: bool = False
 ) -> dict[str, float]:
-    """Milliseconds, GiB and bytes of optimizer state of a step with replayed images."""
+    """Milliseconds, GiB and bytes of optimizer state of a step with replayed images.
+
+    With `reuse`, the activations of frozen visual blocks are known, as from the second epoch on.
+    """
     clip, stream = workload.clip(), workload.stream
     settings = workload.settings.model_copy(update={"micro_batch": micro_batch})
     clip.bf16 = settings.precision == "bf16"
     workload.reset_peak_memory()
+    kept = reuse_frozen(clip, method.update.trained_parameters(clip) if reuse else None)
     fast = clip.fast("inductor" if settings.compile else None)
-    with deterministic_algorithms(workload.device), fast:
+    with deterministic_algorithms(workload.device), kept, fast:
+        assert (clip.frozen is not None) == reuse
         context = task_context(clip, stream, stream.tasks[0], method, settings)
         positions = np.arange(2 * settings.batch)
         with method.update.begin(context) as update:
@@ -209,6 +215,12 @@ def measure_rows(workload: Workload, names: set[str]) -> list[Row]:
         neuron = our_step(workload, recipe("spu", {**random, "update.unit": "neuron"}))
         add(Row("by neuron, against spu", neuron["ms"], "ms", spu["ms"], None, neuron["peak"]))
         add(Row("optimizer state", spu["state"] / 1e6, "MB", er["state"] / 1e6))
+    if "prefix" in names:
+        spu_plus = recipe("spu+", random)
+        kept, whole = (our_step(workload, spu_plus, reuse=reuse) for reuse in (True, False))
+        memory = {"memory": kept["peak"], "other_memory": whole["peak"]}
+        name = "a step of spu+, against running frozen blocks"
+        add(Row(name, kept["ms"], "ms", whole["ms"], goal="≥ 1.67 ×", **memory))
     if "scoring" in names:
         step = our_step(workload, recipe("spu", random))["ms"]
         for images in (200, 600):  # a task of CUB-200 has 600, those of other data sets more
@@ -312,7 +324,7 @@ def main() -> None:
     options.add_argument("--shape", choices=SHAPES)
     options.add_argument("--batch", type=int, help="new images per step; as many are replayed")
     options.add_argument("--micro-batch", type=int)
-    options.add_argument("--rows", default="step,scoring,evaluation,memory,run")
+    options.add_argument("--rows", default="step,prefix,scoring,evaluation,memory,run")
     whole_run.add_options(options)
     options.add_argument("--times", type=int, default=10)
     options.add_argument("--fp32", action="store_true")

@@ -8,6 +8,7 @@ from tiny import images, tiny_clip
 from torch import Tensor
 
 from retouch.clip import Clip
+from retouch.clip.keyed_images import Pixels
 from retouch.clip.zero_shot import PromptEnsemble, classifier
 from retouch.data import Images, Stream
 from retouch.evaluate import image_features as features_module
@@ -49,17 +50,17 @@ def test_images_of_all_sets_are_read_while_prompts_are_encoded(
     control, clip = images("control", 4, 3), tiny_clip()
     expected = Evaluator(stream, control)(clip, 2)
     started, in_time = {"test": threading.Event(), "control": threading.Event()}, []
-    read_to_device, features = features_module.read_to_device, PromptEnsemble.features
+    load_images, features = features_module.load_images, PromptEnsemble.features
 
-    def read(some: Images, *more: Any) -> Tensor:
+    def load(clip: Clip, some: Images, *more: Any) -> Pixels:
         started[some.name].set()
-        return read_to_device(some, *more)
+        return load_images(clip, some, *more)
 
     def encode(self: PromptEnsemble, clip: Clip) -> Tensor:
         in_time.append(all(event.wait(5) for event in started.values()))
         return features(self, clip)
 
-    monkeypatch.setattr(features_module, "read_to_device", read)
+    monkeypatch.setattr(features_module, "load_images", load)
     monkeypatch.setattr(PromptEnsemble, "features", encode)
     assert Evaluator(stream, control)(clip, 2) == expected
     assert in_time == [True, True]

@@ -1,5 +1,7 @@
 """The estimate of what a run takes."""
 
+from dataclasses import replace
+
 import pytest
 from recipes_for_tests import QUICK, quick
 from tiny import images, tiny_clip
@@ -59,3 +61,22 @@ def test_an_estimate(stream: Stream):
     assert about.disk > 3 * delta_bytes(about.selection)
     bare = estimate(clip, stream, quick("spu"), QUICK, control=control, stores=False)
     assert bare.disk == int(3 * delta_bytes(bare.selection))
+
+
+def test_frozen_blocks_are_counted_once_per_image(stream: Stream):
+    clip = tiny_clip()
+    measured = {
+        reuse: measure(clip, stream, quick("spu+"), replace_setting(reuse), images=8)
+        for reuse in (True, False)
+    }
+    assert measured[True].frozen > 0
+    assert measured[False].frozen == 0
+    amount = work(stream, quick("spu+"), QUICK, control=None)
+    assert amount.images == len(stream.train) + len(stream.test)
+    once = replace(measured[True], frozen=measured[True].frozen + 1)
+    assert once.seconds(amount) == pytest.approx(measured[True].seconds(amount) + amount.images)
+    assert clip.frozen is None
+
+
+def replace_setting(reuse: bool) -> Settings:
+    return QUICK.model_copy(update={"reuse_frozen": reuse})

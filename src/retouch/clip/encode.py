@@ -4,18 +4,24 @@ A rank whose part is empty still encodes one row and drops the result. All ranks
 autograd graph, so no rank waits for a gradient that never arrives.
 """
 
+from typing import TypeVar, cast
+
 from torch import Tensor
 
+from retouch.clip.keyed_images import KeyedImages, Pixels
 from retouch.clip.model import Clip
 from retouch.clip.tokens import Tokens, num_prompts
 from retouch.distributed import collectives
 
+Rows = TypeVar("Rows", bound=Pixels)
 
-def encode_rank_images(clip: Clip, pixels: Tensor) -> Tensor:
+
+def encode_rank_images(clip: Clip, pixels: Pixels) -> Tensor:
     """Features of this rank's images, of which there may be none."""
     if len(pixels):
         return clip.image_features(pixels)
-    return clip.image_features(pixels.new_zeros((1, *pixels.shape[1:])))[:0]
+    empty = pixels.pixels() if isinstance(pixels, KeyedImages) else pixels
+    return clip.image_features(empty.new_zeros((1, *empty.shape[1:])))[:0]
 
 
 def encode_rank_texts(clip: Clip, tokens: Tokens) -> Tensor:
@@ -25,7 +31,7 @@ def encode_rank_texts(clip: Clip, tokens: Tokens) -> Tensor:
     return clip.text_features({key: value[:1] for key, value in tokens.items()})[:0]
 
 
-def encode_rank_pairs(clip: Clip, pixels: Tensor, tokens: Tokens) -> tuple[Tensor, Tensor]:
+def encode_rank_pairs(clip: Clip, pixels: Pixels, tokens: Tokens) -> tuple[Tensor, Tensor]:
     """Features of this rank's images and prompts; a GPU may encode both concurrently."""
     local_tokens = rank_tokens(tokens)
     if len(pixels) and local_tokens:
@@ -39,7 +45,7 @@ def rank_tokens(tokens: Tokens) -> Tokens:
     return {key: value[part] for key, value in tokens.items()} if part.start < part.stop else {}
 
 
-def chunks(rows: Tensor, count: int, chunk_size: int | None) -> list[Tensor]:
+def chunks(rows: Rows, count: int, chunk_size: int | None) -> list[Rows]:
     """Split this rank's rows (its share of `count`) into chunks; None makes a single chunk.
 
     Every rank gets the same number of chunks, the last of which may be empty: where weights are
@@ -47,4 +53,4 @@ def chunks(rows: Tensor, count: int, chunk_size: int | None) -> list[Tensor]:
     """
     num_rows = max(1, collectives.largest_rank_slice(count))
     step = chunk_size or num_rows
-    return [rows[start : start + step] for start in range(0, num_rows, step)]
+    return [cast(Rows, rows[start : start + step]) for start in range(0, num_rows, step)]

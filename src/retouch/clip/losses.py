@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from retouch.clip.encode import chunks, encode_rank_images, encode_rank_pairs, encode_rank_texts
+from retouch.clip.keyed_images import Pixels
 from retouch.clip.model import Clip
 from retouch.clip.sigmoid_loss import sigmoid, sigmoid_classification, sigmoid_label_aware
 from retouch.clip.softmax_loss import class_cross_entropy, contrastive, label_aware
@@ -38,8 +39,8 @@ Objective = Literal["summed", "joined"]
 class Batch:
     """Image–prompt pairs of the current task, followed by replayed ones."""
 
-    pixels: Tensor
-    """8-bit pixels [b, H, W, 3] of this rank's images; without ranks, of all."""
+    pixels: Pixels
+    """8-bit pixels [b, H, W, 3] of this rank's images (without ranks, of all), or them by key."""
     tokens: Tokens
     """The P distinct prompts."""
     prompt: Tensor
@@ -147,8 +148,9 @@ def losses(
     if clip.logit_bias is not None:
         yield _term(clip.logit_bias, grads[3])
     assert image_grad is not None
-    chunked = (chunks(rows, num_images, micro_batch) for rows in (batch.pixels, image_grad))
-    for pixels, grad in zip(*chunked, strict=True):
+    pixel_chunks = chunks(batch.pixels, num_images, micro_batch)
+    grad_chunks = chunks(image_grad, num_images, micro_batch)
+    for pixels, grad in zip(pixel_chunks, grad_chunks, strict=True):
         yield _term(encode_rank_images(clip, pixels), grad)
 
 

@@ -1,15 +1,18 @@
 """Load the next batches while the device is busy, and read its results without waiting."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
+from retouch.clip import Clip
+from retouch.clip.keyed_images import KeyedImages, Pixels
 from retouch.clip.preprocess import Preprocess, Uint8
-from retouch.data.image_store import Indices
+from retouch.data.composite_stores import SubsetStore
+from retouch.data.image_store import ImageStore, Indices
 from retouch.distributed.cuda_streams import side_stream, thread_pool
 
 T = TypeVar("T")
@@ -40,6 +43,9 @@ def prefetch(load: Callable[[T], R], items: Iterable[T], depth: int = 2) -> Iter
 
 
 class _Readable(Protocol):
+    @property
+    def store(self) -> ImageStore: ...
+
     def read(self, indices: Indices, preprocess: Preprocess, out: Uint8 | None = None) -> Uint8: ...
 
 
@@ -53,6 +59,30 @@ def read_to_device(
     pixels = torch.empty(shape, dtype=torch.uint8, pin_memory=True)
     images.read(indices, preprocess, pixels.numpy())
     return to_device(pixels, device)
+
+
+def load_images(clip: Clip, images: _Readable, indices: Indices) -> Pixels:
+    """Images for the visual tower: pixels on the device, or the images by key.
+
+    By key where lower blocks are computed once per image (`clip.reuse_frozen`): then only images
+    that are not known yet are read.
+    """
+    preprocess, device = clip.preprocess, clip.device
+    frozen = clip.frozen
+    if frozen is None:
+        return read_to_device(images, indices, preprocess, device)
+
+    def read(rows: Sequence[int]) -> Tensor:
+        return read_to_device(images, indices[list(rows)], preprocess, device)
+
+    return KeyedImages(_keys(images.store, indices), read).preload(frozen.store)
+
+
+def _keys(store: ImageStore, indices: Indices) -> list[tuple[ImageStore, int]]:
+    """What identifies images: their place in a store. A subset has the keys of the original."""
+    if isinstance(store, SubsetStore):
+        return [(store.source, int(index)) for index in store.positions[indices]]
+    return [(store, int(index)) for index in indices]
 
 
 def to_device(tensor: Tensor, device: torch.device) -> Tensor:

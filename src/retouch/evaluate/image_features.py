@@ -11,9 +11,10 @@ from torch import Tensor
 
 from retouch.clip import Clip
 from retouch.clip.encode import encode_rank_images
+from retouch.clip.keyed_images import Pixels
 from retouch.data.image_store import Indices
 from retouch.data.images import Images
-from retouch.data.prefetch import prefetch, read_to_device, to_device
+from retouch.data.prefetch import load_images, prefetch, to_device
 from retouch.data.progress import Progress
 from retouch.distributed import collectives
 
@@ -53,8 +54,8 @@ def encode_image_sets(
         max(1, ceil(collectives.largest_rank_slice(len(indices)) / batch)) for _, indices in subsets
     ]
 
-    def read(part: ImageSubset) -> Tensor:
-        return read_to_device(part.images, part.indices, clip.preprocess, clip.device)
+    def read(part: ImageSubset) -> Pixels:
+        return load_images(clip, part.images, part.indices)
 
     parts = _rank_batches(subsets, orders, counts, progress)
     loaded = (pixels for _, pixels in prefetch(read, parts, depth))

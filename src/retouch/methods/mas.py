@@ -8,6 +8,7 @@ from pydantic import Field, PrivateAttr
 from torch import Tensor
 
 from retouch.clip import Clip, Features
+from retouch.clip.keyed_images import Pixels
 from retouch.clip.tokens import Tokens
 from retouch.data.image_store import Indices
 from retouch.distributed import collectives
@@ -115,7 +116,7 @@ def importance(
     return total
 
 
-def _squared_norm(clip: Clip, pixels: Tensor, tokens: Tokens) -> Tensor:
+def _squared_norm(clip: Clip, pixels: Pixels, tokens: Tokens) -> Tensor:
     """The squared norm of the images' logits."""
     images, texts = clip.pair_features(pixels, tokens)
     return (clip.logit_scale * images @ texts.T).square().sum()

@@ -46,9 +46,15 @@ class MicroBatch:
                 return run()
             except torch.OutOfMemoryError as error:
                 reason = str(error).partition("\n")[0]
-            self._halve(reason)  # outside of the handler, which would hold the activations
+            # Outside of the handler, which would hold the activations.
+            if not self._drop_activations():
+                self._halve(reason)
             reset()
             self._clip.free_memory()
+
+    def _drop_activations(self) -> bool:
+        """Give back the memory of activations that are kept (`clip.frozen`); False without any."""
+        return self._clip.frozen is not None and self._clip.frozen.store.close()
 
     def _halve(self, reason: str) -> None:
         size = self.size or self._largest
@@ -59,6 +65,8 @@ class MicroBatch:
                 f"a time ({reason}); choose {smaller}, or another device"
             )
         self.size = size // 2
+        if self._clip.frozen is not None and self.size < self._clip.frozen.batch_size:
+            self._clip.frozen = None
         log.warning(
             "the memory of %s does not suffice for %d images at a time; training goes on with %d "
             "at a time, which is slower and gives the same gradients",

@@ -4,7 +4,7 @@ Each part answers one question with a small class: typed settings and two or thr
 classes here are the contracts, and give each question the answer "nothing".
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import ClassVar
 
 import numpy as np
@@ -74,6 +74,16 @@ class Update(Part):
             clip: The model.
         """
         return {}
+
+    def trained_parameters(self, clip: Clip) -> Collection[str] | None:
+        """Names of all parameters that any task may change. None: any of the model's.
+
+        Visual blocks below the lowest of these are computed once per image (`clip.reuse_frozen`).
+
+        Args:
+            clip: The model.
+        """
+        return None
 
     def begin(self, context: TaskContext) -> TaskUpdate:
         """Before a task: choose the trainable entries and their optimizer.

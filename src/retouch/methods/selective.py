@@ -3,6 +3,7 @@
 This follows the paper's equations; `spu_released` follows the authors' released code.
 """
 
+from collections.abc import Collection
 from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from math import ceil
@@ -59,6 +60,9 @@ class SelectiveUpdate(Update):
                 stack.enter_context(self._sharded(context.clip))
             selection = self.select(context)
             return self._update(context, selection, stack.pop_all())
+
+    def trained_parameters(self, clip: Clip) -> Collection[str]:
+        return self.selectable(clip).keys()
 
     def shardable_parameters(self, clip: Clip) -> dict[str, nn.Parameter]:
         """All except the tensors that entries are selected from: those stay whole on every rank."""

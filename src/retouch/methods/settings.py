@@ -63,6 +63,10 @@ class Settings(BaseModel):
     """Hold activations of at most this many images at a time; the gradients stay the same."""
     shard: bool = False
     """Shard the frozen weights over the ranks; the result stays the same."""
+    reuse_frozen: bool | None = None
+    """Compute visual blocks that no task changes once per image, and keep their activations. The
+    result stays the same. None: on a CPU, where it was measured.
+    """
 
     def of_domain(self, name: str) -> "Settings":
         """The settings for the tasks of one data set.

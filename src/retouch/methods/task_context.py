@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from math import ceil
 
 import numpy as np
@@ -9,9 +10,10 @@ import torch
 from torch import Tensor
 
 from retouch.clip import Batch, Clip, Features
+from retouch.clip.keyed_images import Pixels
 from retouch.clip.losses import losses, scale_terms
 from retouch.data.image_store import Indices
-from retouch.data.prefetch import prefetch, read_to_device, to_device
+from retouch.data.prefetch import load_images, prefetch, to_device
 from retouch.data.stream import Stream, Task
 from retouch.distributed import collectives
 from retouch.methods.micro_batch import MicroBatch
@@ -133,21 +135,17 @@ class TaskContext:
         count = len(positions) if new is None else new
         return self._pairs(positions, self._read(positions), count)
 
-    def encode(self, positions: Indices, encode: Callable[[Tensor], Tensor]) -> Tensor:
+    def encode(self, positions: Indices, encode: Callable[[Pixels], Tensor]) -> Tensor:
         """What a function makes of training images, on the CPU. Each rank encodes its slice.
 
         Args:
             positions: Positions in the stream's training images.
-            encode: Takes 8-bit pixels on the device, of which there may be none.
+            encode: Takes images as `Batch.pixels` holds them, of which there may be none.
         """
         rank_slice = positions[collectives.rank_slice(len(positions))]
         size = self.micro_batch.size or 2 * self.settings.batch
         groups = np.array_split(rank_slice, ceil(max(1, len(rank_slice)) / size))
-        images, preprocess, device = self.stream.train, self.clip.preprocess, self.clip.device
-
-        def read(group: Indices) -> Tensor:
-            return read_to_device(images, group, preprocess, device)
-
+        read = partial(load_images, self.clip, self.stream.train)
         with torch.no_grad():
             encoded = torch.cat([encode(pixels) for _, pixels in prefetch(read, groups)])
             return collectives.gather(encoded, len(positions)).cpu()
@@ -204,12 +202,12 @@ class TaskContext:
     def _trainable(self) -> dict[str, Tensor]:
         return {name: p for name, p in self.clip.model.named_parameters() if p.requires_grad}
 
-    def _read(self, positions: Indices) -> Tensor:
-        """The pixels of this rank's slice of these images."""
+    def _read(self, positions: Indices) -> Pixels:
+        """This rank's slice of these images."""
         rank_slice = positions[collectives.rank_slice(len(positions))]
-        return read_to_device(self.stream.train, rank_slice, self.clip.preprocess, self.clip.device)
+        return load_images(self.clip, self.stream.train, rank_slice)
 
-    def _pairs(self, positions: Indices, pixels: Tensor, new: int) -> Batch:
+    def _pairs(self, positions: Indices, pixels: Pixels, new: int) -> Batch:
         """A batch with each distinct prompt once."""
         texts, prompt = self._with_first(*self.stream.train.texts(positions))
         device = self.clip.device

@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from pathlib import Path
 
 from retouch.clip import Clip
+from retouch.clip.reuse_frozen import reuse_frozen
 from retouch.data.cache import cache_folder
 from retouch.data.images import Images
 from retouch.data.pairs import Pairs
@@ -23,7 +24,7 @@ from retouch.train.environment import deterministic_algorithms
 from retouch.train.extend_stream import EarlierRun
 from retouch.train.finish import finish
 from retouch.train.hardware import check_shard
-from retouch.train.loop import task_context, train
+from retouch.train.loop import task_context, train, trained_parameters
 from retouch.train.new_results import new_results
 from retouch.train.notes import add_image_notes, warn_about_plain_sigmoid, warnings_as_notes
 from retouch.train.open_folder import open_record, remove_if_refused
@@ -108,13 +109,14 @@ def teach(
             inputs, callback, folder, overwrite=overwrite, checkpoint_seconds=checkpoint_seconds
         )
     add_image_notes(record.results, (stream.train, stream.test, control))
-    with _running(inputs, record, folder, is_new):
-        warn_about_plain_sigmoid(clip, started)
-        evaluator = Evaluator(stream, control, evaluate_each_task)
-        train(clip, stream, started, settings, evaluator, record)
-    if folder is not None:
-        add = {"store_images": store_images, "per_class": per_class}
-        finish(folder, clip, stream, record.results, control, progress=callback.progress, **add)
+    with reuse_frozen(clip, trained_parameters(clip, started, settings), cache_folder()):
+        with _running(inputs, record, folder, is_new):
+            warn_about_plain_sigmoid(clip, started)
+            evaluator = Evaluator(stream, control, evaluate_each_task)
+            train(clip, stream, started, settings, evaluator, record)
+        if folder is not None:
+            add = {"store_images": store_images, "per_class": per_class}
+            finish(folder, clip, stream, record.results, control, progress=callback.progress, **add)
     return record.results
 
 

@@ -8,6 +8,7 @@ from retouch.distributed import collectives
 from retouch.errors import UserError
 from retouch.methods import Method, Settings, available_methods
 from retouch.plural import count
+from retouch.train.cpu_precision import bf16_units, choose_on_cpu
 from retouch.train.defaults import SMALL_MODEL
 from retouch.train.work import Work
 
@@ -30,6 +31,8 @@ class Hardware:
     precision: str
     compile: bool
     cuda_graphs: bool = False
+    reason: str = ""
+    """Why this precision, where a user may wonder."""
 
     @property
     def settings(self) -> dict[str, str | bool]:
@@ -45,7 +48,8 @@ class Hardware:
             compiled = "captured as CUDA graphs, as this run is too short to compile for"
         world_size = collectives.world_size()
         ranks = f", in {world_size} processes" if world_size > 1 else ""
-        return f"Computes on {device_name(self.device)} in {self.precision}, {compiled}{ranks}"
+        precision = f"{self.precision} ({self.reason})" if self.reason else self.precision
+        return f"Computes on {device_name(self.device)} in {precision}, {compiled}{ranks}"
 
 
 def hardware(
@@ -57,10 +61,11 @@ def hardware(
 ) -> Hardware:
     """Choose the precision and whether to compile.
 
-    On a GPU, bfloat16 and compiled towers; on a CPU, bfloat16 where it has units for it and the
-    model is large enough to gain from them. Small models are not compiled: it takes a minute. Nor
-    are large ones for a run that would gain less than that; their plain towers are captured. The
-    choice depends on the run's size and not on timing, so the same run is computed the same way.
+    On a GPU, bfloat16 and compiled towers; on a CPU, bfloat16 where it has units for it, they are
+    measured to be faster, and the model is large enough to gain from them. Small models are not
+    compiled: it takes a minute. Nor are large ones for a run that would gain less than that; their
+    plain towers are captured. The choice to compile depends on the run's size and not on timing, so
+    the same run is computed the same way.
 
     Args:
         device: Where to compute.
@@ -71,13 +76,23 @@ def hardware(
     """
     check_precision(precision)
     cuda, large = device.type == "cuda", size >= SMALL_MODEL
-    bf16 = (cuda and torch.cuda.is_bf16_supported()) or (large and _has_bf16_units(device))
-    if precision == "auto":
-        precision = "bf16" if bf16 else "fp32"
+    reason = ""
+    if device.type == "cpu" and large:
+        precision, reason = _on_cpu(precision)
+    elif precision == "auto":
+        precision = "bf16" if cuda and torch.cuda.is_bf16_supported() else "fp32"
     if compiled is not None or not (cuda and large):
-        return Hardware(device, precision, bool(compiled))
+        return Hardware(device, precision, bool(compiled), reason=reason)
     pays = work is None or seconds_saved_by_compiling(work, size) > COMPILE_SECONDS
     return Hardware(device, precision, pays, cuda_graphs=not pays)
+
+
+def _on_cpu(precision: str) -> tuple[str, str]:
+    """The precision of a large model on a processor, and why."""
+    if precision == "auto":
+        return choose_on_cpu()
+    slow = precision == "bf16" and bf16_units() is None
+    return precision, "slow: this processor has no units for it, fp32 is faster" if slow else ""
 
 
 def seconds_saved_by_compiling(work: Work, size: int) -> float:
@@ -121,8 +136,3 @@ def device_name(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"the processor ({count(torch.get_num_threads(), 'thread')})"
-
-
-def _has_bf16_units(device: torch.device) -> bool:
-    supported = getattr(torch.cpu, "_is_amx_tile_supported", None)
-    return device.type == "cpu" and supported is not None and bool(supported())

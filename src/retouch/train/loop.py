@@ -1,11 +1,13 @@
 """The loop over a stream of tasks. It reads like the paper and never asks which method it runs."""
 
+from collections.abc import Collection
 from functools import partial
 
 from torch import Tensor
 
 from retouch.clip import Batch, Clip, Features
 from retouch.clip.losses import backward_terms, pair_loss
+from retouch.clip.reuse_frozen import release_if_trained
 from retouch.data.prefetch import read_later
 from retouch.data.stream import Stream, Task
 from retouch.evaluate.evaluator import Evaluator
@@ -40,6 +42,7 @@ def train(
         context.control_drop = record.control_drop(partial(evaluator.control, clip))
         context.accuracy = partial(evaluator.accuracy, clip, task.number + 1)
         with micro_batch.fit(partial(method.update.begin, context)) as update:
+            release_if_trained(clip, update.selection)
             steps = context.steps if update.optimizer else 0
             record.begin_task(task, update, steps)
             method.after_task.begin(context, update)
@@ -93,3 +96,14 @@ def task_context(
     if method.loss == "cross-entropy":
         context.add_task_prompts()
     return context
+
+
+def trained_parameters(clip: Clip, method: Method, settings: Settings) -> Collection[str] | None:
+    """Names of the parameters that a run may change, for `reuse_frozen`; None where all count.
+
+    Where weights are sharded, all ranks must run the same blocks, whichever images they know.
+    """
+    reuse = settings.reuse_frozen
+    if reuse is None:
+        reuse = clip.device.type == "cpu"
+    return method.update.trained_parameters(clip) if reuse and not settings.shard else None

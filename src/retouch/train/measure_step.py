@@ -10,12 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from retouch.clip import Clip
+from retouch.clip.reuse_frozen import reuse_frozen
 from retouch.data.stream import Stream
 from retouch.methods import Method, Regularizer, Settings
 from retouch.sparse import Selection
 from retouch.train.eager_optim import eager_optimizers
 from retouch.train.gpu_memory import PeakMemory
-from retouch.train.loop import backward, task_context
+from retouch.train.loop import backward, task_context, trained_parameters
 from retouch.train.work import Work
 
 
@@ -36,12 +37,15 @@ class Measurement:
     saved: float = 0.0
     """Bytes per image that a step takes on a GPU; on a CPU, that it keeps for its backward pass."""
 
+    frozen: float = 0.0
+    """Seconds of an image's frozen blocks, if they run only once per image."""
+
     def seconds(self, work: Work, extra_passes: float = 0.0) -> float:
         """The time of a run; `extra_passes` are those of a regularizer."""
         evaluation = self.image * work.evaluated + self.prompt * work.evaluated_prompts
         training = self.image * work.trained + self.prompt * work.trained_prompts
         passes = self.passes + extra_passes if self.passes else 0.0
-        return passes * training + evaluation * work.evaluations
+        return passes * training + evaluation * work.evaluations + self.frozen * work.images
 
 
 def measure(
@@ -76,11 +80,14 @@ def measure(
         sample = replace(sample, train=sample.train[::stride][:images])
     context = task_context(trial, stream, sample, method, settings)
     fit = context.micro_batch.fit
-    with eager_optimizers(), fit(partial(part.begin, context)) as update:
+    kept = reuse_frozen(trial, trained_parameters(trial, method, settings))
+    with eager_optimizers(), kept, fit(partial(part.begin, context)) as update:
         batch = context.load(context.new_images(0))
         prompts = len(next(iter(batch.tokens.values())))
+        encode = torch.no_grad()(partial(trial.image_features, batch.pixels))
+        frozen = _time_frozen(trial, encode)
         with torch.no_grad():
-            image = _time(trial, lambda: trial.image_features(batch.pixels), tries)
+            image = _time(trial, encode, tries)
             prompt = _time(trial, lambda: trial.text_features(batch.tokens), tries)
         passes, saved = 0.0, 0
         if update.optimizer:
@@ -98,6 +105,7 @@ def measure(
             update.num_trainable,
             len(batch.pixels),
             saved / at_a_time,
+            max(0.0, frozen - image) / len(batch.pixels),
         )
 
 
@@ -115,6 +123,14 @@ def _count_saved_bytes(model: nn.Module) -> Iterator[dict[int, int]]:
 
     with torch.autograd.graph.saved_tensors_hooks(add, lambda tensor: tensor):
         yield sizes
+
+
+def _time_frozen(clip: Clip, encode: Callable[[], object]) -> float:
+    """Seconds of encoding a batch of which nothing is known; 0 if nothing is kept of an image."""
+    if clip.frozen is None:
+        return 0.0
+    clip.frozen.store.clear()
+    return _time(clip, encode, 1)
 
 
 def _time(clip: Clip, call: Callable[[], object], tries: int) -> float:

@@ -20,6 +20,8 @@ class Work:
     """Images of one evaluation."""
     evaluated_prompts: int
     evaluations: int
+    images: int = 0
+    """Distinct images of all training steps and of an evaluation."""
 
 
 def work(
@@ -47,6 +49,7 @@ def work(
         evaluated=len(stream.test) + len(control or ()),
         evaluated_prompts=prompts,
         evaluations=len(tasks) + 1 + (2 if per_class else 0),
+        images=sum(len(task.train) for task in tasks) + len(stream.test) + len(control or ()),
     )
 
 

@@ -127,7 +127,8 @@ def _class_token_encoder(tower: Any, wrap: Wrap) -> Callable[..., Any]:
     original, last_block = type(encoder).forward, wrap(_class_token_block(last))
 
     def forward(inputs_embeds: Tensor, attention_mask: Tensor | None = None, **options: Any) -> Any:
-        unusual = attention_mask is not None or "forward" in vars(last.self_attn)
+        replaced = any("forward" in vars(module) for module in (last, last.self_attn))
+        unusual = attention_mask is not None or replaced
         if unusual or _has_hooks(tower):
             return original(encoder, inputs_embeds, attention_mask, **options)
         hidden = inputs_embeds

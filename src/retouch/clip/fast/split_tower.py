@@ -1,0 +1,97 @@
+"""Run a tower up to one of its blocks, or from that block on.
+
+The library's own forward pass runs in both cases; only some of its blocks are replaced for the
+duration of a call. So this works for any tower whose blocks pass one tensor on, from each to the
+next, and `splits_at` tells whether a tower does.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+class _Reached(Exception):
+    """Raised in place of a block's forward pass, to leave the tower with its input."""
+
+    def __init__(self, hidden: Any) -> None:
+        self.hidden = hidden
+
+
+def run_below(blocks: Sequence[nn.Module], first: int, run: Callable[[], object]) -> Tensor | None:
+    """The activations [B, T, D] that enter a block; None if it does not get one tensor.
+
+    Args:
+        blocks: The tower's blocks, in order.
+        first: The index of the block.
+        run: The forward pass of the tower.
+    """
+
+    def leave(hidden: Any = None, *_: Any, **__: Any) -> Tensor:
+        raise _Reached(hidden)
+
+    try:
+        with _replaced({blocks[first]: leave}):
+            run()
+    except _Reached as reached:
+        return reached.hidden if isinstance(reached.hidden, Tensor) else None
+    return None
+
+
+@contextmanager
+def starting_at(blocks: Sequence[nn.Module], first: int, hidden: Tensor) -> Iterator[None]:
+    """Inside this context the blocks below `first` are skipped, and that block gets `hidden`.
+
+    What the tower computes before its blocks is ignored, so its input may be anything.
+    """
+
+    def skip(inputs: Tensor, *_: Any, **__: Any) -> Tensor:
+        return inputs
+
+    def resume(*_: Any, **__: Any) -> Tensor:
+        return hidden
+
+    with _replaced({**dict.fromkeys(blocks[: first - 1], skip), blocks[first - 1]: resume}):
+        yield
+
+
+@torch.no_grad()
+def splits_at(
+    blocks: Sequence[nn.Module], first: int, encode: Callable[[Tensor], Tensor], pixels: Tensor
+) -> bool:
+    """Whether running a tower in two parts gives the same features as running it whole.
+
+    Args:
+        blocks: The tower's blocks, in order.
+        first: The index of the block to split at.
+        encode: The tower's forward pass.
+        pixels: Normalized pixels of two images or more.
+    """
+    hidden = run_below(blocks, first, lambda: encode(pixels))
+    if hidden is None or len(hidden) != len(pixels):
+        return False
+    whole = encode(pixels)
+    try:
+        with starting_at(blocks, first, hidden):
+            return torch.equal(encode(torch.zeros_like(pixels[:1])), whole)
+    except (TypeError, ValueError, IndexError, RuntimeError):  # the tower uses its blocks otherwise
+        return False
+
+
+@contextmanager
+def _replaced(forwards: dict[nn.Module, Callable[..., Tensor]]) -> Iterator[None]:
+    """Replace modules' forward passes, compiled or not; then all is as before."""
+    before = [(m, vars(m).get("forward"), m._compiled_call_impl) for m in forwards]
+    for module, forward in forwards.items():
+        vars(module)["forward"], module._compiled_call_impl = forward, None
+    try:
+        yield
+    finally:
+        for module, original, compiled in before:
+            module._compiled_call_impl = compiled
+            if original is None:
+                del vars(module)["forward"]
+            else:
+                vars(module)["forward"] = original

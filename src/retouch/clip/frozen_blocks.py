@@ -1,0 +1,174 @@
+"""The lower blocks of a visual tower that a run never changes: computed once for every image.
+
+Images are not augmented, so what enters the lowest block that is trained is the same in every step
+of every task, and in every evaluation. It is computed once per image and kept
+(`clip.activation_store`).
+
+Lower blocks always run on batches of one size, in whichever batch an image is met: its activations
+then have the same bits whether they were kept or computed again. So a run that is resumed, or one
+with less memory, gives the same result.
+"""
+
+from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from retouch.clip.activation_store import ActivationStore
+from retouch.clip.fast.cuda_graphs import has_hooks
+from retouch.clip.fast.padding import pad_rows
+from retouch.clip.fast.split_tower import run_below, splits_at, starting_at
+from retouch.clip.keyed_images import KeyedImages
+
+BATCH = {"cuda": 64}
+"""Images that pass through the lower blocks at a time, by kind of device."""
+CPU_BATCH = 8
+"""The same on a CPU, where eight are as fast as more, and little is wasted on padding."""
+
+Encode = Callable[[Tensor], Tensor]
+
+
+class Tower:
+    """A tower of a model: the names of its blocks, in order, and of what comes after them.
+
+    Args:
+        model: The model.
+        prefix: What the names of the tower's parameters begin with.
+        blocks: The names of its blocks.
+        head: Names of parameters that are used after the last block.
+    """
+
+    def __init__(
+        self, model: nn.Module, prefix: str, blocks: list[str], head: Collection[str]
+    ) -> None:
+        self.model, self._prefix, self._names, self._head = model, prefix, blocks, set(head)
+        self.blocks = [model.get_submodule(name) for name in blocks]
+
+    def lowest(self, trained: Collection[str]) -> int:
+        """The index of the lowest block that these parameters may change; 0 if that is unclear.
+
+        At least the last block counts as changing, since a tower may compute it in its own way.
+        """
+        names = {name for name in trained if name.startswith(self._prefix)} - self._head
+        indices = [
+            index
+            for index, block in enumerate(self._names)
+            if any(name.startswith(f"{block}.") for name in names)
+        ]
+        inside = tuple(f"{block}." for block in self._names)
+        if not self._names or not all(name.startswith(inside) for name in names):
+            return 0
+        return min([*indices, len(self._names) - 1])
+
+    def below(self, first: int) -> tuple[list[nn.Parameter], list[nn.Module]]:
+        """The parameters and modules that are not in the blocks from `first` on."""
+        upper = tuple(f"{name}." for name in self._names[first:])
+
+        def is_below(name: str) -> bool:
+            inside = f"{name}.".startswith(self._prefix) and not f"{name}.".startswith(upper)
+            return inside and name not in self._head
+
+        parameters = [p for name, p in self.model.named_parameters() if is_below(name)]
+        return parameters, [m for name, m in self.model.named_modules() if is_below(name)]
+
+
+class FrozenBlocks:
+    """The blocks of a tower below one of them, and what they made of the images so far.
+
+    Args:
+        tower: The tower.
+        trained: The parameters that may change; all others stay as they are.
+        size: Height and width of the model's images.
+        store: Where activations are kept.
+    """
+
+    def __init__(
+        self, tower: Tower, trained: Collection[str], size: tuple[int, int], store: ActivationStore
+    ) -> None:
+        self._tower, self.trained, self.store = tower, set(trained), store
+        self.first = tower.lowest(trained)
+        """The index of the lowest block that is trained."""
+        device = next(tower.model.parameters()).device
+        self.batch_size = BATCH.get(device.type, CPU_BATCH)
+        """How many images pass through the lower blocks at a time."""
+        self.blank = torch.zeros(self.batch_size, 3, *size, device=device)
+        """An input for the tower where its blocks ignore it."""
+        self._signature: list[Any] = []
+
+    def works(self, encode: Encode) -> bool:
+        """Whether the tower can be run in two parts, with the same features to the bit.
+
+        Args:
+            encode: The tower's forward pass, from normalized pixels.
+        """
+        if not self.first or has_hooks(self._tower.model):
+            return False
+        rng = torch.Generator().manual_seed(0)
+        pixels = torch.randn(2, *self.blank.shape[1:], generator=rng).to(self.blank)
+        return splits_at(self._tower.blocks, self.first, encode, pixels)
+
+    def usable(self, *state: object) -> bool:
+        """Whether activations can be used now.
+
+        Not while gradients of lower weights are wanted, or hooks must see every pass. If a lower
+        weight has changed after all, or anything in `state`, what is kept is dropped.
+        """
+        parameters, modules = self._tower.below(self.first)
+        if torch.is_grad_enabled() and any(p.requires_grad for p in parameters):
+            return False
+        if has_hooks(self._tower.model):
+            return False
+        signature: list[Any] = [(p, p.data_ptr(), p._version) for p in parameters]
+        signature += [(module, vars(module).get("forward")) for module in modules]
+        if not _same(self._signature, [*signature, state]):
+            self.store.clear()
+            self._signature = [*signature, state]
+        return True
+
+    def activations(self, images: KeyedImages, encode: Encode) -> Tensor:
+        """What enters the lowest block that is trained [B, T, D].
+
+        Args:
+            images: The images; there is at least one.
+            encode: The tower's forward pass, from 8-bit pixels.
+        """
+        known = [i for i, key in enumerate(images.keys) if key in self.store]
+        rest = [i for i, key in enumerate(images.keys) if key not in self.store]
+        if not known:
+            hidden = self._compute(images.pixels(), encode)
+            self.store.add(images.keys, hidden)
+            return hidden
+        hidden = self.store.empty(len(images))
+        self.store.gather([images.keys[i] for i in known], hidden, known)
+        if rest:
+            computed = self._compute(images.pixels(rest), encode)
+            hidden[torch.tensor(rest, device=hidden.device)] = computed
+            self.store.add([images.keys[i] for i in rest], computed)
+        return hidden
+
+    @torch.no_grad()
+    def _compute(self, pixels: Tensor, encode: Encode) -> Tensor:
+        """In batches of one size, so that an image's bits do not depend on the others."""
+        blocks, first = self._tower.blocks, self.first
+        parts = []
+        for part in pixels.split(self.batch_size):
+            padded = pad_rows(part, self.batch_size)
+            hidden = run_below(blocks, first, partial(encode, padded))
+            assert hidden is not None
+            parts.append(hidden[: len(part)])
+        return torch.cat(parts)
+
+    def starting_at(self, hidden: Tensor) -> AbstractContextManager[None]:
+        """Inside this context the tower starts with its lowest trained block, given its input."""
+        return starting_at(self._tower.blocks, self.first, hidden)
+
+
+def _same(a: list[Any], b: list[Any]) -> bool:
+    """Whether two signatures are equal; parameters and modules are compared by identity."""
+    pairs = [(x, y) for rows in zip(a, b, strict=False) for x, y in zip(*rows, strict=False)]
+    return len(a) == len(b) and all(
+        x is y or (isinstance(x, int) and isinstance(y, int) and x == y) for x, y in pairs
+    )
