@@ -99,6 +99,28 @@ def test_every_command_for_a_product(tmp_path: Path, monkeypatch: pytest.MonkeyP
     exec(code, {})
 
 
+@pytest.mark.slow
+def test_the_example_and_the_suite_for_several_data_sets(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    from retouch.bench import load_suite
+
+    document = (ROOT / "docs" / "domains.md").read_text()
+    (code,) = blocks(document, "python")
+    exec(code, {})
+    numbers = [float(word) for word in capsys.readouterr().out.split()]
+    assert len(numbers) == 3
+    assert all(0 <= number <= 100 for number in numbers)
+    (suite,) = blocks(document, "yaml")
+    (tmp_path / "mine.yaml").write_text(suite)
+    mine = load_suite(str(tmp_path / "mine.yaml"))
+    assert mine.stream.shots == 16
+    published = load_suite("mtil").rows[:4]
+    for row in published:
+        numbers = " | ".join(f"{value:.1f}" for value in row.paper["mtil"])
+        assert f"| {numbers} |" in document
+
+
 def test_the_fingerprints_for_a_product_are_those_that_appear():
     """Of the built-in model to the letter; those of what was learned fit together."""
     import retouch
