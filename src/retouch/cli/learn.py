@@ -51,7 +51,8 @@ def learn(config: LearnConfig) -> None:
         check_output(config)
         if not output.dry_run:
             stack.enter_context(run_lock(output.folder))
-        request = check_request(config)
+        with status(f"Reading {config.data.source}"):
+            request = check_request(config)
         show_notes(console, [request.data.train, request.data.test, request.control])
         started = not output.overwrite and bool(
             collectives.broadcast_str(lambda: "started" if is_run(output.folder) else "")
@@ -67,7 +68,8 @@ def _show_plan(config: LearnConfig, plan: Plan, console: "Console") -> None:
     show_classes(console, plan.stream, plan.done)
     sharding = [_weights_per_rank(plan)] if config.machine.shard else []
     show_settings(console, [*plan.defaults.notes, *sharding])
-    cost = estimate_cost(plan)
+    with status("Estimating time and memory"):
+        cost = estimate_cost(plan)
     show_cost(console, cost, plan.clip)
     check_disk_space(config.output.folder, cost)
 
