@@ -56,9 +56,9 @@ def test_images_of_all_sets_are_read_while_prompts_are_encoded(
         started[some.name].set()
         return load_images(clip, some, *more)
 
-    def encode(self: PromptEnsemble, clip: Clip) -> Tensor:
+    def encode(self: PromptEnsemble, clip: Clip, *more: Any) -> Tensor:
         in_time.append(all(event.wait(5) for event in started.values()))
-        return features(self, clip)
+        return features(self, clip, *more)
 
     monkeypatch.setattr(features_module, "load_images", load)
     monkeypatch.setattr(PromptEnsemble, "features", encode)

@@ -162,7 +162,15 @@ def status(activity: str) -> Iterator[None]:
 
 
 def progress(parts: "Iterable[Indices]", activity: str, total: int) -> "Iterator[Indices]":
-    """Pass on chunks of image indices, with a progress bar on a terminal."""
+    """Pass on chunks of image indices: a progress bar on a terminal, elsewhere some lines."""
+    if err.quiet:
+        yield from parts
+        return
+    if not err.is_terminal:
+        from retouch.train.progress import PlainProgress
+
+        yield from PlainProgress("").progress(parts, activity, total)
+        return
     print_line(err, activity)
     with progress_bar(total) as update:
         for part in parts:

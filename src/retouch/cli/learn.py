@@ -60,7 +60,8 @@ def learn(config: LearnConfig) -> None:
         check_output(config)
         if not output.dry_run:
             stack.enter_context(run_lock(output.folder))
-        request = check_request(config)
+        with status(f"Reading {', '.join(config.data.sources)}"):
+            request = check_request(config)
         parts = [part for each in request.sources.values() for part in (each.train, each.test)]
         shown = show_notes(console, [*parts, request.control])
         started = not output.overwrite and bool(
@@ -79,7 +80,8 @@ def _show_plan(config: LearnConfig, plan: Plan, console: "Console") -> Plan:
     show_classes(console, plan.stream, plan.done)
     sharding = [_weights_per_rank(plan)] if config.machine.shard else []
     show_settings(console, [*plan.defaults.notes, *sharding])
-    cost = estimate_cost(plan)
+    with status("Estimating time and memory"):
+        cost = estimate_cost(plan)
     show_cost(console, cost, plan.clip)
     check_disk_space(config.output.folder, cost)
     if cost.micro_batch == plan.defaults.settings.micro_batch:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from retouch.cli.console import status
 from retouch.cli.images import decode
 
 if TYPE_CHECKING:
@@ -53,29 +54,14 @@ def make_plan(
         started: Whether --out holds an interrupted run, which is resumed with its settings.
         console: Where to print how the machine is used.
     """
-    from retouch.clip import load
     from retouch.data.decode import set_workers
-    from retouch.train import open_run
     from retouch.train.defaults import choose_defaults
     from retouch.train.work import work
 
     data, training = config.data, config.training
     if config.machine.workers:
         set_workers(config.machine.workers)
-    run, light = None, config.output.dry_run
-    if request.earlier:
-        earlier = request.earlier.folder
-        run = open_run(earlier, model=training.model, device=device, light=light)
-    clip = (
-        run.clip
-        if run
-        else load(
-            training.model or "",
-            device=device,
-            random_weights=training.random_weights,
-            light=light,
-        )
-    )
+    run, clip = _load(config, request, device)
     decoded = partial(
         decode,
         preprocess=clip.preprocess,
@@ -102,6 +88,23 @@ def make_plan(
     defaults = replace(defaults, settings=defaults.settings.model_copy(update=chosen))
     stores = training.replay != "none"
     return Plan(clip, run, stream, earlier_run, defaults, control, request.reference, stores)
+
+
+def _load(config: "LearnConfig", request: "Request", device: str) -> "tuple[OpenRun | None, Clip]":
+    """The run to continue, if any, and the model. A dry run loads it without its library."""
+    from retouch.clip import load
+    from retouch.train import open_run
+
+    model, light = config.training.model, config.output.dry_run
+    if request.earlier:
+        folder = request.earlier.folder
+        with status(f"Loading the model of {folder}"):
+            run = open_run(folder, model=model, device=device, light=light)
+        return run, run.clip
+    with status(f"Loading {model}"):
+        random_weights = config.training.random_weights
+        clip = load(model or "", device=device, random_weights=random_weights, light=light)
+    return None, clip
 
 
 def estimate_cost(plan: Plan) -> "Cost":

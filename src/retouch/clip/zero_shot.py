@@ -1,6 +1,6 @@
 """From class names to text features: prompts, and ensembles of prompts."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -75,10 +75,19 @@ class PromptEnsemble:
         default = CPU_TEXT_BATCH if clip.device.type == "cpu" else EVAL_TEXT_BATCH
         self._batch_size = batch_size or default
 
+    def __len__(self) -> int:
+        """How many prompts this rank encodes."""
+        return len(self._prompts)
+
     @torch.no_grad()
-    def features(self, clip: Clip) -> Tensor:
-        """One feature per class [C, D]: the mean over the templates, as CLIP's authors do it."""
-        encoded = [clip.text_features(tokens) for tokens in self._tokenized(clip)]
+    def features(
+        self, clip: Clip, progress: Callable[[Iterable[Tensor]], Iterable[Tensor]] = iter
+    ) -> Tensor:
+        """One feature per class [C, D]: the mean over the templates, as CLIP's authors do it.
+
+        `progress` passes on the features of each batch of prompts.
+        """
+        encoded = list(progress(clip.text_features(tokens) for tokens in self._tokenized(clip)))
         local = torch.cat(encoded)[self._unsort[: self._num_local]]
         features = collectives.gather(local, len(self._order), "evaluation")[self._order]
         parts = features.split([templates * names for templates, names in self._shapes])

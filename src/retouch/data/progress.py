@@ -1,13 +1,13 @@
 """Progress of work on many images: who does it wraps its chunks, who shows it decides how."""
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
-from retouch.data.image_store import Indices
+Progress = Callable[[Iterable[Any], str, int], Iterable[Any]]
+"""Wraps an iterable over chunks of images or prompts, anything with a length; also takes a
+description and how many there are in all."""
 
-Progress = Callable[[Iterable[Indices], str, int], Iterable[Indices]]
-"""Wraps an iterable over chunks of images; also takes a description and the number of images."""
 
-
-def no_progress(chunks: Iterable[Indices], description: str, total: int) -> Iterable[Indices]:
+def no_progress(chunks: Iterable[Any], description: str, total: int) -> Iterable[Any]:
     """Show nothing."""
     return chunks

@@ -1,6 +1,6 @@
 """Text features of the classes of some images, each with the prompts of its own data set."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -26,10 +26,19 @@ class ClassFeatures:
         position = {name: i for i, name in enumerate(name for g in groups for name in g.classes)}
         self._order = torch.tensor([position[name] for name in classes]).to(clip.device)
 
+    def __len__(self) -> int:
+        """How many prompts this rank encodes."""
+        return len(self._ensemble)
+
     @torch.no_grad()
-    def __call__(self, clip: Clip) -> Tensor:
-        """One feature per class [C, D], in the order of `classes`."""
-        return self._ensemble.features(clip)[self._order]
+    def __call__(
+        self, clip: Clip, progress: Callable[[Iterable[Tensor]], Iterable[Tensor]] = iter
+    ) -> Tensor:
+        """One feature per class [C, D], in the order of `classes`.
+
+        `progress` passes on the features of each batch of prompts.
+        """
+        return self._ensemble.features(clip, progress)[self._order]
 
 
 def prompt_names(images: Images) -> list[str]:

@@ -10,6 +10,7 @@ from retouch.clip import Clip
 from retouch.clip.everyday_words import word_features
 from retouch.data.image_store import Indices
 from retouch.data.images import Images
+from retouch.data.progress import Progress, no_progress
 from retouch.data.stream import Stream, Task
 from retouch.errors import NotFinite
 from retouch.evaluate.class_features import ClassFeatures, prompt_names
@@ -18,6 +19,7 @@ from retouch.evaluate.image_features import ImageSubset, encode_image_sets
 from retouch.evaluate.joint_accuracy import Encoded, class_ids, joint_accuracy
 from retouch.evaluate.predict import nearest
 from retouch.evaluate.row import Drift, Joint, Row
+from retouch.plural import count
 
 
 class Evaluator:
@@ -27,12 +29,18 @@ class Evaluator:
         stream: The tasks to evaluate on.
         control: Images of what the model could do before, which no task teaches.
         each_task: Evaluate after every task, not only before the first and after the last.
+        progress: Shows how far an evaluation is.
     """
 
     def __init__(
-        self, stream: Stream, control: Images | None = None, each_task: bool = True
+        self,
+        stream: Stream,
+        control: Images | None = None,
+        each_task: bool = True,
+        progress: Progress = no_progress,
     ) -> None:
         self._stream = stream
+        self._progress = progress
         self._each_task = each_task
         self._control = control
         self._word_features: Tensor | None = None
@@ -107,7 +115,8 @@ class Evaluator:
 
         Images are read while a GPU encodes the prompts, and nothing here waits for the GPU.
         """
-        features = encode_image_sets(clip, [subset for subset in subsets if subset])
+        sets = [subset for subset in subsets if subset]
+        features = encode_image_sets(clip, sets, self._progress)
         texts = [self._text_features(clip, subset.images) for subset in subsets if subset]
         pairs = zip(features, texts, strict=True)
         parts = [
@@ -121,7 +130,9 @@ class Evaluator:
         """Features of the classes; their prompts are tokenized once per run."""
         if id(images) not in self._prompts:
             self._prompts[id(images)] = ClassFeatures(clip, images.classes, images.prompt_groups)
-        return self._prompts[id(images)](clip)
+        prompts = self._prompts[id(images)]
+        what = f"Encoding {count(len(prompts), 'prompt')} of {images.name}"
+        return prompts(clip, lambda parts: self._progress(parts, what, len(prompts)))
 
     def _task_accuracies(
         self, test: Encoded | None, learned: int, numbers: Sequence[int]

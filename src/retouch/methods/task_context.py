@@ -14,6 +14,7 @@ from retouch.clip.keyed_images import Pixels
 from retouch.clip.losses import losses, scale_terms
 from retouch.data.image_store import Indices
 from retouch.data.prefetch import load_images, prefetch, to_device
+from retouch.data.progress import Progress, no_progress
 from retouch.data.stream import Stream, Task
 from retouch.distributed import collectives
 from retouch.methods.micro_batch import MicroBatch
@@ -59,6 +60,8 @@ class TaskContext:
         """The trained weights by name, as the towers use them now, in the autograd graph."""
         self.micro_batch = MicroBatch(clip, settings)
         """How many images' activations are held at a time."""
+        self.progress: Progress = no_progress
+        """Shows how far work before or after the steps is."""
         self._first_prompts: list[str] = []
         self._drop_last = drop_last
         self._epoch: tuple[int, list[Indices]] = (-1, [])
@@ -76,9 +79,7 @@ class TaskContext:
 
     @property
     def steps(self) -> int:
-        if self.settings.steps is not None:
-            return self.settings.steps
-        return self.steps_per_epoch * self.settings.epochs
+        return self.settings.steps or self.steps_per_epoch * self.settings.epochs
 
     @property
     def epochs(self) -> int:
@@ -196,7 +197,8 @@ class TaskContext:
             groups: The positions of each batch.
         """
         total = sum(len(group) for group in groups)
-        for group, batch in prefetch(self.load, groups):
+        reported = self.progress(groups, f"Scoring weights for task {self.task.number + 1}", total)
+        for group, batch in prefetch(self.load, reported):
             yield from scale_terms(len(group) / total, self.losses(batch))
 
     def _trainable(self) -> dict[str, Tensor]:

@@ -112,7 +112,7 @@ def teach(
     with reuse_frozen(clip, trained_parameters(clip, started, settings), cache_folder()):
         with _running(inputs, record, folder, is_new):
             warn_about_plain_sigmoid(clip, started)
-            evaluator = Evaluator(stream, control, evaluate_each_task)
+            evaluator = Evaluator(stream, control, evaluate_each_task, progress=callback.progress)
             train(clip, stream, started, settings, evaluator, record)
         if folder is not None:
             add = {"store_images": store_images, "per_class": per_class}
@@ -172,6 +172,7 @@ def _running(
             stack.enter_context(context)
         backend = COMPILER if settings.compile else None
         compiling = stack.enter_context(clip.fast(backend, cuda_graphs=settings.cuda_graphs))
+        compiling.listener = record.callback.on_compile
         yield
         if compiling.seconds >= 1:
             record.add_environment({"compiling": f"{compiling.seconds:.0f} s"})

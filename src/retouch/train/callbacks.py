@@ -4,7 +4,6 @@ from collections.abc import Iterable
 from contextlib import ExitStack
 from typing import Any, Self
 
-from retouch.data.image_store import Indices
 from retouch.evaluate.results import Results
 
 
@@ -51,13 +50,20 @@ class Callback:
             results: All results so far; the last row is new.
         """
 
-    def progress(self, parts: Iterable[Indices], what: str, total: int) -> Iterable[Indices]:
-        """Pass on parts of the work that follows the last task.
+    def on_compile(self, running: bool) -> None:
+        """The compiler starts, or ends.
 
         Args:
-            parts: The parts, each with the images it covers.
-            what: What the work is, for a progress bar.
-            total: How many images there are in all.
+            running: Whether it starts.
+        """
+
+    def progress(self, parts: Iterable[Any], what: str, total: int) -> Iterable[Any]:
+        """Pass on the parts of a phase other than training: scoring, evaluating, storing.
+
+        Args:
+            parts: The parts, each with the images or prompts it covers.
+            what: What the phase does, for a progress bar.
+            total: How many images or prompts there are in all.
         """
         return parts
 
@@ -93,7 +99,11 @@ class CallbackList(Callback):
         for callback in self._callbacks:
             callback.on_evaluate(results)
 
-    def progress(self, parts: Iterable[Indices], what: str, total: int) -> Iterable[Indices]:
+    def on_compile(self, running: bool) -> None:
+        for callback in self._callbacks:
+            callback.on_compile(running)
+
+    def progress(self, parts: Iterable[Any], what: str, total: int) -> Iterable[Any]:
         for callback in self._callbacks:
             parts = callback.progress(parts, what, total)
         return parts

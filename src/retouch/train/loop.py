@@ -38,7 +38,7 @@ def train(
     micro_batch = MicroBatch(clip, settings)
     for task in stream.tasks[record.done :]:
         context = task_context(clip, stream, task, method, settings)
-        context.micro_batch = micro_batch
+        context.micro_batch, context.progress = micro_batch, record.callback.progress
         context.control_drop = record.control_drop(partial(evaluator.control, clip))
         context.accuracy = partial(evaluator.accuracy, clip, task.number + 1)
         with micro_batch.fit(partial(method.update.begin, context)) as update:

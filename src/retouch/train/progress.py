@@ -3,14 +3,21 @@
 import sys
 import time
 from collections.abc import Iterable
-from typing import Self, TextIO
+from typing import Any, Self, TextIO
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    SpinnerColumn,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
 
-from retouch.data.image_store import Indices
 from retouch.evaluate.results import Results
+from retouch.plural import count
 from retouch.train.callbacks import Callback
 
 EVERY = 30.0
@@ -20,12 +27,13 @@ EVERY = 30.0
 class PlainProgress(Callback):
     """Plain lines for logs and pipes: one per task, and some during a long task.
 
-    Work that follows the last task is reported on stderr.
+    Each phase (evaluating, scoring, training, compiling, storing) is announced on stderr, and says
+    now and then how much of it is left.
 
     Args:
         title: Begins every line.
         stream: Where to write; stdout by default.
-        every: Seconds between two lines within a task; None for no such lines.
+        every: Seconds between two lines within a phase; None for one line per task and no more.
     """
 
     def __init__(
@@ -36,11 +44,17 @@ class PlainProgress(Callback):
         self._every = every
         self._loss = float("nan")
         self._task, self._steps, self._last_line = 0, 0, time.monotonic()
+        self._began = self._last_line, 0  # when training of the task began, and at which step
+        self._compiled = False
+        self._announced = ""
 
     def on_task_begin(self, task: int, steps: int) -> None:
         self._task, self._steps, self._last_line = task, steps, time.monotonic()
+        self._began = self._last_line, 0
+        self._announce(f"Training task {task + 1}: {count(steps, 'step')}")
 
     def on_resume(self, task: int, tasks: int, step: int, steps: int) -> None:
+        self._began = time.monotonic(), step
         self._write(resuming(task, tasks, step, steps))
 
     def on_step(self, step: int, epoch: int, loss: float) -> None:
@@ -48,16 +62,40 @@ class PlainProgress(Callback):
         due = self._every is not None and time.monotonic() - self._last_line >= self._every
         if due and step + 1 < self._steps:
             where = f"task {self._task + 1:>2}, epoch {epoch + 1}, step {step + 1} of {self._steps}"
-            self._write(f"{where}   loss {loss:.3f}")
+            began, first = self._began
+            left = time_left(time.monotonic() - began, step + 1 - first, self._steps - first)
+            self._write(f"{where}   loss {loss:.3f}   {left}")
 
     def on_evaluate(self, results: Results) -> None:
         self._write(progress_line(results, self._loss))
 
-    def progress(self, parts: Iterable[Indices], what: str, total: int) -> Iterable[Indices]:
-        if self._every is not None:
-            sys.stderr.write(f"{what}\n")
+    def on_compile(self, running: bool) -> None:
+        if running and not self._compiled:
+            self._compiled = True
+            self._announce("Compiling, which takes about half a minute the first time")
+
+    def progress(self, parts: Iterable[Any], what: str, total: int) -> Iterable[Any]:
+        self._announce(what)
+        return parts if self._every is None else self._with_time_left(parts, what, total)
+
+    def _with_time_left(self, parts: Iterable[Any], what: str, total: int) -> Iterable[Any]:
+        assert self._every is not None
+        began = last = time.monotonic()
+        done = 0
+        for part in parts:
+            yield part
+            done, now = done + len(part), time.monotonic()
+            if now - last >= self._every and done < total:
+                last = now
+                self._announce(
+                    f"{what}: {done:,} of {total:,}, {time_left(now - began, done, total)}"
+                )
+
+    def _announce(self, text: str) -> None:
+        if self._every is not None and text != self._announced:
+            self._announced = text
+            sys.stderr.write(f"{text}\n")
             sys.stderr.flush()
-        return parts
 
     def _write(self, text: str) -> None:
         self._last_line = time.monotonic()
@@ -66,7 +104,7 @@ class PlainProgress(Callback):
 
 
 class ProgressBar(Callback):
-    """A progress bar with task, epoch, loss and time left.
+    """A progress bar with task, epoch, loss and time left, and one below for each other phase.
 
     Args:
         title: Begins the bar and every line.
@@ -78,16 +116,18 @@ class ProgressBar(Callback):
     def __init__(self, title: str, tasks: int, epochs: int, console: Console | None = None) -> None:
         self._title, self._tasks, self._epochs = title, tasks, epochs
         self._progress = Progress(
+            SpinnerColumn(),
             TextColumn("[bold]{task.fields[title]:<8}"),
             TextColumn("{task.description}"),
             BarColumn(),
             TextColumn("{task.fields[loss]}"),
-            TimeRemainingColumn(),
+            TimeRemainingColumn(elapsed_when_finished=True),
             console=console,
         )
         self._id: TaskID = self._progress.add_task("evaluating", total=None, title=title, loss="")
         self._task, self._steps = 0, 1
         self._last_update = 0.0
+        self._compiling: TaskID | None = None
 
     def __enter__(self) -> Self:
         self._progress.start()
@@ -99,7 +139,8 @@ class ProgressBar(Callback):
     def on_task_begin(self, task: int, steps: int) -> None:
         # The time left is that of the whole run, as if later tasks were as long as this one.
         self._task, self._steps = task, max(1, steps)
-        self._progress.update(self._id, total=self._tasks * self._steps)
+        where = f"task {task + 1}/{self._tasks}, training"
+        self._progress.update(self._id, total=self._tasks * self._steps, description=where)
 
     def on_resume(self, task: int, tasks: int, step: int, steps: int) -> None:
         self._print(resuming(task, tasks, step, steps))
@@ -121,17 +162,38 @@ class ProgressBar(Callback):
         self._progress.update(self._id, completed=results.done * self._steps)
         self._print(progress_line(results))
 
-    def progress(self, parts: Iterable[Indices], what: str, total: int) -> Iterable[Indices]:
+    def on_compile(self, running: bool) -> None:
+        if self._compiling is not None:
+            self._progress.remove_task(self._compiling)
+        self._compiling = self._add("compiling", None) if running else None
+
+    def progress(self, parts: Iterable[Any], what: str, total: int) -> Iterable[Any]:
         """A second bar, which disappears when the work is done."""
-        columns = TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn()
-        with Progress(*columns, console=self._progress.console, transient=True) as progress:
-            bar = progress.add_task(escape(what), total=total)
+        outside = not self._progress.live.is_started  # after the last task
+        bar = self._add(escape(what), total)
+        if outside:
+            self._progress.update(self._id, visible=False)
+            self._progress.start()
+        try:
             for part in parts:
                 yield part
-                progress.advance(bar, len(part))
+                self._progress.advance(bar, len(part))
+        finally:
+            self._progress.remove_task(bar)
+            if outside:
+                self._progress.stop()
+
+    def _add(self, what: str, total: int | None) -> TaskID:
+        return self._progress.add_task(what, total=total, title="", loss="")
 
     def _print(self, text: str) -> None:
         self._progress.console.print(f"[bold]{self._title:<8}[/] {escape(text)}", highlight=False)
+
+
+def time_left(seconds: float, done: int, total: int) -> str:
+    """How long the rest takes, if it goes on like this."""
+    left = seconds * (total - done) / max(1, done)
+    return f"about {left:.0f} s left" if left < 100 else f"about {left / 60:.0f} min left"
 
 
 def resuming(task: int, tasks: int, step: int, steps: int) -> str:

@@ -30,13 +30,19 @@ class CompileTimer:
     """How long the compiler ran."""
 
     seconds: float = 0.0
+    listener: Callable[[bool], None] | None = None
+    """Called with True when the compiler starts, with False when it ends."""
     _started: float = 0.0
 
     def start(self, _: Any) -> None:
         self._started = monotonic()
+        if self.listener:
+            self.listener(True)
 
     def stop(self, _: Any) -> None:
         self.seconds += monotonic() - self._started
+        if self.listener:
+            self.listener(False)
 
 
 @contextmanager
