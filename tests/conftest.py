@@ -3,19 +3,21 @@
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 # Tiny matrix products are fastest on one thread. It is set before torch is imported: on ARM, a
 # forked process would wait for threads that it does not have. Programs that the tests start inherit
 # it: the other core is another test's.
 os.environ["OMP_NUM_THREADS"] = "1"
 
-import numpy as np
 import pytest
-import torch
-from tiny import images, tiny_clip
 
-from retouch.clip import Clip
-from retouch.data import Stream
+if TYPE_CHECKING:
+    from retouch.clip import Clip
+    from retouch.data import Stream
+
+# torch and transformers are imported by the fixtures: the process that starts the workers of
+# pytest-xdist reads this file too, and the workers wait for it.
 
 os.environ["COLUMNS"] = "120"  # before a console is made, whose output is compared
 
@@ -31,17 +33,25 @@ def shared() -> Path:
 
 
 @pytest.fixture
-def make_clip() -> Callable[..., Clip]:
+def make_clip() -> "Callable[..., Clip]":
+    from tiny import tiny_clip
+
     return tiny_clip
 
 
 @pytest.fixture
-def clip() -> Clip:
+def clip() -> "Clip":
+    from tiny import tiny_clip
+
     return tiny_clip()
 
 
 @pytest.fixture
-def stream() -> Stream:
+def stream() -> "Stream":
+    from tiny import images
+
+    from retouch.data import Stream
+
     return Stream.split(images("train", 6, 12), images("test", 6, 4), tasks=3, order=0)
 
 
@@ -53,6 +63,9 @@ def _test_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 @pytest.fixture(autouse=True)
 def _fresh_state() -> None:
+    import numpy as np
+    import torch
+
     torch.manual_seed(0)
     np.random.seed(0)
     # A CPU without bfloat16 that was asked for it multiplies differently from then on.

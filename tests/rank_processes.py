@@ -1,5 +1,6 @@
 """Run a function on several ranks, as torchrun starts them, but by forking, which is fast."""
 
+import gc
 import multiprocessing
 import os
 import socket
@@ -91,6 +92,8 @@ def _run_rank(
     os.environ |= {**address, "RANK": str(rank), "WORLD_SIZE": str(num_ranks)}
     # At once: torch replaces its thread pool, and two threads must not do so at the same time.
     torch.set_num_threads(1)
+    # The collector would write to every object from before the fork, and so copy all their memory.
+    gc.freeze()
     try:
         with process_group("cpu") if join else nullcontext():
             pipe.send(function(*args))

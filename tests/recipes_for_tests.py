@@ -15,7 +15,7 @@ from retouch.evaluate import Results
 from retouch.methods import Method, Settings, recipe
 from retouch.train import Callback
 
-QUICK = Settings(epochs=4, batch=8, lr=5e-3, weight_decay=0.1)
+QUICK = Settings(epochs=2, batch=8, lr=5e-3, weight_decay=0.1)
 
 SMALL: dict[str, dict[str, Any]] = {
     "mas": {"regularizer.images": 8},

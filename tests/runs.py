@@ -1,6 +1,7 @@
 """Small runs that tests of several rooms share: taught in seconds, stopped anywhere, compared."""
 
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,18 @@ class Stop(Callback):
         self.left -= 1
         if self.left == 0:
             raise self.error
+
+
+class CtrlC(Callback):
+    """Interrupts this process after a number of steps; the run saves a checkpoint and stops."""
+
+    def __init__(self, after: int) -> None:
+        self.left = after
+
+    def on_step(self, step: int, epoch: int, loss: float) -> None:
+        self.left -= 1
+        if self.left == 0:
+            signal.raise_signal(signal.SIGINT)
 
 
 class Losses(Callback):

@@ -10,6 +10,7 @@ import pytest
 from commands import run
 from layouts import make_folder
 from PIL import Image
+from tiny import tiny_folder
 
 from retouch.builtin.photos import write_photos
 from retouch.evaluate import Results
@@ -65,13 +66,14 @@ def test_make_test_is_what_runs_this():
 
 @pytest.mark.slow
 def test_the_learn_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """With the built-in model in place of one from the hub, which cannot be reached here."""
+    """With a tiny model in place of one from the hub, which cannot be reached here."""
+    tiny_folder(tmp_path / "model")
     make_folder(tmp_path / "photos", {"golden retriever": 12, "cat": 14})
     make_folder(tmp_path / "more", {"horse": 6, "cow": 6})
     make_folder(tmp_path / "imagenet", {"dog": 3, "cup": 3})
     monkeypatch.chdir(tmp_path)
     for command in commands()[-2:]:
-        words = command.replace("openai/clip-vit-base-patch16", "builtin").split()[1:]
+        words = command.replace("openai/clip-vit-base-patch16", "model").split()[1:]
         run(*words, "--epochs", 1)
     for name in ("config.yaml", "results.json", "metrics.jsonl", "report.html", "deltas", "images"):
         assert (tmp_path / "runs" / "april" / name).exists()

@@ -58,7 +58,7 @@ def train_sharded(unit: str, folder: Path | None = None, **options: Any) -> dict
 @pytest.mark.parametrize("unit", ["weight", "neuron"])
 def test_the_result_equals_that_with_whole_weights(unit: str, tmp_path: Path):
     single = train_sharded(unit, tmp_path / "1", settings=SETTINGS)
-    for num_ranks in (2, 3):
+    for num_ranks in (2, 3) if unit == "weight" else (3,):
         ranks = run_ranks(num_ranks, train_sharded, unit, tmp_path / str(num_ranks))
         assert_same_run(single, ranks, 1e-12)
         assert selected_positions(tmp_path / str(num_ranks)) == selected_positions(tmp_path / "1")

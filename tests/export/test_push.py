@@ -3,6 +3,8 @@
 import json
 import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ import peft
 import pytest
 import torch
 import transformers
-from commands import error_of, run, run_json, run_program
+from commands import error_of, run, run_json
 from fake_hub import TOKEN, FakeHub
 from image_folders import to_folder
 from PIL import Image
@@ -217,6 +219,20 @@ def test_a_folder_of_deltas(trained: Path, tmp_path: Path):
         export(of_run(trained, task=0), "deltas", tmp_path / "none")
 
 
+BOTH_COMMANDS = """
+import json, sys
+from retouch.cli import main
+
+for words in json.loads(sys.argv[1]):
+    sys.argv[1:] = words
+    try:
+        main()
+    except SystemExit as end:
+        if end.code:
+            raise
+"""
+
+
 @pytest.mark.slow
 def test_the_program_finds_the_hub_by_its_variable(
     trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -229,13 +245,14 @@ def test_the_program_finds_the_hub_by_its_variable(
             "HF_HUB_DISABLE_XET": "1",
         }.items():
             monkeypatch.setenv(name, value)
-        pushed = run_program("push", trained, "alice/birds", "--json")
-        assert pushed.returncode == 0, pushed.stderr
-        assert json.loads(pushed.stdout)["repo"] == "alice/birds"
-        command = ("delta", "apply", base_of(trained), "hf:alice/birds", "-o", tmp_path / "out")
-        applied = run_program(*command)
-        assert applied.returncode == 0, applied.stderr
-        assert "Applied 2 deltas" in applied.stdout
+        push = ["push", trained, "alice/birds", "--json"]
+        apply = ["delta", "apply", base_of(trained), "hf:alice/birds", "-o", tmp_path / "out"]
+        script = [sys.executable, "-c", BOTH_COMMANDS, json.dumps([push, apply], default=str)]
+        done = subprocess.run(script, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr
+        pushed, end = json.JSONDecoder().raw_decode(done.stdout)
+        assert pushed["repo"] == "alice/birds"
+        assert "Applied 2 deltas" in done.stdout[end:]
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ import torch
 from exports import PROMPTS, assert_no_local_path, features, noise, with_odd_names
 from PIL import Image
 from tiny import tiny_clip
+from tokenizers import Tokenizer
 
 from retouch.clip import Clip
 from retouch.clip.zero_shot import classifier
@@ -82,7 +83,7 @@ CONVERSIONS = [
 
 @pytest.mark.slow
 def test_exports_load_and_cards_run_without_retouch(
-    hf_run: Path, open_clip_run: Path, tmp_path: Path
+    hf_run: Path, open_clip_run: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ):
     """One process that cannot import retouch loads all exports and runs the code of their cards."""
     runs = {"hf": hf_run, "open": open_clip_run}
@@ -92,7 +93,9 @@ def test_exports_load_and_cards_run_without_retouch(
     )
     for start, to in CONVERSIONS:
         folder = tmp_path / f"{start}-{to}"
+        capfd.readouterr()
         done = export(of_run(runs[start]), to, folder)
+        assert capfd.readouterr() == ("", ""), "exporters are silent"
         assert done.max_difference < 1e-5
         image.save(folder / "image.jpg", quality=100)
     write_odd_images(tmp_path / "odd")
@@ -143,6 +146,14 @@ def classify(run: Path, folder: Path) -> list[tuple[str, str, float]]:
 
 def check_onnx(folder: Path, clip: Clip) -> None:
     """The encoders take any batch size, and the class features are those of the classes."""
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    ids = torch.tensor([encoding.ids for encoding in tokenizer.encode_batch(PROMPTS)])
+    text_features = onnx.run(folder / "text_encoder.onnx", {"input_ids": ids})
+    torch.testing.assert_close(text_features, features(clip)[1], rtol=0, atol=1e-5)
+    metadata = json.loads((folder / "encoders.json").read_text())
+    assert metadata["logit_scale"] == pytest.approx(clip.logit_scale.item())
+    assert metadata["features"] == "normalized to length 1"
+    assert list(ids.shape) == [3, metadata["context_length"]]
     prompts = json.loads((folder / "classes.json").read_text())
     class_features = torch.from_numpy(np.load(folder / "class_features.npy"))
     torch.testing.assert_close(

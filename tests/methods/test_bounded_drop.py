@@ -57,7 +57,7 @@ class Keep(Callback):
 
 def teach(method: Method, out: Path | None = None, **options: Any) -> list[Weights]:
     keep = Keep()
-    stream = Stream.split(images("train", 6, 12), images("test", 6, 4), tasks=3, order=0)
+    stream = Stream.split(images("train", 6, 8), images("test", 6, 4), tasks=3, order=0)
     options = {"settings": QUICK, "control": images("control", 4, 3), "callback": keep, **options}
     retouch.teach(keep.clip, stream, method, out=out, **options)
     return keep.judged_at or [weights(keep.clip)]
@@ -223,7 +223,7 @@ def known(clip: Any) -> Images:
 
 @pytest.mark.slow
 def test_in_a_run_the_control_set_stays_within_the_bound(caplog: Any):
-    stream = Stream.split(images("train", 6, 12), images("test", 6, 4), tasks=3, order=0)
+    stream = Stream.split(images("train", 6, 8), images("test", 6, 4), tasks=3, order=0)
     drops = []
     for after_task in (None, BoundedDrop(max_drop=5.0)):
         clip = tiny_clip()
@@ -242,7 +242,7 @@ def test_in_a_run_the_control_set_stays_within_the_bound(caplog: Any):
 def test_in_a_run_each_task_keeps_something_and_merging_trains_on_as_if_unbounded(
     inner: Any, sparse: bool
 ):
-    stream = Stream.split(images("train", 6, 12), images("test", 6, 4), tasks=3, order=0)
+    stream = Stream.split(images("train", 6, 8), images("test", 6, 4), tasks=3, order=0)
     settings = QUICK.model_copy(update={"lr": 2e-3 if sparse else 1e-4})
     losses, runs = [], []
     for after_task in (inner, BoundedDrop(max_drop=13.0, after=inner)):

@@ -40,7 +40,7 @@ def reference(count: int = 10, size: int = 16) -> Pairs:
 def teach(method: Method, clip: Clip | None = None, **options: Any) -> str:
     """The fingerprint of the model after a stream of three tasks."""
     clip = clip or tiny_clip()
-    stream = Stream.split(images("train", 6, 12), images("test", 6, 4), tasks=3, order=0)
+    stream = Stream.split(images("train", 6, 8), images("test", 6, 4), tasks=3, order=0)
     options = {"settings": QUICK, "reference": reference(), **options}
     assert retouch.teach(clip, stream, method, **options).finished
     return fingerprint(clip.model)

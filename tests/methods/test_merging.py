@@ -46,7 +46,7 @@ class Keep(Callback):
 
 def teach(method: Method, out: Path | None = None, **options: Any) -> list[Weights]:
     keep = Keep()
-    stream = Stream.split(images("train", 6, 12), images("test", 6, 4), tasks=3, order=0)
+    stream = Stream.split(images("train", 6, 8), images("test", 6, 4), tasks=3, order=0)
     options = {"settings": QUICK, "control": images("control", 4, 3), "callback": keep, **options}
     retouch.teach(keep.clip, stream, method, out=out, **options)
     return keep.judged_at or [weights(keep.clip)]
@@ -128,7 +128,7 @@ def test_a_run_that_stopped_goes_on_to_the_same_bits(tmp_path: Path, after_task:
     """In combinations that no recipe has; `test_recipes` interrupts every recipe."""
     mine = method(after_task, sparse)
     teach(mine, tmp_path / "whole")
-    for after in (8, 5):  # in the second task, then in the third
+    for after in (6, 4):  # in the second task, then in the third
         stop = Stop(after, ZeroDivisionError())
         with pytest.raises(ZeroDivisionError):
             teach(mine, tmp_path / "cut", callback=stop, checkpoint_seconds=0)
@@ -198,7 +198,7 @@ def test_continued_from_its_folder_it_ends_with_the_bits_of_one_long_run(
 def test_the_loss_goes_down(after_task: Any):
     recorder = LossRecorder()
     teach(method(after_task), callback=recorder, settings=QUICK.model_copy(update={"epochs": 4}))
-    assert sum(recorder.losses[9:12]) < sum(recorder.losses[:3])
+    assert sum(recorder.losses[5:8]) < sum(recorder.losses[:3])
 
 
 @pytest.mark.parametrize("after_task", [Interpolate(alpha=0.25), MagMax(), WeightEnsemble(every=2)])

@@ -33,7 +33,7 @@ class SmallMemory(HuggingFaceClip):
 
 
 def teach(clip: Any, name: str, out: Path | None = None, **settings: Any) -> Results:
-    stream = Stream.split(images("train", 6, 12), images("test", 6, 4), tasks=2, order=0)
+    stream = Stream.split(images("train", 6, 8), images("test", 6, 4), tasks=2, order=0)
     more = {"control": images("control", 4, 3), "reference": reference(), "out": out}
     return retouch.teach(
         clip, stream, quick(name), settings=Settings(**dict(QUICK) | settings), **more
@@ -59,7 +59,7 @@ def test_training_goes_on_with_the_same_weights(name: str):
 
 @pytest.mark.slow
 def test_the_estimate_before_training_fits_too():
-    stream = Stream.split(images("train", 6, 12), images("test", 6, 4), tasks=2, order=0)
+    stream = Stream.split(images("train", 6, 8), images("test", 6, 4), tasks=2, order=0)
     cost = estimate(small(tiny_clip()), stream, quick("spu+"), QUICK)
     assert cost.seconds > 0
 

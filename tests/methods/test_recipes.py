@@ -2,14 +2,18 @@
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from recipes_for_tests import QUICK, LossRecorder, learn, quick, reference
-from runs import Stop, content
+from recipes_for_tests import QUICK as TWO_EPOCHS
+from recipes_for_tests import learn, quick, reference
+from runs import CtrlC, Stop, content
 from tiny import images, tiny_clip
 from torch import Tensor, nn
 
@@ -18,6 +22,7 @@ from retouch.clip import Clip
 from retouch.clip.fast.cuda_graphs import ForwardPass
 from retouch.data import Stream
 from retouch.errors import UserError
+from retouch.evaluate import Results
 from retouch.methods import (
     RECIPES,
     AfterTask,
@@ -27,83 +32,7 @@ from retouch.methods.full_finetune import FullFinetune
 from retouch.sparse import Delta, fingerprint
 from retouch.train import Callback
 
-
-@pytest.fixture(params=RECIPES)
-def name(request: pytest.FixtureRequest) -> str:
-    return request.param
-
-
-@pytest.mark.slow
-def test_a_run_learns_and_its_deltas_give_the_same_model(name: str, stream: Stream, tmp_path: Path):
-    clip, recorder = tiny_clip(), LossRecorder()
-    start = {n: p.detach().clone() for n, p in clip.model.named_parameters()}
-    results = learn(clip, stream, quick(name), out=tmp_path, callback=recorder)
-    assert results.finished
-    assert len(results.rows) == 4
-    assert all(math.isfinite(x) for row in results.rows for x in (*row.tasks, row.control))
-    states = sum(file.stat().st_size for file in tmp_path.glob("state-*"))
-    deltas = sum(file.stat().st_size for file in (tmp_path / "deltas").iterdir())
-    assert states <= 2 * deltas, "what a run is continued from is small"
-    now = dict(clip.model.named_parameters())
-    moved = [n for n, old in start.items() if not torch.equal(now[n], old)]
-    if name == "frozen":
-        assert moved == []
-        assert results.trained == [0, 0, 0]
-        return
-    assert moved
-    per_task = len(recorder.losses) // 3
-    first, last = recorder.losses[:3], recorder.losses[per_task - 3 : per_task]
-    assert sum(last) < sum(first), "the loss of the first task goes down"
-
-    fresh = tiny_clip()
-    quick(name).start(fresh, QUICK, reference())  # what adds to the model does so here
-    for number in range(3):
-        Delta.load(tmp_path / "deltas" / f"task-{number + 1:02}.safetensors").apply(fresh.model)
-    assert fingerprint(fresh.model) == fingerprint(clip.model)
-    clip.save(tmp_path / "saved")
-    pixels = torch.from_numpy(stream.test.read(stream.tasks[0].test, clip.preprocess))
-    with torch.no_grad():
-        loaded = retouch.load(str(tmp_path / "saved")).image_features(pixels)
-        assert torch.allclose(loaded, clip.image_features(pixels), atol=1e-6)
-    added = set(dict(clip.model.named_parameters())) - set(
-        dict(tiny_clip().model.named_parameters())
-    )
-    assert bool(added) == (name in ("l2p", "dualprompt")), "only those two add parameters"
-    assert not any(p.grad is not None for p in clip.model.parameters())
-    assert all(p.requires_grad for p in clip.model.parameters()), "all can be trained again"
-
-
-def marked(parameter: nn.Parameter) -> dict[str, Any]:
-    """Metadata of its gradient node, which lives as long as a graph leads to it."""
-    return torch.autograd.graph.get_gradient_edge(parameter).node.metadata
-
-
-TWO_AT_ONCE = ("zscl",)
-"""Compares two batches in one step."""
-
-
-@pytest.mark.slow
-def test_no_autograd_graph_survives_until_the_next_forward_pass(
-    name: str, stream: Stream, monkeypatch: pytest.MonkeyPatch
-):
-    """While one does, CUDA-graph capture of the next pass is impossible."""
-    clip, run, left = tiny_clip(), Clip._run, []
-
-    def recorded(self: Clip, passes: Sequence[ForwardPass]) -> Sequence[Tensor]:
-        trained = [p for p in clip.model.parameters() if p.requires_grad]
-        if self is not clip or not torch.is_grad_enabled() or not trained:
-            return run(self, passes)
-        left.append(any("used" in marked(p) for p in trained))
-        outputs = run(self, passes)
-        for p in trained:
-            marked(p)["used"] = True
-        return outputs
-
-    monkeypatch.setattr(Clip, "_run", recorded)
-    settings = QUICK.model_copy(update={"epochs": 1, "batch": 4})
-    learn(clip, stream, quick(name), settings=settings)
-    assert left or name == "frozen"
-    assert any(left) == (name in TWO_AT_ONCE), "a loss is held too long: `del` it"
+QUICK = TWO_EPOCHS.model_copy(update={"epochs": 3})
 
 
 class Spy(type(images("train", 6, 1))):
@@ -123,53 +52,199 @@ def spying(name: str, each: int) -> Spy:
     return spy
 
 
+def three_tasks() -> Stream:
+    """Two steps per epoch in each task, so six steps per task."""
+    return Stream.split(spying("train", 8), images("test", 6, 2), tasks=3, order=0)
+
+
+class Watch(Callback):
+    """Records the losses, and which training images were read, task by task."""
+
+    def __init__(self, train: Spy) -> None:
+        self.train = train
+        self.losses: list[float] = []
+        self.read_before: list[set[int]] = []
+        """Read when a task's steps begin, since those of the task before began."""
+        self.read_in_steps: list[set[int]] = []
+
+    def on_task_begin(self, task: int, steps: int) -> None:
+        self.read_before.append(set(self.train.seen))
+        self.read_in_steps.append(set())
+        self.train.seen.clear()
+
+    def on_step(self, step: int, epoch: int, loss: float) -> None:
+        self.losses.append(loss)
+        self.read_in_steps[-1] |= set(self.train.seen)
+
+
+class GraphProbe:
+    """Notes at each forward pass of a model whether the graph of an earlier one still lives."""
+
+    def __init__(self, clip: Clip, patch: pytest.MonkeyPatch) -> None:
+        self.left: list[bool] = []
+        run = Clip._run
+
+        def recorded(this: Clip, passes: Sequence[ForwardPass]) -> Sequence[Tensor]:
+            trained = [p for p in clip.model.parameters() if p.requires_grad]
+            if this is not clip or not torch.is_grad_enabled() or not trained:
+                return run(this, passes)
+            self.left.append(any("used" in marked(p) for p in trained))
+            outputs = run(this, passes)
+            for p in trained:
+                marked(p)["used"] = True
+            return outputs
+
+        patch.setattr(Clip, "_run", recorded)
+
+
+def marked(parameter: nn.Parameter) -> dict[str, Any]:
+    """Metadata of its gradient node, which lives as long as a graph leads to it."""
+    return torch.autograd.graph.get_gradient_edge(parameter).node.metadata
+
+
+@dataclass
+class Taught:
+    """A run by one recipe that was never interrupted, and what was seen of it."""
+
+    clip: Clip
+    stream: Stream
+    results: Results
+    folder: Path
+    watch: Watch
+    graphs_left: list[bool] = field(repr=False)
+    weights: str
+    """The fingerprint at its end."""
+
+
+@pytest.fixture(scope="session")
+def teach(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Taught]:
+    """Teach by a recipe, once however many tests ask for it. They must not change it."""
+
+    @cache
+    def taught(name: str) -> Taught:
+        torch.manual_seed(0)
+        clip, stream, folder = tiny_clip(), three_tasks(), tmp_path_factory.mktemp(name)
+        watch = Watch(stream.train)
+        with pytest.MonkeyPatch.context() as patch:
+            left = GraphProbe(clip, patch).left
+            results = learn(clip, stream, quick(name), settings=QUICK, out=folder, callback=watch)
+        return Taught(clip, stream, results, folder, watch, left, fingerprint(clip.model))
+
+    return taught
+
+
+@pytest.fixture(params=RECIPES, scope="module")
+def name(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture
+def taught(name: str, teach: Callable[[str], Taught]) -> Taught:
+    return teach(name)
+
+
 @pytest.mark.slow
-def test_later_tasks_are_never_read_and_earlier_ones_only_for_replay(name: str):
-    train = spying("train", 8)
-    stream = Stream.split(train, images("test", 6, 2), tasks=3)
+def test_a_run_learns_and_its_deltas_give_the_same_model(name: str, taught: Taught, tmp_path: Path):
+    clip, results, folder = taught.clip, taught.results, taught.folder
+    assert results.finished
+    assert len(results.rows) == 4
+    assert all(math.isfinite(x) for row in results.rows for x in (*row.tasks, row.control))
+    states = sum(file.stat().st_size for file in folder.glob("state-*"))
+    deltas = sum(file.stat().st_size for file in (folder / "deltas").iterdir())
+    assert states <= 2 * deltas, "what a run is continued from is small"
+    now, fresh = dict(clip.model.named_parameters()), tiny_clip()
+    start = dict(fresh.model.named_parameters())
+    moved = [n for n, old in start.items() if not torch.equal(now[n], old)]
+    if name == "frozen":
+        assert moved == []
+        assert results.trained == [0, 0, 0]
+        return
+    assert moved
+    losses = taught.watch.losses
+    per_task = len(losses) // 3
+    assert sum(losses[per_task - 3 : per_task]) < sum(losses[:3]), "that of the first task falls"
+    added = now.keys() - start.keys()
+    assert bool(added) == (name in ("l2p", "dualprompt")), "only those two add parameters"
+    assert not any(p.grad is not None for p in clip.model.parameters())
+    assert all(p.requires_grad for p in clip.model.parameters()), "all can be trained again"
 
-    class Guard(Callback):
-        task = 0
+    quick(name).start(fresh, QUICK, reference())  # what adds to the model does so here
+    for number in range(3):
+        Delta.load(folder / "deltas" / f"task-{number + 1:02}.safetensors").apply(fresh.model)
+    assert fingerprint(fresh.model) == taught.weights
+    clip.save(tmp_path / "saved")
+    stream = taught.stream
+    pixels = torch.from_numpy(stream.test.read(stream.tasks[0].test, clip.preprocess))
+    with torch.no_grad():
+        loaded = retouch.load(str(tmp_path / "saved")).image_features(pixels)
+        assert torch.allclose(loaded, clip.image_features(pixels), atol=1e-6)
 
-        def on_task_begin(self, task: int, steps: int) -> None:
-            # This task has been scored, and the earlier ones are learned.
-            allowed = {int(i) for t in stream.tasks[: task + 1] for i in t.train}
-            assert set(train.seen) <= allowed
-            train.seen.clear()
-            self.task = task
 
-        def on_step(self, step: int, epoch: int, loss: float) -> None:
-            allowed = {int(i) for t in stream.tasks[: self.task + 1] for i in t.train}
-            new = {int(i) for i in stream.tasks[self.task].train}
-            assert set(train.seen) <= allowed
-            if quick(name).replay.buffer(stream, 0).size == 0:
-                assert set(train.seen) <= new
-
-    learn(tiny_clip(), stream, quick(name), callback=Guard())
+TWO_AT_ONCE = ("zscl",)
+"""Compares two batches in one step."""
 
 
 @pytest.mark.slow
-def test_interrupted_three_times_it_ends_with_the_same_bits(name: str, tmp_path: Path):
-    """Before the first task is finished, in the middle of the second, and in the last."""
-    stream = Stream.split(images("train", 6, 8), images("test", 6, 2), tasks=3)
-    options = {"settings": QUICK.model_copy(update={"epochs": 2}), "checkpoint_seconds": 0.0}
-    whole, other = tiny_clip(), tiny_clip()
-    learn(whole, stream, quick(name), out=tmp_path / "whole", **options)
-    for after in () if name == "frozen" else (4, 3, 4):
+def test_no_autograd_graph_survives_until_the_next_forward_pass(name: str, taught: Taught):
+    """While one does, CUDA-graph capture of the next pass is impossible."""
+    left = taught.graphs_left
+    assert left or name == "frozen"
+    assert any(left) == (name in TWO_AT_ONCE), "a loss is held too long: `del` it"
+
+
+@pytest.mark.slow
+def test_later_tasks_are_never_read_and_earlier_ones_only_for_replay(name: str, taught: Taught):
+    tasks = [{int(i) for i in task.train} for task in taught.stream.tasks]
+    replays = quick(name).replay.buffer(taught.stream, 0).size > 0
+    assert len(taught.watch.read_in_steps) == 3
+    for number, read in enumerate(taught.watch.read_in_steps):
+        learned = set().union(*tasks[: number + 1])
+        # When its steps begin, this task has been scored, and the earlier ones are learned.
+        assert taught.watch.read_before[number] <= learned
+        assert read <= (learned if replays else tasks[number])
+        assert read >= tasks[number] or name == "frozen"
+
+
+@pytest.mark.slow
+def test_interrupted_three_times_it_ends_with_the_same_bits(
+    name: str, taught: Taught, tmp_path: Path
+):
+    """Before the first task is finished, in the middle of the second, and in the last.
+
+    How classes are compared once all is learned is left out: `test_run_on_disk.py` has that.
+    """
+    same = {"settings": QUICK, "out": tmp_path, "per_class": False}
+    # An error at the end of the first task, then Ctrl-C, which saves a checkpoint itself.
+    stops = [
+        {"callback": Stop(6, KeyboardInterrupt()), "checkpoint_seconds": 0.0},
+        {"callback": CtrlC(4)},
+        {"callback": CtrlC(5)},
+    ]
+    for stop in stops if name != "frozen" else ():
         clip = tiny_clip()
         plain = list(clip.model.state_dict())
-        stop = Stop(after, KeyboardInterrupt())
         with pytest.raises(KeyboardInterrupt):
-            learn(clip, stream, quick(name), out=tmp_path / "part", callback=stop, **options)
+            learn(clip, three_tasks(), quick(name), **same, **stop)
         assert list(clip.model.state_dict()) == plain or name in ("l2p", "dualprompt")
-        torch.manual_seed(after)  # the global generator must not matter
+        assert (tmp_path / "checkpoint.safetensors").exists()
+        torch.manual_seed(7)  # the global generator must not matter
     resumed = tiny_clip()
-    assert learn(resumed, stream, quick(name), out=tmp_path / "part", **options).finished
-    assert fingerprint(resumed.model) == fingerprint(whole.model)
-    assert content(tmp_path / "part") == content(tmp_path / "whole")
-    options["settings"] = options["settings"].model_copy(update={"seed": 1})
-    learn(other, stream, quick(name), **options)
-    assert (fingerprint(other.model) != fingerprint(whole.model)) == (name != "frozen")
+    assert learn(resumed, three_tasks(), quick(name), **same).finished
+    assert fingerprint(resumed.model) == taught.weights
+    by_class = ("classes.json", "examples/")
+    whole = {n: c for n, c in content(taught.folder).items() if not n.startswith(by_class)}
+    assert content(tmp_path) == whole
+
+
+@pytest.mark.slow
+def test_another_seed_gives_other_weights(name: str, taught: Taught, tmp_path: Path):
+    other = {"settings": QUICK.model_copy(update={"seed": 1}), "out": tmp_path, "per_class": False}
+    stop = Stop(7, KeyboardInterrupt())  # in the second task
+    with nullcontext() if name == "frozen" else pytest.raises(KeyboardInterrupt):
+        learn(tiny_clip(), three_tasks(), quick(name), **other, callback=stop)
+    first = Path("deltas") / "task-01.safetensors"
+    same = Delta.load(tmp_path / first).after == Delta.load(taught.folder / first).after
+    assert same == (name == "frozen")
 
 
 DEFINING = [
@@ -192,23 +267,17 @@ DEFINING = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "part", "without"), DEFINING)
-def test_the_defining_part_has_an_effect(name: str, part: str, without: Any, stream: Stream):
+def test_the_defining_part_has_an_effect(name: str, part: str, without: Any, taught: Taught):
     """Without it the result differs."""
-    full, prints = quick(name), []
-    for method in (full, full.model_copy(update={part: without})):
-        clip = tiny_clip()
-        learn(clip, stream, method)
-        prints.append(fingerprint(clip.model))
-    assert prints[0] != prints[1]
+    clip = tiny_clip()
+    method = quick(name).model_copy(update={part: without})
+    learn(clip, three_tasks(), method, settings=QUICK)
+    assert fingerprint(clip.model) != taught.weights
 
 
 @pytest.mark.slow
-def test_no_two_methods_end_with_the_same_weights(stream: Stream):
-    prints = {}
-    for name in RECIPES:
-        clip = tiny_clip()
-        learn(clip, stream, quick(name))
-        prints[name] = fingerprint(clip.model)
+def test_no_two_methods_end_with_the_same_weights(teach: Callable[[str], Taught]):
+    prints = {name: teach(name).weights for name in RECIPES}
     same = [n for n in prints if list(prints.values()).count(prints[n]) > 1]
     # While the control set falls little, spu-bounded is spu.
     assert set(same) <= {"spu", "spu-bounded"}

@@ -19,7 +19,7 @@ QUICK = Settings(epochs=2, batch=8, lr=5e-3, weight_decay=0.1)
 
 def teach(alpha: float | None, tasks: int = 1, sparse: bool = True) -> dict[str, Tensor]:
     clip = tiny_clip()
-    stream = Stream.split(images("train", 6, 12), images("test", 6, 4), tasks=tasks, order=0)
+    stream = Stream.split(images("train", 6, 8), images("test", 6, 4), tasks=tasks, order=0)
     after = {} if alpha is None else {"after_task": ShorterStep(alpha=alpha)}
     update = SelectiveUpdate(unit="neuron") if sparse else FullFinetune()
     method = Method(name="mine", update=update, replay=BalancedReplay(size=12), **after)
@@ -64,7 +64,7 @@ class Snapshots(Callback):
 @pytest.mark.slow
 def test_what_a_task_changed_is_scaled_once():
     """A later task leaves what it does not select as it is."""
-    stream = Stream.split(images("train", 6, 12), images("test", 6, 4), tasks=2, order=0)
+    stream = Stream.split(images("train", 6, 8), images("test", 6, 4), tasks=2, order=0)
     method = Method(name="mine", update=SelectiveUpdate(), after_task=ShorterStep())
     snapshots = Snapshots()
     retouch.teach(snapshots.clip, stream, method, settings=QUICK, callback=snapshots)

@@ -24,7 +24,7 @@ SPG = Method(name="spg", update=SoftMaskUpdate())
 
 
 def stream_of(tasks: int = 3) -> Stream:
-    return Stream.split(images("train", 6, 12), images("test", 6, 4), tasks=tasks, order=0)
+    return Stream.split(images("train", 6, 8), images("test", 6, 4), tasks=tasks, order=0)
 
 
 def teach(method: Method, out: Path | None = None, tasks: int = 3, **options: Any) -> Any:

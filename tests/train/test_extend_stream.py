@@ -52,14 +52,17 @@ def test_a_continued_run_is_like_one_long_run(model: Path, march_folder: Path, t
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_method_can_be_continued_and_interrupted(name: str, model: Path, tmp_path: Path):
     """The state of a method's parts is carried from run to run."""
-    quickly: dict[str, Any] = {"checkpoint_seconds": 60, "per_class": False}
-    march(model, tmp_path / "march", name, **quickly)
-    _, whole, _ = april(model, tmp_path / "march", tmp_path / "whole", name, **quickly)
+    one_epoch = QUICK.model_copy(update={"epochs": 1})  # of three steps
+    quickly: dict[str, Any] = {"settings": one_epoch, "per_class": False}
+    once = {**quickly, "checkpoint_seconds": 60}
+    march(model, tmp_path / "march", name, **once)
+    _, whole, _ = april(model, tmp_path / "march", tmp_path / "whole", name, **once)
     if name != "frozen":  # which takes no steps
-        stop = Stop(4, ZeroDivisionError())
+        stop = Stop(3, ZeroDivisionError())
         with pytest.raises(ZeroDivisionError):
-            april(model, tmp_path / "march", tmp_path / "april", name, callback=stop)
-    results, clip, _ = april(model, tmp_path / "march", tmp_path / "april", name, **quickly)
+            april(model, tmp_path / "march", tmp_path / "april", name, callback=stop, **quickly)
+        assert (tmp_path / "april" / "checkpoint.safetensors").exists()
+    results, clip, _ = april(model, tmp_path / "march", tmp_path / "april", name, **once)
     assert fingerprint(clip.model) == fingerprint(whole.model)
     shutil.rmtree(tmp_path / "march")  # the new run does not need it any more
     run = open_run(tmp_path / "april", model=str(model))
