@@ -67,6 +67,7 @@ def make_plan(
         cache=data.cache,
         no_cache=data.no_cache or config.output.dry_run,
         skip_bad=data.skip_bad,
+        background=clip.device.type == "cuda",  # a processor has no core to spare
     )
     train, test = request.data.map(decoded).train_and_test(data.holdout)
     stream, earlier_run = _make_stream(run, train, test, data.tasks, request.order)

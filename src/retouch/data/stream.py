@@ -10,6 +10,7 @@ import numpy as np
 
 from retouch.data.image_store import Indices
 from retouch.data.images import Images, refuse_duplicate_classes, refuse_empty
+from retouch.data.progress import Progress, no_progress
 from retouch.errors import UserError
 from retouch.plural import count
 
@@ -75,6 +76,15 @@ class Stream:
                 for number, classes in enumerate(task_labels)
             ),
         )
+
+    def wait(self, progress: Progress = no_progress) -> None:
+        """Wait until all images are decoded, if that is done in the background.
+
+        Args:
+            progress: Shows how far it is.
+        """
+        for images in (self.train, self.test):
+            images.store.wait(progress)
 
     @property
     def classes(self) -> list[int]:
