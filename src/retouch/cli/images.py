@@ -1,6 +1,7 @@
 """Find the images that a user named, and decode them."""
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -74,16 +75,23 @@ def decode(
     cache: Path | None = None,
     no_cache: bool = False,
     skip_bad: bool = False,
+    background: bool = False,
 ) -> "Images":
     """The same images, decoded once into a cache, without unreadable ones if they are skipped.
 
-    Call it on every rank; rank 0 decodes and shows its progress.
+    Call it on every rank; rank 0 decodes and shows its progress. A single process may decode in the
+    background.
     """
     from retouch.data.cache import cached, drop_unreadable
     from retouch.distributed import collectives
 
     if no_cache:
         return drop_unreadable(images, preprocess, progress) if skip_bad else images
+    if background and collectives.world_size() == 1:
+        announce = partial(print_line, err)
+        return cached(
+            images, preprocess, cache, skip_bad=skip_bad, background=announce, progress=progress
+        )
     with collectives.rank0_first():
         return cached(images, preprocess, cache, skip_bad=skip_bad, progress=progress)
 

@@ -13,17 +13,20 @@ import logging
 import os
 import re
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from filelock import FileLock
 
 from retouch.clip.preprocess import Preprocess
-from retouch.data.cache_build import build
+from retouch.data.cache_build import build, uses_processes
 from retouch.data.cache_file import find_damage
 from retouch.data.cached_store import CachedStore
 from retouch.data.composite_stores import SubsetStore
+from retouch.data.filling_store import BackgroundBuild, FillingStore
 from retouch.data.image_store import ImageStore, Indices, UnreadableImage
 from retouch.data.images import Images
 from retouch.data.progress import Progress, no_progress
@@ -49,6 +52,7 @@ def cached(
     folder: Path | None = None,
     *,
     skip_bad: bool = False,
+    background: Callable[[str], None] | None = None,
     progress: Progress = no_progress,
 ) -> Images:
     """The same images with their pixels in a cache, which is built if it does not exist.
@@ -60,18 +64,34 @@ def cached(
         folder: Where caches are; `cache_folder()` if not given.
         skip_bad: Leave out images that cannot be read and name them in the notes, instead of
             raising an error that names them.
+        background: Return at once and decode in the background, where that uses processes; it is
+            called with a description when that begins. Reading waits for all images, and is where
+            unreadable ones are refused. Not with `skip_bad`, which has to know them first.
         progress: Shows the progress of decoding.
     """
     if images.store.is_preprocessed(preprocess):
         return images
     source, positions = _source_and_positions(images)
-    store = _open(images.name, source, preprocess, folder, progress)
-    unreadable = [
-        replace(image, index=int(position))
-        for image in store.unreadable
-        for position in np.flatnonzero(positions == image.index)
-    ]
-    return _without(replace(images, store=SubsetStore(store, positions)), unreadable, skip_bad)
+    open_cache = partial(_open, images.name, source, preprocess, folder)
+
+    def unreadable(cache: CachedStore) -> list[UnreadableImage]:
+        return [
+            replace(image, index=int(position))
+            for image in cache.unreadable
+            for position in np.flatnonzero(positions == image.index)
+        ]
+
+    def refuse_unreadable(cache: CachedStore) -> None:
+        _without(images, unreadable(cache), skip_bad=False)
+
+    if background and not skip_bad and uses_processes(source):
+        started = BackgroundBuild(images.name, open_cache, background)
+        started.start()
+        filling = FillingStore(source, preprocess, started, refuse_unreadable)
+        return replace(images, store=SubsetStore(filling, positions))
+    store = open_cache(progress)
+    decoded = replace(images, store=SubsetStore(store, positions))
+    return _without(decoded, unreadable(store), skip_bad)
 
 
 def _source_and_positions(images: Images) -> tuple[ImageStore, Indices]:

@@ -51,6 +51,11 @@ def build(
         shutil.rmtree(partial, ignore_errors=True)
 
 
+def uses_processes(source: ImageStore) -> bool:
+    """Whether these images are decoded by processes, not by threads of this one."""
+    return workers() >= MIN_WORKERS and len(source) >= MIN_IMAGES
+
+
 class CacheWriter:
     """Writes the files of a cache.
 
@@ -72,8 +77,8 @@ class CacheWriter:
         with file.open("wb") as pixels:
             pixels.write(self._header)
             pixels.flush()
-            use_processes = workers() >= MIN_WORKERS and len(self._source) >= MIN_IMAGES
-            started = DecodeProcesses(file, self._preprocess) if use_processes else nullcontext()
+            by_processes = uses_processes(self._source)
+            started = DecodeProcesses(file, self._preprocess) if by_processes else nullcontext()
             with started as processes:
                 for _ in progress(self._decode_all(pixels.fileno(), processes)):
                     pass

@@ -9,6 +9,7 @@ from PIL import Image
 from retouch.clip.preprocess import Preprocess, Uint8
 from retouch.data.file_range import FileRange
 from retouch.data.image_store import ImageStore, Indices, output_buffer
+from retouch.data.progress import Progress, no_progress
 
 
 class SubsetStore(ImageStore):
@@ -42,6 +43,9 @@ class SubsetStore(ImageStore):
 
     def leading_bytes(self, index: int, limit: int) -> bytes:
         return self.source.leading_bytes(int(self.positions[index]), limit)
+
+    def wait(self, progress: Progress = no_progress) -> None:
+        self.source.wait(progress)
 
     def is_preprocessed(self, preprocess: Preprocess) -> bool:
         return self.source.is_preprocessed(preprocess)
@@ -84,6 +88,10 @@ class ConcatStore(ImageStore):
     def leading_bytes(self, index: int, limit: int) -> bytes:
         store, offset = self._locate(index)
         return store.leading_bytes(offset, limit)
+
+    def wait(self, progress: Progress = no_progress) -> None:
+        self.first.wait(progress)
+        self.second.wait(progress)
 
     def is_preprocessed(self, preprocess: Preprocess) -> bool:
         return self.first.is_preprocessed(preprocess) and self.second.is_preprocessed(preprocess)

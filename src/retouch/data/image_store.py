@@ -11,6 +11,7 @@ from PIL import Image
 from retouch.clip.preprocess import Preprocess, Uint8
 from retouch.data.decode import DecodeError, parallel_map
 from retouch.data.file_range import FileRange
+from retouch.data.progress import Progress, no_progress
 from retouch.errors import UserError
 
 Indices = NDArray[np.int64]
@@ -81,6 +82,15 @@ class ImageStore(ABC):
             limit: The maximum number of bytes.
         """
         return b""
+
+    def wait(self, progress: Progress = no_progress) -> None:  # noqa: B027
+        """Wait until all images are decoded, if that is done in the background.
+
+        Raises an error if one cannot be read.
+
+        Args:
+            progress: Shows how far it is.
+        """
 
     def is_preprocessed(self, preprocess: Preprocess) -> bool:
         """Whether the images are already as the model takes them, with nothing left to decode.

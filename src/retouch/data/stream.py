@@ -11,6 +11,7 @@ import numpy as np
 from retouch.data.image_store import Indices
 from retouch.data.images import Images, refuse_duplicate_classes, refuse_empty
 from retouch.data.join_images import join_images, twins_note
+from retouch.data.progress import Progress, no_progress
 from retouch.errors import UserError
 from retouch.plural import count
 
@@ -139,6 +140,15 @@ class Stream:
         """
         name = self.train.classes[task.classes[0]]
         return next((d.name for d in self.train.domains if name in d.classes), "")
+
+    def wait(self, progress: Progress = no_progress) -> None:
+        """Wait until all images are decoded, if that is done in the background.
+
+        Args:
+            progress: Shows how far it is.
+        """
+        for images in (self.train, self.test):
+            images.store.wait(progress)
 
     @property
     def classes(self) -> list[int]:

@@ -35,6 +35,7 @@ def train(
     evaluator.begin(clip)
     with refused_if_not_finite(clip):
         record.begin(buffer, partial(evaluator, clip))
+    stream.wait(record.callback.progress)
     micro_batch = MicroBatch(clip, settings)
     for task in stream.tasks[record.done :]:
         context = task_context(clip, stream, task, method, settings)
