@@ -120,27 +120,34 @@ def write_domain_overlap(folder: str | Path, towers: Sequence[DomainOverlap]) ->
 
 
 def domain_figure(towers: Sequence[DomainOverlap]) -> Figure:
-    """A heat map per tower, side by side."""
+    """A heat map per tower, side by side, with the same colors for the same shares."""
     names = [shorten(name) for name in towers[0].names]
+    titles = [_title(found) for found in towers]
     label, side = max(map(text_width, names)) / 72 + 0.15, CELL * len(names)
-    width = label + side + BETWEEN
+    title_width = max(text_width(line) for lines in titles for line in lines) / 72
+    width = max(label + side, title_width) + BETWEEN
+    values = [value for found in towers for row in found.shared for value in row]
+    limit = max([value for value in values if value is not None], default=1.0)
     with plot_style():
         figure = Figure(figsize=(width * len(towers), ABOVE + label + side + 0.1))
-        for number, found in enumerate(towers):
+        for number, (found, (title, subtitle)) in enumerate(zip(towers, titles, strict=True)):
             position = (number * width + label, ABOVE + label)
             axes = add_axes(figure, position, side, side)
-            _draw(axes, found, names)
+            _draw(axes, found, names, limit)
             start = -label / side
-            title = f"{found.tower.capitalize()} tower: leading neurons shared, %"
             style: dict[str, Any] = {"transform": axes.transAxes, "clip_on": False}
             height = 1 + (label + ABOVE - 0.22) / side
             axes.text(start, height, title, weight="bold", **style)
-            chance = f"by chance {percent(100 * found.chance)}"
-            axes.text(start, height - 0.21 / side, chance, color=MUTED, **style)
+            axes.text(start, height - 0.21 / side, subtitle, color=MUTED, **style)
     return figure
 
 
-def _draw(axes: Axes, found: DomainOverlap, names: Sequence[str]) -> None:
+def _title(found: DomainOverlap) -> tuple[str, str]:
+    chance = percent(100 * found.chance)
+    return f"{found.tower.capitalize()} tower", f"leading neurons shared, %; by chance {chance}"
+
+
+def _draw(axes: Axes, found: DomainOverlap, names: Sequence[str], limit: float) -> None:
     count = len(names)
     axes.set(xlim=(0, count), ylim=(count, 0))
     axes.spines[:].set_visible(False)
@@ -148,7 +155,6 @@ def _draw(axes: Axes, found: DomainOverlap, names: Sequence[str]) -> None:
     axes.set_xticks(middle, names, rotation=90)
     axes.set_yticks(middle, names)
     axes.tick_params(length=0, pad=3, top=True, labeltop=True, bottom=False, labelbottom=False)
-    limit = max([value for row in found.shared for value in row if value is not None], default=1.0)
     for i, j in product(range(count), repeat=2):
         value = found.shared[i][j]
         alpha = 0.45 if value is None else 0.04 + 0.96 * value / max(limit, 1e-9)
