@@ -76,11 +76,8 @@ def child(args: argparse.Namespace) -> None:
     background = None if args.foreground or args.device == "cpu" else (lambda text: None)
     train, test, control = (cached(s, clip.preprocess, background=background) for s in sources)
     phases.begin("planning")
-    stream, method, settings = (
-        Stream.split(train, test, tasks=args.tasks),
-        recipe("spu"),
-        settings_of(args),
-    )
+    stream = Stream.split(train, test, tasks=args.tasks)
+    method, settings = recipe("spu"), settings_of(args)
     amount = work(stream, method, settings, control=control)
     chosen = hardware(clip.device, clip.size, settings.precision, args.compile, amount)
     names = ("compile", "cuda_graphs")
@@ -88,17 +85,8 @@ def child(args: argparse.Namespace) -> None:
     sys.stderr.write(f"{chosen}\n")
     phases.begin("starting")
     out = Path(os.environ["RETOUCH_CACHE"]) / f"run {time.time_ns()}"
-    options = {"store_images": False, "per_class": False}
-    teach(
-        clip,
-        stream,
-        method,
-        settings=settings,
-        control=control,
-        out=out,
-        callback=Recorder(),
-        **options,
-    )
+    options = {"settings": settings, "control": control, "out": out, "callback": Recorder()}
+    teach(clip, stream, method, **options, store_images=False, per_class=False)
     if clip.device.type == "cuda":
         torch.cuda.synchronize()
     phases.begin("")
