@@ -73,7 +73,7 @@ def public_names(room: str) -> str:
     tree = ast.parse((ROOT / "src" / "retouch" / room / "__init__.py").read_text(encoding="utf-8"))
     origin = {
         alias.name: f"{node.module}.{alias.name}"
-        for node in tree.body
+        for node in ast.walk(tree)  # a room may import its names on first use
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
     }

@@ -116,7 +116,7 @@ def test_a_part_is_chosen_by_the_name_of_its_class():
     [
         ({"update": "Everything"}, "update=Everything: there is no such part; there are none, "),
         ({"after_task": "LoRA"}, "after_task=LoRA: there is no such part"),
-        ({"loss": "mine"}, "Input should be 'contrastive' or 'label-aware'"),
+        ({"loss": "mine"}, "Input should be 'contrastive', 'label-aware' or 'cross-entropy'"),
     ],
 )
 def test_a_part_that_is_none_is_refused(changes: dict[str, str], problem: str):

@@ -202,7 +202,9 @@ def test_later_tasks_are_never_read_and_earlier_ones_only_for_replay(name: str, 
         # When its steps begin, this task has been scored, and the earlier ones are learned.
         assert taught.watch.read_before[number] <= learned
         assert read <= (learned if replays else tasks[number])
-        assert read >= tasks[number] or name == "frozen"
+        # With `spu+`, lower blocks are computed once per image: what was scored is known already.
+        known = taught.watch.read_before[number] if name == "spu+" else set()
+        assert read | known >= tasks[number] or name == "frozen"
 
 
 @pytest.mark.slow

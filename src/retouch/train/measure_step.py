@@ -112,17 +112,23 @@ def measure(
 @contextmanager
 def _count_saved_bytes(model: nn.Module) -> Iterator[dict[int, int]]:
     """The size of each storage that a pass inside this context keeps for its backward pass."""
-    weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    weights = {_storage(p).data_ptr() for p in model.parameters()}
     sizes: dict[int, int] = {}
 
     def add(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
+        storage = _storage(tensor)
         if storage.data_ptr() not in weights:
             sizes[storage.data_ptr()] = storage.nbytes()
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(add, lambda tensor: tensor):
         yield sizes
+
+
+def _storage(tensor: Tensor) -> torch.UntypedStorage:
+    """The memory of a tensor; of one that is sharded, this rank's part."""
+    local: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return local.untyped_storage()
 
 
 def _time_frozen(clip: Clip, encode: Callable[[], object]) -> float:
