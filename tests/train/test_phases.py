@@ -108,6 +108,19 @@ def test_a_plain_log_says_what_begins_and_how_long_it_takes(
     assert last == "spu      task  2, epoch 1, step 9 of 10   loss 0.500   about 10 s left"
 
 
+def test_a_phase_that_recurs_is_announced_again_only_if_it_takes_long(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    clock = Clock()
+    monkeypatch.setattr(module.time, "monotonic", clock)
+    plain = PlainProgress("spu", io.StringIO())
+    for _ in range(3):
+        list(plain.progress([np.arange(10)], "Evaluating cub", 10))
+    assert capsys.readouterr().err.splitlines() == ["Evaluating cub"]
+    list(plain.progress(clock.parts(4), "Evaluating cub", 4))
+    assert capsys.readouterr().err.splitlines() == ["Evaluating cub: 2 of 4, about 10 s left"]
+
+
 def test_the_time_left():
     assert time_left(10, 1, 2) == "about 10 s left"
     assert time_left(600, 1, 2) == "about 10 min left"

@@ -22,13 +22,15 @@ from retouch.train.callbacks import Callback
 
 EVERY = 30.0
 """Seconds between two progress lines within a task, where there is no terminal."""
+PATIENCE = 2.0
+"""Seconds after which a phase that was announced before says again that it is running."""
 
 
 class PlainProgress(Callback):
     """Plain lines for logs and pipes: one per task, and some during a long task.
 
-    Each phase (evaluating, scoring, training, compiling, storing) is announced on stderr, and says
-    now and then how much of it is left.
+    Each phase (evaluating, scoring, training, compiling, storing) is announced on stderr the first
+    time, and says now and then how much of it is left.
 
     Args:
         title: Begins every line.
@@ -46,7 +48,7 @@ class PlainProgress(Callback):
         self._task, self._steps, self._last_line = 0, 0, time.monotonic()
         self._began = self._last_line, 0  # when training of the task began, and at which step
         self._compiled = False
-        self._announced = ""
+        self._announced: set[str] = set()
 
     def on_task_begin(self, task: int, steps: int) -> None:
         self._task, self._steps, self._last_line = task, steps, time.monotonic()
@@ -75,25 +77,30 @@ class PlainProgress(Callback):
             self._announce("Compiling, which takes about half a minute the first time")
 
     def progress(self, parts: Iterable[Any], what: str, total: int) -> Iterable[Any]:
+        if self._every is None:
+            return parts
+        patience = PATIENCE if what in self._announced else self._every
         self._announce(what)
-        return parts if self._every is None else self._with_time_left(parts, what, total)
+        return self._with_time_left(parts, what, total, patience)
 
-    def _with_time_left(self, parts: Iterable[Any], what: str, total: int) -> Iterable[Any]:
-        assert self._every is not None
+    def _with_time_left(
+        self, parts: Iterable[Any], what: str, total: int, patience: float
+    ) -> Iterable[Any]:
+        """`patience`: seconds before the first line; then there is one every `every` seconds."""
         began = last = time.monotonic()
         done = 0
         for part in parts:
             yield part
             done, now = done + len(part), time.monotonic()
-            if now - last >= self._every and done < total:
-                last = now
+            if now - last >= patience and done < total:
+                last, patience = now, self._every or patience
                 self._announce(
                     f"{what}: {done:,} of {total:,}, {time_left(now - began, done, total)}"
                 )
 
     def _announce(self, text: str) -> None:
-        if self._every is not None and text != self._announced:
-            self._announced = text
+        if self._every is not None and text not in self._announced:
+            self._announced.add(text)
             sys.stderr.write(f"{text}\n")
             sys.stderr.flush()
 
