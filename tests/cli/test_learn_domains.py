@@ -96,6 +96,20 @@ def test_such_a_run_is_not_continued(home: Path, tmp_path: Path):
 
 
 @pytest.mark.slow
+def test_the_overlap_of_an_unfinished_run_is_that_of_its_learned_tasks(home: Path, tmp_path: Path):
+    words = ("--model", home / "model", "--tasks", "2", "--out", tmp_path / "run")
+    run("learn", home / "paint", home / "cloth", *words, *FAST)
+    results = Results.read(tmp_path / "run")
+    for learned, named in ((3, True), (2, False)):  # two tasks are both of the first data set
+        for values in (results.trained, results.seconds, results.fraction_kept):
+            del values[learned:]
+        del results.rows[learned + 1 :]
+        results.write(tmp_path / "run")
+        text = run("overlap", tmp_path / "run").stdout
+        assert ("two data sets share" in text) is named
+
+
+@pytest.mark.slow
 def test_overlap_names_the_data_sets(home: Path):
     text = " ".join(run("overlap", home / "run").stdout.split())
     assert "two data sets share" in text

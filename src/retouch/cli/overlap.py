@@ -76,8 +76,9 @@ def overlap(
         title = f"{run.resolve().name} ({learned.method})"
         files = write_overlap(target, results, layers_to_show(results, requested), title)
         lines: list[str] = []
-        if len(learned.domains) > 1:
-            towers = domain_overlaps(results, [task.domain for task in learned.tasks])
+        of_task = [task.domain for task in learned.tasks[: learned.done]]
+        if len(set(of_task)) > 1:
+            towers = domain_overlaps(results, of_task)
             files += write_domain_overlap(folder or analysis_folder(run, domains.NAME), towers)
             lines = domain_sentences(towers)
         if json:

@@ -51,7 +51,7 @@ class DomainOverlap(NamedTuple):
 
 
 def domain_overlaps(overlap: Overlap, domains: Sequence[str]) -> list[DomainOverlap]:
-    """What data sets share in each tower; `domains` has the data set of each task."""
+    """What data sets share in each tower; `domains` has the data set of each learned task."""
     names = list(dict.fromkeys(domains))
     tasks = [[i for i, domain in enumerate(domains) if domain == name] for name in names]
     found = []
