@@ -78,7 +78,7 @@ class SharedTrainingRunner(CellRunner):
                 "seconds": round(time.monotonic() - began, 1),
                 "peak_memory_bytes": None,
                 "extra": {"reference_data": False, "copies_of_weights": method.copies},
-                "all_images": self.data.has_all_images(cell.dataset),
+                "all_images": self._has_all_images(cell),
             },
         )
 
