@@ -14,7 +14,7 @@ import argparse
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from real_tower import NAME, ControlData, SharedModel, finished_cells, load
+from real_tower import NAME, ControlData, finished_cells, open_shared
 
 from retouch.bench import Bench, load_suite
 from retouch.bench.cells import Options
@@ -46,16 +46,8 @@ class DomainData(ControlData):
 
 def main() -> None:
     args = arguments()
-    clip = load(args.shared / "models" / NAME, args.device)
-    clip.bf16 = not args.fp32
-    data = DomainData(
-        SharedModel(clip),
-        args.shared / "data",
-        args.out.parent / "cache",
-        str(args.shared / "data" / "coco-val-200"),
-        control_images=1,
-        control_classes=args.control_classes,
-    )
+    classes = {"control_classes": args.control_classes}
+    clip, data = open_shared(args, DomainData, control_images=1, **classes)
     suite = load_suite(str(SUITE)).only([method for method in args.methods.split(",") if method])
     assert suite.stream is not None
     steps = {"steps": args.steps} if args.steps else {}

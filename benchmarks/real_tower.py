@@ -20,6 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -68,23 +69,29 @@ class ControlData(BenchData):
         return replace(images.subset(np.sort(np.concatenate(chosen))), templates=TEMPLATES)
 
 
+Data = TypeVar("Data", bound=ControlData)
+
+
 def main() -> None:
     args = arguments()
-    clip = load(args.shared / "models" / NAME, args.device)
-    clip.bf16 = not args.fp32
-    data = ControlData(
-        SharedModel(clip),
-        args.shared / "data",
-        args.out.parent / "cache",
-        str(args.shared / "data" / "coco-val-200"),
-        control_images=args.control_images,
-    )
+    clip, data = open_shared(args, ControlData, control_images=args.control_images)
     suite = load_suite(args.suite).only([m for m in args.methods.split(",") if m])
     with clip.fast("inductor" if args.compile else None):
         done = [cell for bench in benches(args, suite, data) for cell in finished_cells(bench)]
     write_table(args.out, tabulate(suite, done))
     if suite.kind == "pareto":
         write_pareto(args.out, done)
+
+
+def open_shared(
+    args: argparse.Namespace, data_class: type[Data], **options: Any
+) -> tuple[Clip, Data]:
+    """The model of `--shared`, and the data beside it for all cells."""
+    clip = load(args.shared / "models" / NAME, args.device)
+    clip.bf16 = not args.fp32
+    root = args.shared / "data"
+    cache, reference = args.out.parent / "cache", str(root / "coco-val-200")
+    return clip, data_class(SharedModel(clip), root, cache, reference, **options)
 
 
 def arguments() -> argparse.Namespace:

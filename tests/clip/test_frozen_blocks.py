@@ -12,7 +12,8 @@ from tiny import images, tiny_clip, tiny_siglip
 from torch import Tensor
 
 from retouch.clip import Clip
-from retouch.clip.activation_store import ActivationStore, free_memory
+from retouch.clip.activation_store import ActivationStore
+from retouch.clip.free_memory import free_memory
 from retouch.clip.keyed_images import KeyedImages
 from retouch.clip.reuse_frozen import release_if_trained, reuse_frozen
 from retouch.data import Stream

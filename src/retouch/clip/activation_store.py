@@ -4,7 +4,6 @@ What does not fit is not stored, and the caller computes it again. Files have no
 happens to the process, nothing is left behind.
 """
 
-import os
 import shutil
 import tempfile
 from collections.abc import Hashable, Sequence
@@ -14,11 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from retouch.clip.free_memory import free_memory
+
 _FREE_SHARE = 4
 """One in so many of the bytes that are free when a run begins may be used."""
 _CHUNK_BYTES = 2**27
 """Memory is allocated in pieces of about this size."""
-_CGROUP = Path("/sys/fs/cgroup")
 
 
 class ActivationStore:
@@ -130,18 +130,3 @@ def _allocate(shape: tuple[int, ...], like: Tensor, folder: Path | None) -> Tens
     with tempfile.TemporaryFile(dir=folder) as file:
         mapped = np.memmap(file, np.uint8, "w+", shape=(size,))
     return torch.from_numpy(mapped).view(like.dtype).view(shape)
-
-
-def free_memory(device: torch.device) -> int:
-    """The bytes that this process could still allocate on a device; 0 if that is unknown."""
-    if device.type == "cuda":
-        reserved = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        return int(torch.cuda.mem_get_info(device)[0]) + reserved
-    if device.type != "cpu" or "SC_AVPHYS_PAGES" not in getattr(os, "sysconf_names", {}):
-        return 0
-    free: int = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    try:  # a container may have a limit of its own
-        limit, used = (int((_CGROUP / f"memory.{name}").read_text()) for name in ("max", "current"))
-    except (ValueError, OSError):
-        return free
-    return min(free, max(0, limit - used))

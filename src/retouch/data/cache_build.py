@@ -1,8 +1,7 @@
 """Decode all images of a source into a cache of pixels.
 
 A block of images is one piece of work: whoever decodes it, a thread or a process
-(`decode_processes`), also writes it and computes its checksum. Blocks may be written in any order,
-and the first ones can be chosen, so that those can be read while the rest are still decoded.
+(`decode_processes`), also writes it and computes its checksum. Blocks are written in any order.
 """
 
 import os
@@ -137,9 +136,8 @@ class CacheWriter:
                 pixels[position] = self._source.preprocessed(int(index), self._preprocess)
             except DecodeError as why:
                 unreadable.append((position, str(why)))
-        write_at(
-            file, offset, pixels
-        )  # not through a memory map: a full disk has to raise an error
+        # Not through a memory map: a full disk has to raise an error.
+        write_at(file, offset, pixels)
         return DecodedBlock(checksum(pixels.data), unreadable)
 
     def _write_index(self) -> None:

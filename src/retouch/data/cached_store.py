@@ -1,53 +1,30 @@
 """Read preprocessed images from a cache of pixels."""
 
 import os
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
 
 from retouch.clip.preprocess import Preprocess, Uint8
 from retouch.data.cache_file import PIXELS_FILE, npy_header, read_index
 from retouch.data.image_store import ImageStore, Indices, UnreadableImage, output_buffer
+from retouch.data.preprocessed_store import PreprocessedStore
 from retouch.errors import UserError
 
 
-class CachedStore(ImageStore):
+class CachedStore(PreprocessedStore):
     """Images whose preprocessed pixels are in a file; for anything else it asks `source`."""
 
     def __init__(self, source: ImageStore, preprocess: Preprocess, folder: Path) -> None:
-        self.source = source
+        super().__init__(source, preprocess)
         self.folder = folder
-        self._transform = preprocess.transform
         self._file = folder / PIXELS_FILE
         self._header_size = len(npy_header((len(source), *preprocess.size, 3)))
         self.unreadable = [
             UnreadableImage(entry["index"], source.location(entry["index"]), entry["reason"])
             for entry in read_index(folder)["unreadable"]
         ]
-
-    def __len__(self) -> int:
-        return len(self.source)
-
-    def image(self, index: int) -> Image.Image:
-        return self.source.image(index)
-
-    def location(self, index: int) -> str:
-        return self.source.location(index)
-
-    def version(self) -> str:
-        return self.source.version()
-
-    def identifiers(self, indices: Indices) -> Iterator[bytes]:
-        return self.source.identifiers(indices)
-
-    def leading_bytes(self, index: int, limit: int) -> bytes:
-        return self.source.leading_bytes(index, limit)
-
-    def is_preprocessed(self, preprocess: Preprocess) -> bool:
-        return preprocess.transform == self._transform
 
     def read(self, indices: Indices, preprocess: Preprocess, out: Uint8 | None = None) -> Uint8:
         """Read with `preadv`: a memory map would be loaded one page at a time."""

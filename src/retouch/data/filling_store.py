@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from PIL import Image
 
 from retouch.clip.preprocess import Preprocess, Uint8
 from retouch.data.cached_store import CachedStore
 from retouch.data.image_store import ImageStore, Indices
+from retouch.data.preprocessed_store import PreprocessedStore
 from retouch.data.progress import Progress, no_progress
 
 POLL_SECONDS = 0.2
@@ -82,7 +82,7 @@ class BackgroundBuild:
             yield np.arange(new)
 
 
-class FillingStore(ImageStore):
+class FillingStore(PreprocessedStore):
     """Images whose cache is being built.
 
     Args:
@@ -99,30 +99,8 @@ class FillingStore(ImageStore):
         build: BackgroundBuild,
         check: Callable[[CachedStore], None],
     ) -> None:
-        self.source = source
-        self._transform = preprocess.transform
+        super().__init__(source, preprocess)
         self._build, self._check = build, check
-
-    def __len__(self) -> int:
-        return len(self.source)
-
-    def image(self, index: int) -> Image.Image:
-        return self.source.image(index)
-
-    def location(self, index: int) -> str:
-        return self.source.location(index)
-
-    def version(self) -> str:
-        return self.source.version()
-
-    def identifiers(self, indices: Indices) -> Iterator[bytes]:
-        return self.source.identifiers(indices)
-
-    def leading_bytes(self, index: int, limit: int) -> bytes:
-        return self.source.leading_bytes(index, limit)
-
-    def is_preprocessed(self, preprocess: Preprocess) -> bool:
-        return preprocess.transform == self._transform
 
     def read(self, indices: Indices, preprocess: Preprocess, out: Uint8 | None = None) -> Uint8:
         cache = self._build.result()

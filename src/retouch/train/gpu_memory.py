@@ -5,21 +5,15 @@ from typing import Self
 
 import torch
 
+from retouch.clip.free_memory import free_gpu_memory
+
 HEADROOM = 0.9
 """Share of the free memory to count on: memory is allocated in blocks, and some of it is lost."""
 
 
 def free_memory(device: torch.device) -> int | None:
-    """Bytes of GPU memory that this process could still allocate; None on a CPU.
-
-    A limit set with `torch.cuda.set_per_process_memory_fraction` counts.
-    """
-    if device.type != "cuda":
-        return None
-    free, total = torch.cuda.mem_get_info(device)
-    reserved = torch.cuda.memory_reserved(device)
-    limit = torch.cuda.get_per_process_memory_fraction(device) * total
-    return int(min(free, limit - reserved)) + reserved - torch.cuda.memory_allocated(device)
+    """Bytes of GPU memory that this process could still allocate; None on a CPU."""
+    return free_gpu_memory(device) if device.type == "cuda" else None
 
 
 def fitting_micro_batch(images: int, bytes_per_image: float, free: float) -> int | None:

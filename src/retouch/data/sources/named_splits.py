@@ -11,11 +11,32 @@ import numpy as np
 import torch
 
 from retouch.data.file_store import FileStore
-from retouch.data.sources.dataset_facts import Part
+from retouch.data.sources.dataset_facts import DatasetFacts, Part
+from retouch.data.sources.folder import image_names
+from retouch.data.splits import Splits
 from retouch.data.text_files import read_json
 from retouch.errors import UserError
 
 _SEED, _TRAIN_SHARE = 42, 0.8
+
+
+def read_named_split(
+    facts: DatasetFacts,
+    folder: Path,
+    images: Path,
+    coop_file: str,
+    class_of: Callable[[str], str],
+    keep: Callable[[str], bool] = lambda name: True,
+) -> Splits:
+    """CoOp's split or ZSCL's, of images whose class follows from their path below `images`.
+
+    `keep` tells which of the files there are images of the benchmark.
+    """
+    if facts.split == "coop":
+        parts = coop_split(folder, images, coop_file, lambda path, _: class_of(path))
+    else:
+        parts = zscl_split(images, sorted(filter(keep, image_names(images))), class_of)
+    return facts.make_splits(*parts)
 
 
 def zscl_split(

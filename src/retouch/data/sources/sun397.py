@@ -7,8 +7,7 @@ split is made of the first of them.
 from pathlib import Path
 
 from retouch.data.sources.dataset_facts import DatasetFacts
-from retouch.data.sources.folder import image_names
-from retouch.data.sources.named_splits import coop_split, zscl_split
+from retouch.data.sources.named_splits import read_named_split
 from retouch.data.splits import Splits
 
 MARKER_PATHS = ("ClassName.txt", "SUN397/ClassName.txt", "SUN397/a/abbey")
@@ -17,13 +16,14 @@ MARKER_PATHS = ("ClassName.txt", "SUN397/ClassName.txt", "SUN397/a/abbey")
 def read(folder: Path, facts: DatasetFacts) -> Splits:
     """The images as torchvision finds them (`sun_*.jpg`), sorted by path."""
     images = folder / "SUN397" if (folder / "SUN397").is_dir() else folder
-    if facts.split == "coop":
-        file = "split_zhou_SUN397.json"
-        return facts.make_splits(*coop_split(folder, images, file, lambda path, _: _class_of(path)))
-    names = sorted(
-        name for name in image_names(images) if "/sun_" in name and name.endswith(".jpg")
+    return read_named_split(
+        facts,
+        folder,
+        images,
+        "split_zhou_SUN397.json",
+        _class_of,
+        keep=lambda name: "/sun_" in name and name.endswith(".jpg"),
     )
-    return facts.make_splits(*zscl_split(images, names, _class_of))
 
 
 def _class_of(path: str) -> str:
