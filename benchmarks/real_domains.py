@@ -48,7 +48,9 @@ def main() -> None:
     args = arguments()
     classes = {"control_classes": args.control_classes}
     clip, data = open_shared(args, DomainData, control_images=1, **classes)
-    suite = load_suite(str(SUITE)).only([method for method in args.methods.split(",") if method])
+    suite = load_suite(str(args.suite)).only(
+        [method for method in args.methods.split(",") if method]
+    )
     assert suite.stream is not None
     steps = {"steps": args.steps} if args.steps else {}
     stream = suite.stream.model_copy(update={"test_images": args.test_images})
@@ -77,6 +79,7 @@ def main() -> None:
 
 def arguments() -> argparse.Namespace:
     options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--suite", type=Path, default=SUITE, help="another choice of methods")
     options.add_argument("--shared", type=Path, default=Path("../shared"))
     options.add_argument("--datasets", default="", help="other data sets, in their order")
     options.add_argument("--methods", default="")

@@ -15,6 +15,13 @@ SHAPES: dict[str, dict[str, Any]] = {
     "small": {"size": 64, "patch": 8, "image": (192, 6, 6), "text": (128, 4, 4), "out": 128},
     "b16": {"size": 224, "patch": 16, "image": (768, 12, 12), "text": (512, 12, 8), "out": 512},
     "l14": {"size": 224, "patch": 14, "image": (1024, 24, 16), "text": (768, 12, 12), "out": 768},
+    "l14-336": {
+        "size": 336,
+        "patch": 14,
+        "image": (1024, 24, 16),
+        "text": (768, 12, 12),
+        "out": 768,
+    },
     "h14": {"size": 224, "patch": 14, "image": (1280, 32, 16), "text": (1024, 24, 16), "out": 1024},
     # SigLIP 2, with Gemma's vocabulary: image size, patch, (width, layers, heads) of both towers
     "siglip2-b16": {"size": 224, "patch": 16, "image": (768, 12, 12), "text": (768, 12, 12)},
