@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from recipes_for_tests import quick, reference
@@ -11,9 +12,12 @@ from torch import Tensor
 
 import retouch
 from retouch.clip.hf import HuggingFaceClip
+from retouch.clip.tokens import Tokens, num_prompts
+from retouch.clip.zero_shot import classifier
 from retouch.data import Stream
 from retouch.errors import UserError
 from retouch.evaluate import Results
+from retouch.evaluate.image_features import image_features
 from retouch.methods import Settings
 from retouch.sparse import fingerprint
 from retouch.train.cost import estimate
@@ -40,9 +44,54 @@ def teach(clip: Any, name: str, out: Path | None = None, **settings: Any) -> Res
     )
 
 
+class SmallEvaluation(HuggingFaceClip):
+    """Runs out of memory where more than four images or prompts are encoded at a time."""
+
+    def encode_images(self, pixels: Tensor) -> Tensor:
+        self._check(len(pixels))
+        return super().encode_images(pixels)
+
+    def encode_texts(self, tokens: Tokens) -> Tensor:
+        self._check(num_prompts(tokens))
+        return super().encode_texts(tokens)
+
+    def _check(self, rows: int) -> None:
+        if not torch.is_grad_enabled() and rows > 4:
+            raise torch.OutOfMemoryError(f"tried to allocate {rows} rows\nmore lines")
+
+
 def small(clip: HuggingFaceClip) -> HuggingFaceClip:
     clip.__class__ = SmallMemory
     return clip
+
+
+def test_an_evaluation_goes_on_with_fewer_at_a_time(caplog: pytest.LogCaptureFixture):
+    clip, plenty, data = tiny_clip(), tiny_clip(), images("test", 6, 4)
+    clip.__class__ = SmallEvaluation
+    for _ in range(2):  # what fitted is remembered
+        features = image_features(clip, data, np.arange(len(data)))
+        assert torch.allclose(features, image_features(plenty, data, np.arange(len(data))))
+    texts = classifier(clip, data.classes, data.templates)
+    assert torch.allclose(texts, classifier(plenty, data.classes, data.templates))
+    said = [record.getMessage() for record in caplog.records]
+    assert [line.partition(" encode ")[2] for line in said] == [
+        "24 images at a time; it goes on with 12",
+        "12 images at a time; it goes on with 6",
+        "6 images at a time; it goes on with 3",
+        "6 prompts at a time; it goes on with 3",
+    ]
+
+
+def test_an_image_that_does_not_fit_is_no_traceback():
+    clip = tiny_clip()
+    clip.__class__ = SmallEvaluation
+    clip._check = lambda rows: _run_out()
+    with pytest.raises(UserError, match="does not suffice to encode 1 images"):
+        image_features(clip, images("test", 2, 1), np.arange(2))
+
+
+def _run_out() -> None:
+    raise torch.OutOfMemoryError("tried to allocate\nmore lines")
 
 
 @pytest.mark.slow

@@ -1,9 +1,10 @@
 """The two towers of a CLIP, and how they run: eagerly or compiled, whole or from a block on."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,7 @@ from retouch.clip.fast.cuda_graphs import GraphRecorder, has_hooks
 from retouch.clip.fast.fast_towers import fast_towers
 from retouch.clip.fast.graph_capture import ForwardPass
 from retouch.clip.fast.padding import pad_rows, padded_batch_size, padded_num_prompts
+from retouch.clip.fit_memory import encode_in_parts
 from retouch.clip.frozen_blocks import FrozenBlocks
 from retouch.clip.keyed_images import KeyedImages, Pixels
 from retouch.clip.preprocess import NormalizeFn, Preprocess, normalize_pixels
@@ -35,6 +37,8 @@ class Towers(ABC):
     """Whether the towers are compiled at present, see `fast`."""
     frozen: FrozenBlocks | None = None
     """The lower visual blocks that are computed once per image, see `clip.reuse_frozen`."""
+    _most: Mapping[str, int] = MappingProxyType({})
+    """Images and prompts that memory sufficed for without gradients, where it did not for more."""
     _recorder: GraphRecorder | None = None
     _normalize_pixels: NormalizeFn = staticmethod(normalize_pixels)
     """`normalize_pixels`, or its compiled version inside `fast`."""
@@ -69,7 +73,11 @@ class Towers(ABC):
         Args:
             pixels: 8-bit pixels [B, H, W, 3], or images by key.
         """
-        return self._run([self._encode_images(pixels)])[0][: len(pixels)]
+
+        def encode(part: slice) -> Tensor:
+            return self._run([self._encode_images(pixels[part])])[0][: part.stop - part.start]
+
+        return self._fitting("images", len(pixels), encode)
 
     def text_features(self, tokens: Tokens) -> Tensor:
         """Normalized features of prompts.
@@ -77,7 +85,22 @@ class Towers(ABC):
         Args:
             tokens: Tokens, as `tokenize` returns them.
         """
-        return self._run([self._encode_texts(tokens)])[0][: num_prompts(tokens)]
+
+        def encode(part: slice) -> Tensor:
+            texts = self._encode_texts({key: ids[part] for key, ids in tokens.items()})
+            return self._run([texts])[0][: part.stop - part.start]
+
+        return self._fitting("prompts", num_prompts(tokens), encode)
+
+    def _fitting(self, what: str, count: int, encode: Callable[[slice], Tensor]) -> Tensor:
+        """All rows at once; without gradients, in parts where memory does not suffice."""
+        if torch.is_grad_enabled():
+            return encode(slice(0, count))
+        most = min(count, self._most.get(what, count))
+        features, size = encode_in_parts(self, count, what, encode, most)
+        if size < most:
+            self._most = {**self._most, what: size}
+        return features
 
     def pair_features(self, pixels: Pixels, tokens: Tokens) -> tuple[Tensor, Tensor]:
         """Normalized features of images and of prompts. A GPU may compute them concurrently.
