@@ -209,6 +209,7 @@ def recognized_images(clip: Any, folder: Path) -> Path:
 def test_no_image_is_stored_without_replay(model: Path, data: Path, tmp_path: Path):
     out, words = tmp_path / "x", ["learn", data / "photos", "--model", model]
     run(*words, "--out", out, "--replay", "none", *ONE_EPOCH)
+    assert Results.read(out).method == "spu+no-images"
     kinds = {file.suffix for file in out.rglob("*") if file.is_file()}
     assert kinds <= {".json", ".jsonl", ".yaml", ".safetensors", ".html", ".svg", ".png"}
     assert not [f for f in out.rglob("*.png") if f.parent.name != "plots"]

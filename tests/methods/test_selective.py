@@ -145,13 +145,14 @@ def test_entries_are_selected_in_the_upper_blocks_or_one_tower(
     assert blocks == expected
 
 
-def test_the_text_tower_can_have_a_learning_rate_of_its_own(stream: Stream):
+@pytest.mark.parametrize("method", ["spu", "er"])
+def test_the_text_tower_can_have_a_learning_rate_of_its_own(stream: Stream, method: str):
     """The first step of AdamW moves every entry by the learning rate."""
     clip = tiny_clip()
     start = {n: p.detach().clone() for n, p in clip.model.named_parameters()}
     one = Stream(stream.train, stream.test, stream.tasks[:1])
     settings = Settings(lr=1e-3, epochs=1, batch=1000, weight_decay=0)
-    retouch.teach(clip, one, recipe("spu", {"update.text_lr_factor": 4}), settings=settings)
+    retouch.teach(clip, one, recipe(method, {"update.text_lr_factor": 4}), settings=settings)
     moved = {n: (p - start[n]).abs().max().item() for n, p in clip.model.named_parameters()}
     for name in locate(clip.model, "first-mlp"):
         factor = 1 if name.startswith(clip.image_prefix) else 4

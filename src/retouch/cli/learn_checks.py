@@ -156,7 +156,7 @@ def _check_templates(templates: Sequence[str], earlier: FinishedRun | None) -> N
 
 def _choose_method(training: "TrainingOptions", earlier: FinishedRun | None) -> "Method":
     """The method that was asked for, or that of the run to continue."""
-    from retouch.methods import DEFAULT_METHOD, BalancedReplay, Replay, recipe
+    from retouch.methods import DEFAULT_METHOD, WITHOUT_IMAGES, BalancedReplay, Replay, recipe
     from retouch.methods.bounded_drop import with_max_drop
     from retouch.train.run_folder import method_of
 
@@ -166,7 +166,8 @@ def _choose_method(training: "TrainingOptions", earlier: FinishedRun | None) -> 
             f"--method {name}: {earlier.folder} was learned by {earlier.results.method}, and only "
             "that can continue it"
         )
-    method = method_of(earlier.config) if earlier else recipe(name or DEFAULT_METHOD)
+    default = WITHOUT_IMAGES if replay == "none" else DEFAULT_METHOD
+    method = method_of(earlier.config) if earlier else recipe(name or default)
     if earlier and replay is None and isinstance(method.replay, BalancedReplay):
         # The size of its buffer is chosen again, for all images.
         part = type(method.replay)(**method.replay.model_dump(exclude={"size"}))

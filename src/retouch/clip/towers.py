@@ -1,7 +1,7 @@
 """The two towers of a CLIP, and how they run: eagerly or compiled, whole or from a block on."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from types import MappingProxyType
@@ -204,6 +204,14 @@ class Towers(ABC):
         names = block_names(self.model)
         image = [name for name in names if name.startswith(self.image_prefix)]
         return {"image": image, "text": [name for name in names if name not in image]}
+
+    def text_parameters(self, names: Iterable[str]) -> list[str]:
+        """Those of these parameters that are not the visual tower's.
+
+        Args:
+            names: Names of parameters.
+        """
+        return [name for name in names if not name.startswith(self.image_prefix)]
 
     def precision(self) -> torch.autocast:
         """A context that computes in bfloat16 if `bf16` is set."""

@@ -23,6 +23,10 @@ from retouch.methods.spg import SoftMaskUpdate
 from retouch.methods.spu_released import ReleasedReplay, ReleasedSchedule, ReleasedUpdate
 from retouch.methods.zscl import ReferenceDistillation, WeightEnsemble
 
+DEFAULT_METHOD = "spu+"
+"""The method that is used where none is chosen."""
+WITHOUT_IMAGES = "spu+no-images"
+"""The method that is used where none is chosen and no image may be stored."""
 _ALL_WEIGHTS: Any = {"lr": 7.5e-6, "small_model_lr": 1e-4}
 """Learning rates of methods that train all weights: the paper's, and one for small models.
 
@@ -138,14 +142,25 @@ _ALL = (
     Method(
         name="spu+",
         summary="ours: neurons of the upper blocks, half a step per task, features replayed",
-        update=SelectiveUpdate(unit="neuron", blocks=0.5, rate=0.20),
+        update=SelectiveUpdate(unit="neuron", blocks=0.5, rate=0.20, text_lr_factor=4),
         replay=BalancedReplay(balance="class"),
         regularizer=FeatureReplay(),
         after_task=ShorterStep(),
         loss="label-aware",
         objective="joined",
         lr=2.5e-4,
-        small_model_lr=3e-3,
+        small_model_lr=2e-3,
+    ),
+    Method(
+        name=WITHOUT_IMAGES,
+        summary="spu+ where no image may be stored: features replayed, mostly the text tower moves",
+        update=SelectiveUpdate(unit="neuron", blocks=0.5, rate=0.20, text_lr_factor=100),
+        regularizer=FeatureReplay(samples=4),
+        after_task=ShorterStep(),
+        loss="label-aware",
+        objective="joined",
+        lr=2e-5,
+        small_model_lr=5e-5,
     ),
     Method(
         name="spu-bounded",
@@ -195,7 +210,5 @@ _ALL = (
         **_ALL_WEIGHTS,
     ),
 )
-DEFAULT_METHOD = "spu+"
-"""The method that is used where none is chosen."""
 RECIPES = {method.name: method for method in _ALL}
 """The built-in methods; `registry.available_methods` adds those that users registered."""

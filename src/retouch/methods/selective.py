@@ -96,8 +96,7 @@ class SelectiveUpdate(Update):
         return TaskUpdate(model, selection, make_optimizer, sharding=sharding)
 
     def _lr_factors(self, clip: Clip, selection: Selection) -> dict[str, float]:
-        texts = (name for name in selection if not name.startswith(clip.image_prefix))
-        return dict.fromkeys(texts, self.text_lr_factor)
+        return dict.fromkeys(clip.text_parameters(selection), self.text_lr_factor)
 
     def selectable(self, clip: Clip) -> dict[str, nn.Parameter]:
         """The tensors that entries are selected from, by name."""
