@@ -7,6 +7,8 @@ CUB-200 in ten tasks of two epochs, with ImageNet as the control set: the same r
 `whole_run.py`, from the start of Python on, imports included. `--compile` and `--no-compile` force
 what is otherwise chosen by the length of the run; `--threads` decodes with threads, not processes,
 and `--foreground` before anything else begins. `--again` runs once more, with the caches.
+`--control-part 1000` runs twice more: all control images are checked after each task, as in the
+other runs, and then only that many of them.
 """
 
 import time
@@ -82,6 +84,7 @@ def child(args: argparse.Namespace) -> None:
     chosen = hardware(clip.device, clip.size, settings.precision, args.compile, amount)
     names = ("compile", "cuda_graphs")
     settings = settings.model_copy(update={name: getattr(chosen, name) for name in names})
+    settings = settings.model_copy(update={"control_part": args.control_part or "all"})
     sys.stderr.write(f"{chosen}\n")
     phases.begin("starting")
     out = Path(os.environ["RETOUCH_CACHE"]) / f"run {time.time_ns()}"
@@ -103,13 +106,23 @@ def main() -> None:
         caches = {"RETOUCH_CACHE": "pixels", "TORCHINDUCTOR_CACHE_DIR": "compiled"}
         caches |= {"TRITON_CACHE_DIR": "triton"}
         environment = {name: str(Path(folder) / part) for name, part in caches.items()}
-        for which in ("first run", "again")[: 2 if args.again else 1]:
+        for which, part in runs(args).items():
             start = time.perf_counter()
             done = subprocess.run(
-                command, env=os.environ | environment, stdout=subprocess.PIPE, text=True, check=True
+                [*command, "--control-part", str(part)],
+                env=os.environ | environment,
+                stdout=subprocess.PIPE,
+                text=True,
+                check=True,
             )
             total = time.perf_counter() - start
             report(which, json.loads(done.stdout), total)
+
+
+def runs(args: argparse.Namespace) -> dict[str, int]:
+    """The control images that each run checks after each task; 0 for all."""
+    part = {"again, a part of the control set": args.control_part} if args.control_part else {}
+    return {"first run": 0, **({"again": 0} if args.again or part else {}), **part}
 
 
 def report(which: str, seconds: dict[str, float], total: float) -> None:
@@ -135,6 +148,9 @@ def arguments() -> argparse.Namespace:
     options.add_argument("--threads", action="store_true", help="decode with threads")
     options.add_argument("--foreground", action="store_true", help="decode before anything else")
     options.add_argument("--again", action="store_true", help="run once more, with the caches")
+    options.add_argument(
+        "--control-part", type=int, default=0, help="run again with all control images, and with N"
+    )
     options.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     args = options.parse_args()
     args.shape = args.shape or ("b16" if args.device != "cpu" else "builtin")

@@ -202,6 +202,7 @@ def settings_of(args: argparse.Namespace) -> Settings:
         lr=7.5e-6,
         precision="bf16" if cuda else "fp32",
         compile=cuda,
+        control_part="all",
     )
 
 

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from retouch.evaluate.results import Results
-from retouch.evaluate.row import Row
-from retouch.evaluate.task_info import TaskInfo
+from retouch.evaluate.row import ControlPart, Row
+from retouch.evaluate.task_info import DataInfo, TaskInfo
 
 SIGNS = ["stop", "give way", "no entry", "roundabout", "bend left", "bend right"]
 
@@ -48,6 +48,15 @@ def fake_results(
         notes=list(notes),
         environment={"python": "3.11"},
     )
+
+
+def checked_in_part(part: int = 1000) -> Results:
+    """A run that checked a part of its 5,000 control images after each task but the last."""
+    run = fake_results()
+    run.data = {"control": DataInfo(name="known", classes=10, images=5000)}
+    for row in run.rows[:3]:
+        row.control_part = ControlPart(images=part, accuracy=(row.control or 0) - 1)
+    return run
 
 
 FROZEN = fake_results("frozen", (12, 12, 12), (97.5,) * 4, moved=0)

@@ -97,6 +97,18 @@ def test_dry_run_shows_the_plan_and_writes_nothing(model: Path, data: Path, tmp_
 
 
 @pytest.mark.slow
+def test_the_plan_says_how_much_of_the_control_set_is_checked(
+    model: Path, data: Path, tmp_path: Path
+):
+    note = "4 of the 10 control images are checked after each task, all of them at the end."
+    words = ["learn", data / "photos", "--model", model, "--control", data / "known", "--no-cache"]
+    words += ["--out", tmp_path / "x", "--dry-run", "--control-part", "4"]
+    assert note in run(*words, "--tasks", 2).stdout
+    assert "control images" not in run(*words, "--tasks", 1).stdout
+    assert "control images" not in run(*words[:-2], "--tasks", 2).stdout
+
+
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_page")
 def test_images_decoded_once_or_every_time_give_the_same_run(model: Path, tmp_path: Path):
     """Three classes in a given order, and one broken image."""

@@ -54,6 +54,7 @@ def fill(home: Path, out: Path, words: list[str]) -> list[str]:
 
 
 PHOTOS = ["{home}/photos", "--model", "{home}/model", "--out", "{out}"]
+KNOWN = [*PHOTOS, "--control", "{home}/more"]
 ONWARD = ["{home}/more", "--from", "{home}/march", "--out", "{out}"]
 
 
@@ -73,6 +74,10 @@ ONWARD = ["{home}/more", "--from", "{home}/march", "--out", "{out}"]
         ([*PHOTOS, "--set", "rate"], "write NAME=VALUE"),
         ([*PHOTOS, "--set", "update.rate=7"], "less than or equal to 1"),
         ([*PHOTOS, "--replay", "some"], "--replay some"),
+        ([*KNOWN, "--control-part", "few"], "use a number of images, such as 2000, or all"),
+        ([*KNOWN, "--control-part", "0"], "use a number of images, such as 2000, or all"),
+        ([*PHOTOS, "--control-part", "4"], "no control set; name one with --control"),
+        ([*KNOWN, "--control-part", "4", "--max-drop", "1"], "leave --control-part out"),
         ([*PHOTOS, "--order", "x.txt"], "neither a number nor a file"),
         ([*PHOTOS, "--order", "{home}/order.txt"], "'bright green'"),
         ([*PHOTOS, "--names", "{home}/nothing.csv"], "No such file"),

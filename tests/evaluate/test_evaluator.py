@@ -3,6 +3,7 @@
 import threading
 from typing import Any
 
+import numpy as np
 import pytest
 from tiny import images, tiny_clip
 from torch import Tensor
@@ -11,9 +12,11 @@ from retouch.clip import Clip
 from retouch.clip.keyed_images import Pixels
 from retouch.clip.zero_shot import PromptEnsemble, classifier
 from retouch.data import Images, Stream
+from retouch.data.image_store import Indices
 from retouch.evaluate import image_features as features_module
 from retouch.evaluate.evaluator import Evaluator
 from retouch.evaluate.image_features import image_features
+from retouch.evaluate.row import ControlPart, Row
 
 
 def test_accuracy_over_seen_classes_and_over_all(stream: Stream):
@@ -74,3 +77,41 @@ def test_only_the_start_and_the_end_may_be_evaluated(stream: Stream):
     between = end(clip, 1)
     assert between.tasks == [None] * len(stream.tasks)
     assert between.control is None
+
+
+def test_between_the_first_task_and_the_last_a_part_of_the_control_set_is_evaluated(
+    stream: Stream, monkeypatch: pytest.MonkeyPatch
+):
+    """All of it before and at the end; before, the part's accuracy is known from the same pass."""
+    clip, control, part = tiny_clip(), images("control", 4, 5), np.array([0, 3, 6, 11, 12, 19])
+    evaluator, whole = Evaluator(stream, control, control_part=part), Evaluator(stream, control)
+    texts = classifier(clip, control.classes, control.templates)
+    best = (image_features(clip, control, part) @ texts.T).argmax(1).numpy()
+    expected = ControlPart(images=6, accuracy=100 * float((best == control.labels[part]).mean()))
+    read, load_images = [], features_module.load_images
+
+    def load(clip: Clip, some: Images, indices: Indices) -> Pixels:
+        read.extend(indices.tolist() if some is control else [])
+        return load_images(clip, some, indices)
+
+    monkeypatch.setattr(features_module, "load_images", load)
+    first, between = evaluator(clip, 0), evaluator(clip, 1)
+    assert sorted(read) == sorted([*range(20), *part])
+    assert first == whole(clip, 0).model_copy(update={"control_part": expected})
+    assert first.control != expected.accuracy, "otherwise this test sees no difference"
+    assert (between.control, between.joint, between.control_part) == (None, None, expected)
+    assert between.tasks == whole(clip, 1).tasks
+    assert evaluator(clip, 1, all_control=True) == whole(clip, 1)
+    assert evaluator(clip, 3) == whole(clip, 3)
+    assert evaluator.control(clip) == first.control, "a bound on what is lost holds for all images"
+
+
+@pytest.mark.parametrize(("now", "estimate"), [(60.0, 70.0), (75.0, 85.0), (95.0, 100.0)])
+def test_what_a_part_lost_is_what_all_are_estimated_to_have_lost(now: float, estimate: float):
+    first = Row(tasks=[], control=80.0, control_part=ControlPart(images=10, accuracy=70.0))
+    row = Row(tasks=[], control_part=ControlPart(images=10, accuracy=now))
+    row.estimate_control(first)
+    assert row.control == estimate
+    measured = Row(tasks=[], control=50.0)
+    measured.estimate_control(first)
+    assert measured.control == 50.0

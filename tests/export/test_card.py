@@ -12,7 +12,9 @@ from markdown_it import MarkdownIt
 
 import retouch
 from retouch.evaluate.per_class import ClassRow, PerClass
+from retouch.evaluate.row import ControlPart
 from retouch.export import export, of_run
+from retouch.export.export_model import ExportModel
 from retouch.report.sentences import run_sentences
 from retouch.sparse import fingerprint
 from retouch.train import open_run
@@ -65,6 +67,23 @@ def test_a_run_evaluated_at_its_end_says_nothing_about_earlier_tasks(hf_run: Pat
         texts.append((tmp_path / name / "README.md").read_text())
     assert ["from its best, on average" in text for text in texts] == [True, False]
     assert all("| new classes recognised |" in text for text in texts)
+
+
+@pytest.mark.slow
+def test_an_estimate_says_how_many_control_images_were_checked(hf_run: Path, tmp_path: Path):
+    """The model after a task that is not the last, of a run that checked a part after it."""
+    model = of_run(hf_run, task=1)
+    assert model.run is not None
+    assert "| control accuracy, on 12 images of 4 classes" in card_of(model, tmp_path / "all")
+    model.run.rows[1].control_part = ControlPart(images=8, accuracy=50)
+    text = card_of(model, tmp_path / "part")
+    assert "| control accuracy, on 8 of 12 images of 4 classes" in text
+    assert "So far control accuracy is an estimate: 8 of the 12 control images" in text
+
+
+def card_of(model: ExportModel, folder: Path) -> str:
+    export(model, "hf", folder)
+    return (folder / "README.md").read_text()
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ from fake_results import (
     HOSTILE,
     SEVERAL,
     SIGNS,
+    checked_in_part,
     continued_results,
     evaluated_at_the_end,
     fake_results,
@@ -81,6 +82,25 @@ def test_pages_of_runs_that_were_evaluated_at_their_end(tmp_path: Path) -> None:
     write_report(tmp_path / "both", [without, without])
     plots = {file.stem for file in (tmp_path / "both" / "plots").iterdir()}
     assert plots == {"over-time", "matrix-01", "matrix-02"}, "what was forgotten is not known"
+
+
+@pytest.mark.slow
+def test_the_page_says_how_much_of_the_control_set_was_checked(tmp_path: Path) -> None:
+    sentence = "While it learned, 1,000 of the 5,000 control images were checked after each task"
+    hint = "Between its ends the control curve is an estimate"
+    text = page_of(tmp_path / "part", checked_in_part()).text
+    assert sentence in text
+    assert hint in text
+    assert "control images checked after each task1,000" in text
+    assert hint in page_of(tmp_path / "both", *SEVERAL, checked_in_part()).text
+    text = page_of(tmp_path / "all", fake_results()).text
+    assert sentence not in text
+    assert hint not in text
+    half = checked_in_part(part=100)
+    half.rows.pop()  # the interval is that of the images that were checked
+    for values in (half.trained, half.seconds, half.fraction_kept):
+        values.pop()
+    assert "from 100 control images" in page_of(tmp_path / "half", half).text
 
 
 def test_the_plots_are_files_too(several_folder: Path) -> None:

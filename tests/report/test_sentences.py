@@ -4,6 +4,7 @@ import pytest
 from fake_results import (
     FROZEN,
     SIGNS,
+    checked_in_part,
     continued_results,
     evaluated_at_the_end,
     fake_results,
@@ -13,6 +14,7 @@ from retouch.evaluate.results import Results
 from retouch.evaluate.row import Drift, Joint
 from retouch.report.sentences import (
     compile_sentence,
+    control_part_sentence,
     control_sentence,
     drift_sentence,
     joint_sentence,
@@ -97,6 +99,21 @@ def test_a_continued_run_reports_its_own_tasks_first() -> None:
     )
     assert not learned_earlier_sentence(fake_results())
     assert not total_sentence(fake_results())
+
+
+def test_how_much_of_the_control_set_was_checked() -> None:
+    run = checked_in_part()
+    assert control_part_sentence(fake_results()) == ""
+    assert control_part_sentence(run) == (
+        "While it learned, 1,000 of the 5,000 control images were checked after each task; all of "
+        "them at the end."
+    )
+    assert control_part_sentence(run) in run_sentences(run)
+    run.rows.pop()
+    assert control_part_sentence(run) == (
+        "So far control accuracy is an estimate: 1,000 of the 5,000 control images are checked "
+        "after each task, all of them at the end."
+    )
 
 
 def test_new_and_control_classes_at_once() -> None:

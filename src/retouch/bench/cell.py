@@ -55,7 +55,8 @@ class Cell:
 
     @property
     def training(self) -> Settings:
-        return Settings(**self.settings, seed=self.seed)
+        """Its settings. All control images are checked after each task, as numbers are compared."""
+        return Settings(**{"control_part": "all", **self.settings, "seed": self.seed})
 
     @property
     def title(self) -> str:

@@ -11,7 +11,13 @@ from retouch.cli.console import err, out, print_json, print_line, status, user_e
 from retouch.cli.images import show_notes
 from retouch.cli.learn_checks import check_disk_space, check_output, check_request
 from retouch.cli.learn_config import LearnConfig
-from retouch.cli.learn_plan import Plan, estimate_cost, make_plan, with_micro_batch
+from retouch.cli.learn_plan import (
+    Plan,
+    control_note,
+    estimate_cost,
+    make_plan,
+    with_micro_batch,
+)
 from retouch.cli.learn_summary import (
     show_classes,
     show_cost,
@@ -79,7 +85,7 @@ def _show_plan(config: LearnConfig, plan: Plan, console: "Console") -> Plan:
     """What will be learned and what that takes. Returns the plan, fitted to the GPU's memory."""
     show_classes(console, plan.stream, plan.done)
     sharding = [_weights_per_rank(plan)] if config.machine.shard else []
-    show_settings(console, [*plan.defaults.notes, *sharding])
+    show_settings(console, [*plan.defaults.notes, *control_note(plan), *sharding])
     with status("Estimating time and memory"):
         cost = estimate_cost(plan)
     show_cost(console, cost, plan.clip)

@@ -11,7 +11,7 @@ from retouch.cli.learn_sources import check_sources, find_sources, make_streams,
 from retouch.errors import UserError
 
 if TYPE_CHECKING:
-    from retouch.cli.learn_config import LearnConfig, OutputOptions, TrainingOptions
+    from retouch.cli.learn_config import DataOptions, LearnConfig, OutputOptions, TrainingOptions
     from retouch.data import Images, Pairs, Splits
     from retouch.evaluate import Results
     from retouch.methods import Method
@@ -62,6 +62,7 @@ def check_request(config: "LearnConfig") -> Request:
     earlier = _find_earlier(training.earlier, config.output)
     _check_templates(templates, earlier)
     method = _choose_method(training, earlier)
+    settings |= read_control_part(data, method)
     if machine.shard:
         check_shard(method, Settings(shard=True, compile=bool(machine.compiled)))
     method.check_needs(data.control is not None, data.reference is not None)
@@ -180,6 +181,23 @@ def _choose_method(training: "TrainingOptions", earlier: FinishedRun | None) -> 
         method = method.with_change({"replay.size": int(replay)})
     method = method.with_change(read_changes(training.change or []))
     return method if training.max_drop is None else with_max_drop(method, training.max_drop)
+
+
+def read_control_part(data: "DataOptions", method: "Method") -> dict[str, Any]:
+    """The setting `control_part`, if it was given; refused where it would be ignored."""
+    part = data.control_part
+    if part is None:
+        return {}
+    if part != "all" and (not part.isdigit() or int(part) < 1):
+        raise UserError(f"--control-part {part}: use a number of images, such as 2000, or all")
+    if data.control is None:
+        raise UserError(f"--control-part {part}: there is no control set; name one with --control")
+    if part != "all" and any(each.needs_control for each in method.parts.values()):
+        raise UserError(
+            f"--control-part {part}: a bound on what may be lost holds for all control images, so "
+            "all of them are checked; leave --control-part out"
+        )
+    return {"control_part": part if part == "all" else int(part)}
 
 
 def read_changes(pairs: list[str]) -> dict[str, Any]:

@@ -41,6 +41,15 @@ class DataOptions(OptionGroup):
         str | None,
         typer.Option(help="Images of what the model must still know; named like DATA."),
     ] = None
+    control_part: Annotated[
+        str | None,
+        typer.Option(
+            help="Control images to check after each task; all are checked before the first and "
+            "after the last. 'all' checks all every time, and so does --max-drop.",
+            metavar="N",
+            show_default="2000",
+        ),
+    ] = None
     names: Annotated[Path | None, typer.Option(help=NAMES_HELP, metavar="FILE")] = None
     template: Annotated[
         list[str] | None,

@@ -108,6 +108,18 @@ def _load(config: "LearnConfig", request: "Request", device: str) -> "tuple[Open
     return None, clip
 
 
+def control_note(plan: Plan) -> list[str]:
+    """How much of a large control set is checked after each task, for the user."""
+    from retouch.train.control_part import control_part
+
+    defaults = plan.defaults
+    part = control_part(plan.stream, plan.control, defaults.method, defaults.settings)
+    if part is None or plan.control is None or len(plan.stream.tasks) - plan.done < 2:
+        return []
+    images = f"{len(part):,} of the {len(plan.control):,} control images"
+    return [f"{images} are checked after each task, all of them at the end"]
+
+
 def estimate_cost(plan: Plan) -> "Cost":
     """What training will take; measured on the model that it will start from."""
     from retouch.train.cost import estimate

@@ -26,10 +26,21 @@ def balanced_subset(images: Images, count: int, seed: int = 0) -> Images:
         count: How many; all, if there are fewer.
         seed: Determines which.
     """
+    return images.subset(balanced_indices(images, count, seed))
+
+
+def balanced_indices(images: Images, count: int, seed: int = 0) -> Indices:
+    """The positions of the images of `balanced_subset`, in order.
+
+    Args:
+        images: The images to choose from.
+        count: How many; all, if there are fewer.
+        seed: Determines which.
+    """
     if count < 1:
         raise UserError(f"a subset of {count} images has none; choose 1 or more")
     present = len(np.unique(images.labels))
-    return images.subset(np.sort(_by_rank(images, seed)[: max(count, present)]))
+    return np.sort(_by_rank(images, seed)[: max(count, present)])
 
 
 def _by_rank(images: Images, seed: int, most: int | None = None) -> Indices:

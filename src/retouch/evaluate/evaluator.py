@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from retouch.clip import Clip
@@ -17,8 +18,8 @@ from retouch.evaluate.class_features import ClassFeatures, prompt_names
 from retouch.evaluate.drift import drift_between
 from retouch.evaluate.image_features import ImageSubset, encode_image_sets
 from retouch.evaluate.joint_accuracy import Encoded, class_ids, joint_accuracy
-from retouch.evaluate.predict import nearest
-from retouch.evaluate.row import Drift, Joint, Row
+from retouch.evaluate.predict import nearest, nearest_classes
+from retouch.evaluate.row import ControlPart, Drift, Joint, Row
 from retouch.plural import count
 
 
@@ -30,6 +31,8 @@ class Evaluator:
         control: Images of what the model could do before, which no task teaches.
         each_task: Evaluate after every task, not only before the first and after the last.
         progress: Shows how far an evaluation is.
+        control_part: Positions of the control images to evaluate on after each task but the last;
+            all by default.
     """
 
     def __init__(
@@ -38,11 +41,13 @@ class Evaluator:
         control: Images | None = None,
         each_task: bool = True,
         progress: Progress = no_progress,
+        control_part: Indices | None = None,
     ) -> None:
         self._stream = stream
         self._progress = progress
         self._each_task = each_task
         self._control = control
+        self._control_part = control_part
         self._word_features: Tensor | None = None
         self._prompts: dict[int, ClassFeatures] = {}
 
@@ -54,18 +59,26 @@ class Evaluator:
         """
         self._word_features = word_features(clip)
 
-    def __call__(self, clip: Clip, learned: int) -> Row:
-        """Accuracies after `learned` tasks. Every image passes through the visual tower once."""
-        if not self._each_task and 0 < learned < len(self._stream.tasks):
+    def __call__(self, clip: Clip, learned: int, all_control: bool = False) -> Row:
+        """Accuracies after `learned` tasks. Every image passes through the visual tower once.
+
+        With `all_control`, all control images are evaluated, however many tasks are learned.
+        """
+        between = 0 < learned < len(self._stream.tasks)
+        if not self._each_task and between:
             return Row(tasks=[None] * len(self._stream.tasks))
         all_tasks = range(len(self._stream.tasks))
-        test, control = self._encode(clip, self._test_subset(all_tasks), self._control_subset())
-        return Row(
-            tasks=self._task_accuracies(test, learned, all_tasks),
-            control=_control_accuracy(control),
-            joint=self._joint_accuracy(test, control, learned),
-            drift=self._drift(clip, learned),
-        )
+        part = self._control_part if between and not all_control else None
+        test, control = self._encode(clip, self._test_subset(all_tasks), self._control_subset(part))
+        tasks, hits = self._task_accuracies(test, learned, all_tasks), _control_hits(control)
+        row = Row(tasks=tasks, drift=self._drift(clip, learned))
+        if part is not None:
+            row.control_part = ControlPart.of(hits)
+            return row
+        row.control, row.joint = _percent(hits), self._joint_accuracy(test, control, learned)
+        if not learned and self._control_part is not None:
+            row.control_part = ControlPart.of(hits[self._control_part])
+        return row
 
     def tasks(self, clip: Clip, learned: int, numbers: Sequence[int]) -> list[float | None]:
         """The accuracy on some tasks, in percent; None where there are no images.
@@ -80,13 +93,13 @@ class Evaluator:
         return self._task_accuracies(test, learned, numbers)
 
     def control(self, clip: Clip) -> float | None:
-        """The accuracy on the control set, in percent.
+        """The accuracy on the whole control set, in percent.
 
         Args:
             clip: The model.
         """
         (control,) = self._encode(clip, self._control_subset())
-        return _control_accuracy(control)
+        return _percent(_control_hits(control))
 
     def accuracy(self, clip: Clip, learned: int) -> float | None:
         """The accuracy over all classes learned so far, in percent.
@@ -106,9 +119,10 @@ class Evaluator:
         joined = np.concatenate([np.empty(0, np.int64), *indices])
         return ImageSubset(self._stream.test, joined) if len(joined) else None
 
-    def _control_subset(self) -> ImageSubset | None:
-        images = self._control
-        return ImageSubset(images, np.arange(len(images))) if images else None
+    def _control_subset(self, part: Indices | None = None) -> ImageSubset | None:
+        if not self._control:
+            return None
+        return ImageSubset(self._control, np.arange(len(self._control)) if part is None else part)
 
     def _encode(self, clip: Clip, *subsets: ImageSubset | None) -> list[Encoded | None]:
         """Features of the images, and of all classes of their set.
@@ -152,7 +166,7 @@ class Evaluator:
             predicted[positions] = nearest(similarity[positions], each)
         ids = self._class_ids()
         return [
-            _percent(ids[predicted[row]], ids[stream.test.labels[task.test]])
+            _percent(ids[predicted[row]] == ids[stream.test.labels[task.test]])
             for task, row in zip(tasks, rows, strict=True)
         ]
 
@@ -206,16 +220,15 @@ class Evaluator:
         return drift_between(self._word_features, word_features(clip))
 
 
-def _control_accuracy(control: Encoded | None) -> float | None:
-    if control is None:
-        return None
-    similarity = control.features @ control.texts.T
-    return _percent(nearest(similarity, range(len(control.names))), control.labels)
+def _control_hits(control: Encoded | None) -> NDArray[np.bool_]:
+    """Which control images get the correct class."""
+    hits: NDArray[np.bool_] = np.empty(0, np.bool_)
+    return hits if control is None else nearest_classes(control) == control.labels
 
 
-def _percent(predicted: Indices, labels: Indices) -> float | None:
+def _percent(hits: NDArray[np.bool_]) -> float | None:
     """Percent correct; None where there are no images."""
-    return 100 * float((predicted == labels).mean()) if len(labels) else None
+    return 100 * float(hits.mean()) if len(hits) else None
 
 
 def _labels(subset: ImageSubset) -> Indices:

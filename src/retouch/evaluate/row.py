@@ -1,5 +1,7 @@
 """One evaluation of a model: a row of the results."""
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import BaseModel
 
 
@@ -28,6 +30,20 @@ class Joint(BaseModel):
     """On all of them; every image has equal weight."""
 
 
+class ControlPart(BaseModel):
+    """Accuracy on the part of a large control set that is checked after each task."""
+
+    images: int
+    """How many images this part has; they are the same in a whole run."""
+    accuracy: float
+    """On these, in percent."""
+
+    @classmethod
+    def of(cls, hits: NDArray[np.bool_]) -> "ControlPart":
+        """The accuracy where these images were recognised."""
+        return cls(images=len(hits), accuracy=100 * float(hits.mean()))
+
+
 class Row(BaseModel):
     """Accuracy in percent at one point of a run."""
 
@@ -38,8 +54,27 @@ class Row(BaseModel):
     the end of the run was evaluated.
     """
     control: float | None = None
-    """On the control set: what the model could do before, which no task teaches."""
+    """On the control set: what the model could do before, which no task teaches. Where only a part
+    of it was checked, an estimate: before the first task, less what this part lost since.
+    """
+    control_part: ControlPart | None = None
+    """On a part of the control set, where no more was checked. Also before the first task, where
+    all of it was: what later rows are compared with.
+    """
     joint: Joint | None = None
-    """Over control classes and those learned by then; before the first task, over all classes."""
+    """Over control classes and those learned by then; before the first task, over all classes. None
+    where only a part of the control set was checked.
+    """
     drift: Drift | None = None
     """How far the features of everyday words moved."""
+
+    def estimate_control(self, first: "Row") -> None:
+        """Where only a part of the control set was checked, estimate the accuracy on all of it.
+
+        Args:
+            first: The evaluation before the first task, on all of it.
+        """
+        if self.control is None and self.control_part and first.control_part:
+            assert first.control is not None
+            lost = first.control_part.accuracy - self.control_part.accuracy
+            self.control = min(100.0, max(0.0, first.control - lost))

@@ -10,6 +10,7 @@ from retouch.clip.open_clip import OpenClip
 from retouch.clip.siglip import SiglipClip
 from retouch.evaluate.per_class import ClassRow
 from retouch.evaluate.results import Results
+from retouch.evaluate.row import ControlPart
 from retouch.export.export_model import ExportModel
 from retouch.export.formats import LIBRARIES, Format, WriteReport
 from retouch.export.markdown import escape_markdown
@@ -127,7 +128,7 @@ def _run(model: ExportModel, run: Results) -> dict[str, Any]:
             for n, fraction in enumerate(run.fraction_kept, 1)
             if fraction < 1
         ],
-        "control": "control" in metrics and _control(metrics, control),
+        "control": "control" in metrics and _control(metrics, control, run.rows[-1].control_part),
         "num_test": sum(task.test for task in run.tasks[: run.done]),
         "num_train": sum(task.train for task in run.tasks[: run.done]),
         "method": run.method,
@@ -143,13 +144,16 @@ def _run(model: ExportModel, run: Results) -> dict[str, Any]:
     }
 
 
-def _control(metrics: dict[str, float], control: dict[str, int] | None) -> dict[str, Any]:
+def _control(
+    metrics: dict[str, float], control: dict[str, int] | None, part: ControlPart | None
+) -> dict[str, Any]:
+    name = ""
+    if control:
+        name = f"{count(control['images'], 'image')} of {count(control['classes'], 'class')}"
     return {
         "before": formatting.percent(metrics["control_before"]),
         "after": formatting.percent(metrics["control"]),
-        "set": f"{count(control['images'], 'image')} of {count(control['classes'], 'class')}"
-        if control
-        else "",
+        "set": f"{part.images:,} of {name}" if part and name else name,
     }
 
 

@@ -2,12 +2,21 @@
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError
 
 from retouch.errors import UserError, first_problem
 
 Positive = Annotated[int, Field(gt=0)]
 Beta = Annotated[float, Field(ge=0, lt=1)]
+
+
+def _count_or_all(value: Any) -> Any:
+    if value == "all" or (type(value) is int and value > 0):
+        return value
+    raise ValueError("should be a number of images, 1 or more, or 'all'")
+
+
+CountOrAll = Annotated[int | Literal["all"], PlainValidator(_count_or_all)]
 
 
 class Settings(BaseModel):
@@ -63,6 +72,11 @@ class Settings(BaseModel):
     """Hold activations of at most this many images at a time; the gradients stay the same."""
     shard: bool = False
     """Shard the frozen weights over the ranks; the result stays the same."""
+    control_part: CountOrAll = 2000
+    """How many control images are checked after each task, as many of each class as possible and
+    at least one; before the first task and after the last, all are. `"all"`: all every time, as is
+    always done where a method bounds what may be lost (`max_drop`).
+    """
     reuse_frozen: bool | None = None
     """Compute visual blocks that no task changes once per image, and keep their activations. The
     result stays the same. None: on a CPU, where it was measured.

@@ -13,6 +13,7 @@ from retouch.report.domain_results import domain_sentence
 from retouch.report.intervals import ENOUGH_IMAGES, interval_sentence, wilson_interval
 from retouch.report.run_metrics import metrics, starting_accuracy
 from retouch.report.sentences import (
+    control_part_sentence,
     control_sentence,
     drift_sentence,
     joint_sentence,
@@ -64,6 +65,7 @@ def answers(run: Results, per_class: PerClass | None = None) -> list[Answer]:
     sentence = " ".join(filter(None, [learned_sentence(run), learned_earlier_sentence(run)]))
     new_remarks = [_interval_remark(new, "test"), total_sentence(run), changes]
     control_remarks = [
+        control_part_sentence(run),
         _interval_remark(control, "control"),
         change_sentence(per_class, learned=False),
         drift_sentence(run),
@@ -115,7 +117,8 @@ def _control_bars(run: Results) -> list[Bar]:
     if start is not None:
         bars.append(Bar("before", "before", start))
     if "control" in values:
-        bars.append(Bar("now", "now", values["control"], start, info.images if info else 0))
+        checked = run.rows[-1].control_part or info
+        bars.append(Bar("now", "now", values["control"], start, checked.images if checked else 0))
     if not bars and "drift_neighbours" in values:
         bars.append(Bar("words", "weak", values["drift_neighbours"]))
     return bars

@@ -8,7 +8,7 @@ from retouch.evaluate.results import Results
 from retouch.evaluate.task_info import DataInfo
 from retouch.plotting.formatting import duration, percent, share
 from retouch.report.intervals import interval_text
-from retouch.report.run_metrics import any_weight_trained, class_count, metrics
+from retouch.report.run_metrics import any_weight_trained, class_count, control_part, metrics
 from retouch.report.run_names import NamedResults, run_labels
 
 
@@ -102,6 +102,8 @@ def _settings(run: Results) -> dict[str, str]:
         "test images": f"{sum(task.test for task in run.tasks):,}",
         "images kept for replay": f"{replay_images:,}" if replay_images else "none",
     }
+    if (part := control_part(run)) is not None:
+        facts["control images checked after each task"] = f"{part:,}"
     if run.done:
         most = max(run.trained, default=0)
         trained = f"{most:,} ({share(most, run.parameters)})" if any_weight_trained(run) else "none"
@@ -114,7 +116,11 @@ def _settings(run: Results) -> dict[str, str]:
     if "drift_neighbours" in (values := metrics(run)):
         facts["everyday words nearest to the same word"] = percent(values["drift_neighbours"])
     labels = {key: key.replace("_", " ") for key in run.settings} | {"lr": "learning rate"}
-    settings = {labels[key]: str(v) for key, v in run.settings.items() if v is not None}
+    settings = {
+        labels[key]: str(value)
+        for key, value in run.settings.items()
+        if value is not None and key != "control_part"  # how many were checked is a fact above
+    }
     return facts | settings | run.environment
 
 

@@ -25,7 +25,7 @@ from retouch.report.figures import (
     loss_figures,
     result_figures,
 )
-from retouch.report.run_metrics import class_count
+from retouch.report.run_metrics import class_count, control_part
 from retouch.report.summary import Run, RunSummary, named_results, run_summaries
 from retouch.report.table import columns, rows
 
@@ -96,6 +96,7 @@ def _results_content(runs: Sequence[Results]) -> dict[str, Any]:
         "tasks": max(len(run.tasks) for run in runs),
         "class_count": class_count(runs[0]),
         "many_tasks": max(run.done for run in runs) > 1,
+        "control_part": any(control_part(run) for run in runs),
         "theme": THEME,
         **matrix_texts(runs),
     }

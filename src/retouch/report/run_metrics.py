@@ -14,6 +14,12 @@ def class_count(run: Results, tasks: int | None = None) -> int:
     return len(class_names(run, range(len(run.tasks))[:tasks]))
 
 
+def control_part(run: Results) -> int | None:
+    """How many control images were checked after each task but the last; None if all were."""
+    parts = [row.control_part for row in run.rows[1:] if row.control_part]
+    return parts[-1].images if parts else None
+
+
 def metrics(run: Results) -> dict[str, float]:
     """All metrics of a run; none before the model was evaluated on all its tasks."""
     return run.metrics() if run.begun else {}

@@ -8,7 +8,13 @@ from retouch.evaluate.results import Results
 from retouch.plotting.formatting import percent, points
 from retouch.report.continuation import Continuation, class_names, continuation, is_continued
 from retouch.report.domain_results import domain_sentence
-from retouch.report.run_metrics import any_weight_trained, class_count, metrics, starting_accuracy
+from retouch.report.run_metrics import (
+    any_weight_trained,
+    class_count,
+    control_part,
+    metrics,
+    starting_accuracy,
+)
 
 
 def run_sentences(run: Results) -> list[str]:
@@ -17,6 +23,7 @@ def run_sentences(run: Results) -> list[str]:
         learned_sentence(run),
         learned_earlier_sentence(run),
         control_sentence(run),
+        control_part_sentence(run),
         domain_sentence(run),
         total_sentence(run),
         joint_sentence(run),
@@ -131,6 +138,20 @@ def control_sentence(run: Results) -> str:
     if start is not None:
         return f"Control accuracy {percent(start)} before the first task."
     return "What it could do before was not measured: the run had no control set."
+
+
+def control_part_sentence(run: Results) -> str:
+    """How much of a large control set was checked after each task; "" if always all of it."""
+    part, control = control_part(run), run.data.get("control")
+    if part is None or control is None:
+        return ""
+    images = f"{part:,} of the {control.images:,} control images"
+    if run.rows[-1].control_part:
+        return (
+            f"So far control accuracy is an estimate: {images} are checked after each task, all of "
+            "them at the end."
+        )
+    return f"While it learned, {images} were checked after each task; all of them at the end."
 
 
 def _change(before: float, now: float) -> str:

@@ -19,6 +19,7 @@ from retouch.methods import DEFAULT_METHOD, Method, Settings, TaskUpdate, recipe
 from retouch.sparse import Selection
 from retouch.train.arguments import check_arguments, check_domain_rates
 from retouch.train.callbacks import Callback
+from retouch.train.control_part import control_part
 from retouch.train.defaults import default_settings
 from retouch.train.environment import deterministic_algorithms
 from retouch.train.extend_stream import EarlierRun
@@ -67,7 +68,8 @@ def teach(
         settings: Epochs, batch size, learning rate and so on. Default: the paper's, with the
             method's own learning rate.
         control: Images of what the model could do before and must not forget. Without it,
-            forgetting of old knowledge is not measured, and `spu-bounded` is refused.
+            forgetting of old knowledge is not measured, and `spu-bounded` is refused. Of a large
+            one, a part is checked after each task and all at the end (`Settings.control_part`).
         reference: Images with captions, for methods that keep old knowledge with them (`zscl`,
             `lora-ewc`).
         out: A folder to write settings, results, losses and one delta per task into. If it holds
@@ -112,7 +114,8 @@ def teach(
     with reuse_frozen(clip, trained_parameters(clip, started, settings), cache_folder()):
         with _running(inputs, record, folder, is_new):
             warn_about_plain_sigmoid(clip, started)
-            evaluator = Evaluator(stream, control, evaluate_each_task, progress=callback.progress)
+            part = control_part(stream, control, started, settings)
+            evaluator = Evaluator(stream, control, evaluate_each_task, callback.progress, part)
             train(clip, stream, started, settings, evaluator, record)
         if folder is not None:
             add = {"store_images": store_images, "per_class": per_class}

@@ -97,8 +97,8 @@ def _on_cpu(precision: str) -> tuple[str, str]:
 
 def seconds_saved_by_compiling(work: Work, size: int) -> float:
     """Roughly what a run gains from compiled towers, on the GPU that they were measured on."""
-    passes = 3 * work.trained + work.evaluated * work.evaluations
-    prompts = 3 * work.trained_prompts + work.evaluated_prompts * work.evaluations
+    passes = 3 * work.trained + work.evaluated
+    prompts = 3 * work.trained_prompts + work.evaluated_prompts
     return _SAVED_PER_PASS * size * (passes + prompts / _PROMPTS_PER_IMAGE)
 
 

@@ -34,7 +34,7 @@ def train(
     buffer = method.replay.buffer(stream, settings.seed)
     evaluator.begin(clip)
     with refused_if_not_finite(clip):
-        record.begin(buffer, partial(evaluator, clip))
+        record.begin(buffer, partial(evaluator, clip, all_control=True))
     stream.wait(record.callback.progress)
     micro_batch = MicroBatch(clip, settings)
     for task in stream.tasks[record.done :]:

@@ -45,7 +45,7 @@ class Measurement:
         evaluation = self.image * work.evaluated + self.prompt * work.evaluated_prompts
         training = self.image * work.trained + self.prompt * work.trained_prompts
         passes = self.passes + extra_passes if self.passes else 0.0
-        return passes * training + evaluation * work.evaluations + self.frozen * work.images
+        return passes * training + evaluation + self.frozen * work.images
 
 
 def measure(

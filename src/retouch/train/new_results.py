@@ -63,4 +63,4 @@ def _take_over(results: Results, earlier: EarlierRun, control: Images | None) ->
     results.rows = [row.model_copy(deep=True) for row in before.rows]
     if earlier.control != (control and images_identity(control)):  # not comparable
         for row in results.rows:
-            row.control = row.joint = None
+            row.control = row.control_part = row.joint = None

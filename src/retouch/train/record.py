@@ -131,6 +131,7 @@ class RunRecord:
         self.results.trained.append(update.selection.count)
         self.results.seconds.append(round(time.monotonic() - self._task_started, 2))
         self.results.replay = self._buffer.state()
+        row.estimate_control(self.results.rows[0])
         self.results.rows.append(row)
         self.callback.on_evaluate(self.results)
         self._write_task()

@@ -6,6 +6,7 @@ from math import ceil
 from retouch.data.images import Images
 from retouch.data.stream import Stream, Task
 from retouch.methods import Method, Settings
+from retouch.train.control_part import control_part
 
 
 @dataclass(frozen=True)
@@ -17,9 +18,9 @@ class Work:
     trained_prompts: int
     """Distinct prompts of all training steps."""
     evaluated: int
-    """Images of one evaluation."""
+    """Images of all evaluations."""
     evaluated_prompts: int
-    evaluations: int
+    """Prompts of all evaluations."""
     images: int = 0
     """Distinct images of all training steps and of an evaluation."""
 
@@ -35,21 +36,25 @@ def work(
 ) -> Work:
     """Count images and prompts.
 
-    The model is evaluated before the first task and after each; with `per_class` once more before
-    the first and after the last.
+    The model is evaluated before the first task and after each, between them perhaps on a part of
+    the control set; with `per_class` once more before the first and after the last. A run that
+    continues another evaluates the model that it begins with as well.
     """
     tasks = stream.tasks[done:]
     steps = [_steps(stream, task, method, settings) for task in tasks]
     groups = stream.test.prompt_groups
     prompts = sum(len(group.classes) * len(group.templates) for group in groups)
     prompts += len(control.classes) * len(control.templates) if control is not None else 0
+    whole = len(stream.test) + len(control or ())
+    part = control_part(stream, control, method, settings)
+    between, ends = len(tasks) - 1, 2 + bool(done) + (2 if per_class else 0)
     return Work(
         trained=sum(images for images, _ in steps),
         trained_prompts=sum(prompts for _, prompts in steps),
-        evaluated=len(stream.test) + len(control or ()),
-        evaluated_prompts=prompts,
-        evaluations=len(tasks) + 1 + (2 if per_class else 0),
-        images=sum(len(task.train) for task in tasks) + len(stream.test) + len(control or ()),
+        evaluated=whole * ends
+        + (whole if part is None else len(stream.test) + len(part)) * between,
+        evaluated_prompts=prompts * (ends + between),
+        images=sum(len(task.train) for task in tasks) + whole,
     )
 
 
