@@ -190,7 +190,10 @@ def test_a_frozen_model_has_no_backward_pass():
     assert (FakeGraph.captured, FakeGraph.replayed) == (2, 6)
 
 
-def test_a_failed_capture_is_cleaned_up_and_tried_again_later(monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("free_at", [5, 12])
+def test_a_failed_capture_is_cleaned_up_and_tried_again_later(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, free_at: int
+):
     class FailingGraph(FakeGraph):
         def __init__(self, forward_pass: ForwardPass, pool: object) -> None:
             super().__init__(forward_pass, pool)
@@ -205,13 +208,24 @@ def test_a_failed_capture_is_cleaned_up_and_tried_again_later(monkeypatch: pytes
     plain, model, blocked = TwoTowers(), TwoTowers(), True
     recorder = GraphRecorder(model)
     for seed in range(12):
-        blocked = seed < 5
+        blocked = seed < free_at
         for a, b in zip(step(plain, None, seed), step(model, recorder, seed), strict=True):
             assert torch.equal(a, b), seed
         captured = 0 if seed < 2 else 2 if seed < 8 else 4
         assert FakeGraph.captured == captured, "tried on the 3rd pass and on the 9th"
-    assert aborted == [(3, (0, 1))] * 2
-    assert FakeGraph.replayed
+    said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    if free_at == 5:  # gone by the second attempt
+        assert aborted == [(3, (0, 1))] * 2
+        assert FakeGraph.replayed
+        assert not said
+    else:
+        assert aborted == [(3, (0, 1))] * 4
+        assert not FakeGraph.replayed
+        assert [line.split(" is not captured")[0] for line in said] == [
+            "the encoder of images",
+            "the encoder of texts",
+        ]
+        assert all("somebody holds a gradient" in line for line in said)
 
 
 def test_hooks_are_found():

@@ -78,7 +78,8 @@ class GraphRecorder:
         num_seen = cache.num_seen[key] = cache.num_seen.get(key, 0) + 1
         if num_seen < cache.retry_at.get(key, WARMUP_PASSES + 1):
             return
-        if (graph := capture(forward_pass, self._pool(forward_pass.name))) is None:
+        again = key in cache.retry_at
+        if (graph := capture(forward_pass, self._pool(forward_pass.name), again)) is None:
             cache.retry_at[key] = RETRY_FACTOR * num_seen
         else:
             cache.graphs[key] = graph

@@ -129,15 +129,25 @@ def replay_forward(graphs: Sequence[CapturedGraph], passes: Sequence[ForwardPass
     return _run_concurrently(graphs, jobs)
 
 
-def capture(forward_pass: ForwardPass, pool: Any) -> CapturedGraph | None:
-    """Capture a pass into a memory pool; None if it cannot be, as when it synchronizes."""
+def capture(forward_pass: ForwardPass, pool: Any, again: bool = False) -> CapturedGraph | None:
+    """Capture a pass into a memory pool; None if it cannot be, as when it synchronizes.
+
+    The first failure may pass, such as a gradient that is still held; one that happens `again` is
+    worth a warning.
+    """
     pool = pool or torch.cuda.graph_pool_handle()
     try:
         return CapturedGraph(forward_pass, pool)
     except RuntimeError as error:
         torch.cuda.synchronize()
         _abort_capture(torch.cuda.current_stream().device.index, pool)
-        log.debug("%s cannot be captured: %s", forward_pass.key, error)
+        log.log(
+            logging.WARNING if again else logging.DEBUG,
+            "the encoder of %s is not captured as a CUDA graph, so its small kernels are launched "
+            "one by one, which is slower (%s)",
+            forward_pass.name,
+            str(error).partition("\n")[0],
+        )
         return None
 
 
