@@ -55,11 +55,11 @@ def measure_throughput(images: Images, folder: Path, rounds: int) -> dict[str, f
     """Images per second; the median over batches that both read."""
     sample = np.random.default_rng(1).permutation(len(images))[:BATCH]
     bare = [bare_pillow(images, sample)]
-    start = time.perf_counter()
+    began = time.perf_counter()
     timeline = Timeline()
     cached_images = cached(images, PREPROCESS, folder / "cache", progress=timeline)
     end = time.perf_counter()
-    build = len(images) / (end - start)
+    build = len(images) / (end - began)
     bare.append(bare_pillow(images, sample))
     one_core = statistics.mean(bare)
     seconds: dict[str, list[float]] = {"decoded": [], "cached": []}
@@ -78,7 +78,7 @@ def measure_throughput(images: Images, folder: Path, rounds: int) -> dict[str, f
         "images per second, while the cache is built": build,
         "of all cores' bare Pillow, percent": 100 * build / (one_core * workers()),
         "the same, once all processes run, percent": 100 * timeline.speed / (one_core * workers()),
-        "seconds until the first block": timeline.blocks[0][0] - start,
+        "seconds until the first block": timeline.blocks[0][0] - began,
         "seconds from the last block to the end": end - timeline.blocks[-1][0],
         "images per second, from the cache": read,
         "times as fast from the cache": read / decoded,
