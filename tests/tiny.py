@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from retouch.clip import load
+from retouch.clip import Clip, load
 from retouch.clip.hf import HuggingFaceClip
 from retouch.clip.preprocess import Preprocess
 from retouch.clip.siglip import SiglipClip
@@ -111,19 +111,18 @@ def tiny_folder(folder: str | Path | None = None, seed: int = 0) -> Path:
 
 
 def shallow_builtin(folder: Path) -> Path:
-    """The built-in model with the first block of each tower only: its tokenizer, its pictures, and
-    a fifth of the time.
-    """
+    """The built-in model with one block per tower: its own tokenizer, in a fifth of the time."""
     clip = load("builtin")
-    model = clip.model
-    for tower, config in (
-        (model.text_model, model.config.text_config),
-        (model.vision_model, model.config.vision_config),
-    ):
-        del tower.encoder.layers[1:]
-        config.num_hidden_layers = 1
+    keep_first_blocks(clip)
     clip.save(folder)
     return folder
+
+
+def keep_first_blocks(clip: Clip) -> None:
+    """Remove all blocks of both towers but the first."""
+    for tower in (clip.model.text_model, clip.model.vision_model):
+        del tower.encoder.layers[1:]
+        tower.config.num_hidden_layers = 1
 
 
 def images(name: str, classes: int, each: int, size: int = 16) -> Images:
