@@ -19,10 +19,11 @@ SMALL = Options(tasks=2, epochs=1, replay=10, lr=(1e-3,))
 PAPER = ("aircraft", "birdsnap", "cars", "cifar100", "cub", "gtsrb")
 
 
-def tiny_model() -> HuggingFaceClip:
+def tiny_model(blocks: int = 5) -> HuggingFaceClip:
+    """DualPrompt needs five blocks in the visual tower."""
     torch.manual_seed(0)
     config = tiny_config(context=16)
-    config.vision_config.num_hidden_layers = 5  # DualPrompt needs as many
+    config.vision_config.num_hidden_layers = blocks
     model = transformers.CLIPModel(config)
     return HuggingFaceClip(model, tiny_tokenizer(), Preprocess(size=(16, 16)), "tiny")
 

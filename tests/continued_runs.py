@@ -17,12 +17,7 @@ from retouch.train.extend_stream import extend_stream
 from retouch.train.replay_store import read_stored_images
 
 QUICK = Settings(epochs=2, batch=4, lr=1e-3)
-GIVEN = {
-    "settings": QUICK,
-    "control": images("control", 4, 3),
-    "reference": reference(),
-    "checkpoint_seconds": 0,
-}
+GIVEN = {"settings": QUICK, "control": images("control", 4, 3), "reference": reference()}
 Pair = tuple[Images, Images]
 """Images to learn from, and to evaluate on."""
 

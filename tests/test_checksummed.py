@@ -48,3 +48,11 @@ def test_a_document_is_plain_and_its_layout_does_not_count(tmp_path: Path):
                 UserError, match=r"a is damaged or was changed by hand .*; try again"
             ):
                 read(file, "try again")
+
+
+def test_yaml_with_aliases_or_nested_too_deeply_is_refused():
+    with pytest.raises(UserError, match="it holds an alias"):
+        checksummed.parse_yaml("a: &x [1]\nb: *x", "the file")
+    for deep in ("[" * 1_000_000, "- " * 100_000):  # libyaml alone would crash
+        with pytest.raises(UserError, match="the file is nested too deeply"):
+            checksummed.parse_yaml(deep, "the file")

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from retouch.clip import Clip, load
 from retouch.clip.hf import HuggingFaceClip
 from retouch.clip.preprocess import Preprocess
 from retouch.clip.siglip import SiglipClip
@@ -107,6 +108,21 @@ def tiny_folder(folder: str | Path | None = None, seed: int = 0) -> Path:
     folder = Path(folder or mkdtemp())
     tiny_clip(seed).save(folder)
     return folder
+
+
+def shallow_builtin(folder: Path) -> Path:
+    """The built-in model with one block per tower: its own tokenizer, in a fifth of the time."""
+    clip = load("builtin")
+    keep_first_blocks(clip)
+    clip.save(folder)
+    return folder
+
+
+def keep_first_blocks(clip: Clip) -> None:
+    """Remove all blocks of both towers but the first."""
+    for tower in (clip.model.text_model, clip.model.vision_model):
+        del tower.encoder.layers[1:]
+        tower.config.num_hidden_layers = 1
 
 
 def images(name: str, classes: int, each: int, size: int = 16) -> Images:

@@ -19,6 +19,7 @@ from retouch.evaluate.per_class import PerClass
 from retouch.methods import Method
 from retouch.methods.full_finetune import FullFinetune
 from retouch.sparse import fingerprint
+from retouch.train.checkpoint_file import CHECKPOINT
 from retouch.train.replay_store import has_stored_images, read_stored_images
 
 NO_IMAGES = "the earlier run stored no images"
@@ -42,7 +43,8 @@ def test_a_run_taught_in_python_can_be_continued(model: Path, tmp_path: Path):
 
     stop = Stop(3, ZeroDivisionError())
     with pytest.raises(ZeroDivisionError):
-        april(tmp_path / "march", tmp_path / "cut", callback=stop)
+        april(tmp_path / "march", tmp_path / "cut", callback=stop, checkpoint_seconds=0)
+    assert (tmp_path / "cut" / CHECKPOINT).exists()
     april(tmp_path / "march", tmp_path / "whole")
     shutil.rmtree(tmp_path / "march")
     results = april(tmp_path / "march", tmp_path / "cut")  # from the copy in the new folder
@@ -69,8 +71,9 @@ def test_without_stored_images_there_is_a_note(
     march(model, tmp_path / "march", store_images=False, per_class=False)
     names = {path.name for path in (tmp_path / "march").iterdir()}
     assert not {"images", "examples", "classes.json"} & names
+    stop = Stop(2, ZeroDivisionError())
     with pytest.raises(ZeroDivisionError):
-        april(tmp_path / "march", tmp_path / "april", callback=Stop(2, ZeroDivisionError()))
+        april(tmp_path / "march", tmp_path / "april", callback=stop, checkpoint_seconds=0)
     with caplog.at_level(logging.WARNING, "retouch"):
         results = april(tmp_path / "march", tmp_path / "april")
     (note,) = [note for note in results.notes if NO_IMAGES in note]

@@ -56,8 +56,8 @@ def load_hf(source: str, *, random_weights: bool = False) -> HuggingFaceClip:
             model = model_class(config)
         else:
             check_weights(source, raw_config, options)
-            model = _load_complete(model_class, source, safe_options)
-        tokenizer = _load_tokenizer(source, safe_options)
+            model = _load_complete(model_class, source, {**safe_options, "config": config})
+        tokenizer = _load_tokenizer(source, {**safe_options, "config": config})
         preprocess = read_preprocess(source, config.vision_config, options)
         clip_class = SiglipClip if config.model_type == "siglip" else HuggingFaceClip
         return clip_class(model, tokenizer, preprocess, source)
