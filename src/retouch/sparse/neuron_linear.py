@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx
 from torch.nn.functional import linear
 
+from retouch.sparse.replaced_forward import replaced_forward
 from retouch.sparse.select import SparseIndex
 
 
@@ -60,11 +61,10 @@ def train_rows_only(layer: nn.Linear, rows: Tensor, entries: nn.Parameter) -> It
         )
         return output
 
-    layer.forward = forward  # type: ignore[method-assign, assignment]
     try:
-        yield
+        with replaced_forward({layer: forward}):
+            yield
     finally:
-        del layer.forward
         layer.weight.requires_grad_(requires_grad)
 
 
