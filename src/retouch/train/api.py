@@ -19,6 +19,7 @@ from retouch.methods import DEFAULT_METHOD, Method, Settings, TaskUpdate, recipe
 from retouch.sparse import Selection
 from retouch.train.arguments import check_arguments, check_domain_rates
 from retouch.train.callbacks import Callback
+from retouch.train.cpu_speed import faster_on_cpu
 from retouch.train.defaults import default_settings
 from retouch.train.environment import deterministic_algorithms
 from retouch.train.extend_stream import EarlierRun
@@ -109,7 +110,8 @@ def teach(
             inputs, callback, folder, overwrite=overwrite, checkpoint_seconds=checkpoint_seconds
         )
     add_image_notes(record.results, (stream.train, stream.test, control))
-    with reuse_frozen(clip, trained_parameters(clip, started, settings), cache_folder()):
+    trained = trained_parameters(clip, started, settings)
+    with faster_on_cpu(clip, settings), reuse_frozen(clip, trained, cache_folder()):
         with _running(inputs, record, folder, is_new):
             warn_about_plain_sigmoid(clip, started)
             evaluator = Evaluator(stream, control, evaluate_each_task, progress=callback.progress)
