@@ -8,14 +8,12 @@ import pytest
 import torch
 from backbones import BACKBONES
 from recipes_for_tests import QUICK, LossRecorder, learn, quick, reference
-from tiny import images, tiny_clip, tiny_config, tiny_siglip
+from tiny import deep_clip, images, tiny_clip, tiny_siglip
 from torch import Tensor
-from transformers import CLIPModel
 
 from retouch.clip import Clip
 from retouch.clip.activation_store import ActivationStore
 from retouch.clip.free_memory import free_memory
-from retouch.clip.hf import HuggingFaceClip
 from retouch.clip.keyed_images import KeyedImages
 from retouch.clip.reuse_frozen import release_if_trained, reuse_frozen
 from retouch.data import Stream
@@ -26,15 +24,6 @@ from retouch.sparse import fingerprint, trainable_only
 
 UPPER = SelectiveUpdate(blocks=0.5)
 PICTURES = images("pictures", 6, 4)
-
-
-def deep_clip() -> Clip:
-    """Four blocks per tower: the lowest that is trained is not the last."""
-    config = tiny_config()
-    config.text_config.num_hidden_layers = config.vision_config.num_hidden_layers = 4
-    torch.manual_seed(0)
-    clip = tiny_clip()
-    return HuggingFaceClip(CLIPModel(config), clip.tokenizer, clip.preprocess, "deep")
 
 
 def upper_half(clip: Clip) -> list[str]:

@@ -28,6 +28,7 @@ from retouch.clip.fast.split_tower import (
     splits_at,
     starting_at,
 )
+from retouch.clip.frozen_neurons import FrozenNeurons, frozen_neurons
 from retouch.clip.keyed_images import KeyedImages
 
 BATCH = {"cuda": 64}
@@ -81,6 +82,11 @@ class Tower:
         inside = self._half_prefixes(first, half)
         return None if any(name.startswith(inside) for name in trained) else half
 
+    def inside(self, index: int, names: Collection[str]) -> list[str]:
+        """Those of these parameters that are in a block, by their names within it."""
+        prefix = f"{self._names[index]}."
+        return sorted(name.removeprefix(prefix) for name in names if name.startswith(prefix))
+
     def below(
         self, first: int, half: AttentionHalf | None
     ) -> tuple[list[nn.Parameter], list[nn.Module]]:
@@ -122,6 +128,8 @@ class FrozenBlocks:
         """Its first half, if that is computed once per image as well."""
         self.batch_size = BATCH.get(device.type, CPU_BATCH)
         """How many images pass through the lower blocks at a time."""
+        self.neurons: FrozenNeurons | None = None
+        """The frozen neurons of that block, where they are computed once per image as well."""
         self.blank = torch.zeros(self.batch_size, 3, *size, device=device)
         """An input for the tower where its blocks ignore it."""
         self._signature: list[Any] = []
@@ -156,6 +164,8 @@ class FrozenBlocks:
         signature += [(module, vars(module).get("forward")) for module in modules]
         if not _same(self._signature, [*signature, state]):
             self.store.clear()
+            if self.neurons is not None:
+                self.neurons.store.clear()
             self._signature = [*signature, state]
         return True
 
@@ -192,9 +202,36 @@ class FrozenBlocks:
             parts.append(hidden[: len(part)])
         return torch.cat(parts)
 
-    def starting_at(self, hidden: Tensor) -> AbstractContextManager[None]:
-        """Inside this context the tower starts with its lowest trained block, given its input."""
-        return starting_at(self._tower.blocks, self.first, hidden, self.half)
+    def reuse_neurons(self, store: ActivationStore) -> None:
+        """Compute frozen neurons of the lowest trained block once per image, where possible.
+
+        Args:
+            store: Where activations are kept.
+        """
+        if self.half is not None:
+            trained = self._tower.inside(self.first, self.trained)
+            block = self._tower.blocks[self.first]
+            self.neurons = frozen_neurons(block, trained, store, self.batch_size)
+
+    def starting_at(
+        self, hidden: Tensor, neurons: Tensor | None = None
+    ) -> AbstractContextManager[None]:
+        """Inside this context the tower starts with its lowest trained block, given its input.
+
+        Args:
+            hidden: What `activations` returned.
+            neurons: What `neurons.output` returned.
+        """
+        replaced = {}
+        if self.neurons is not None and neurons is not None:
+            replaced[self.neurons.mlp] = self.neurons.forward(neurons)
+        return starting_at(self._tower.blocks, self.first, hidden, self.half, replaced)
+
+    def close(self) -> None:
+        """Forget everything and store nothing from now on."""
+        self.store.close()
+        if self.neurons is not None:
+            self.neurons.store.close()
 
 
 def _same(a: list[Any], b: list[Any]) -> bool:

@@ -20,7 +20,7 @@ from retouch.sparse import Selection
 from retouch.train.arguments import check_arguments, check_domain_rates
 from retouch.train.callbacks import Callback
 from retouch.train.cpu_speed import faster_on_cpu
-from retouch.train.defaults import default_settings
+from retouch.train.defaults import SMALL_MODEL, default_settings
 from retouch.train.environment import deterministic_algorithms
 from retouch.train.extend_stream import EarlierRun
 from retouch.train.finish import finish
@@ -111,7 +111,8 @@ def teach(
         )
     add_image_notes(record.results, (stream.train, stream.test, control))
     trained = trained_parameters(clip, started, settings)
-    with faster_on_cpu(clip, settings), reuse_frozen(clip, trained, cache_folder()):
+    reuse = reuse_frozen(clip, trained, cache_folder(), neurons=clip.size >= SMALL_MODEL)
+    with faster_on_cpu(clip, settings), reuse:
         with _running(inputs, record, folder, is_new):
             warn_about_plain_sigmoid(clip, started)
             evaluator = Evaluator(stream, control, evaluate_each_task, progress=callback.progress)
