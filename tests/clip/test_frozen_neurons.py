@@ -103,6 +103,22 @@ def test_other_neurons_of_the_next_task_are_noticed():
             clip.model.get_parameter(trained(clip)[0])[rows] *= 1.5
 
 
+@pytest.mark.parametrize("name", ["mlp.fc1.weight", "mlp.fc2.weight", "layer_norm2.bias"])
+def test_frozen_weights_that_change_after_all_are_noticed(name: str):
+    """As when the end of a task merges weights that it did not train."""
+    clip = deep_clip()
+    with reuse_frozen(clip, trained(clip), neurons=True), ExitStack() as stack, torch.no_grad():
+        train_rows(clip, stack)
+        before = clip.image_features(keyed(clip, 1, 2))
+        weight = clip.model.get_parameter(f"{clip.blocks['image'][2]}.{name}")
+        weight += torch.linspace(-1, 1, weight.numel()).view_as(weight)
+        after = clip.image_features(keyed(clip, 1, 2))
+        stack.close()
+        plain = clip.image_features(keyed(clip, 1, 2))
+    assert not torch.allclose(before, after, atol=1e-4)
+    assert torch.allclose(after, plain, atol=1e-6)
+
+
 @pytest.mark.parametrize("more", ["mlp.fc2.weight", "layer_norm2.bias", "mlp.fc1.bias"])
 def test_nothing_is_reused_where_more_of_the_block_is_trained(more: str):
     clip = deep_clip()

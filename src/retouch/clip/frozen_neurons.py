@@ -37,22 +37,30 @@ class FrozenNeurons:
         self.mlp, self.store = mlp, store
         self._norm, self._batch_size = norm, batch_size
         self._trained: TrainedRows | None = None
-        self._state: tuple[Any, ...] = ()
+        self._state: tuple[object, ...] = ()
+        self._weights: list[Tensor] = []
         self._columns = torch.empty(0)
 
     def output(self, keys: Sequence[Hashable], hidden: Tensor, *state: object) -> Tensor | None:
         """What frozen neurons add to the output [B, T, D]; None unless rows are trained alone.
 
+        If frozen weights have changed after all, as when a task's end merges weights, or anything
+        in `state`, what is kept is dropped.
+
         Args:
             keys: The keys of the images.
             hidden: What enters the norm before the MLP [B, T, D].
-            state: If anything in it has changed, what is kept is dropped.
+            state: What else the output depends on.
         """
         trained = trained_rows(self.mlp.fc1)
         if trained is None:
             return None
-        if self._trained is not trained or self._state != state:
-            self._begin(trained, state)
+        weights = self._frozen_weights(trained)
+        same = len(weights) == len(self._weights) and all(map(torch.equal, weights, self._weights))
+        if self._trained is not trained or self._state != state or not same:
+            self.store.clear()
+            self._trained, self._state, self._weights = trained, state, weights
+            self._columns = self.mlp.fc2.weight.detach().index_select(1, trained.rows)
         rest = [i for i, key in enumerate(keys) if key not in self.store]
         known = [i for i, key in enumerate(keys) if key in self.store]
         if not known:
@@ -76,24 +84,23 @@ class FrozenNeurons:
         hidden = linear_of_rows(inputs, self.mlp.fc1, self._trained)
         return frozen + linear(self.mlp.activation_fn(hidden), self._columns)
 
-    def _begin(self, trained: TrainedRows, state: tuple[Any, ...]) -> None:
-        """A task has begun: other neurons are trained."""
-        self.store.clear()
-        self._trained, self._state = trained, state
-        self._columns = self.mlp.fc2.weight.detach().index_select(1, trained.rows)
+    def _frozen_weights(self, trained: TrainedRows) -> list[Tensor]:
+        """A copy of what frozen neurons are computed with."""
+        fc1, fc2 = self.mlp.fc1, self.mlp.fc2
+        is_frozen = torch.ones(len(fc1.weight), dtype=torch.bool)
+        is_frozen[trained.rows] = False
+        norm = (parameter.detach().clone() for parameter in self._norm.parameters())
+        masked = fc1.weight.detach()[is_frozen], fc1.bias.detach()[is_frozen]
+        return [*masked, fc2.weight.detach()[:, is_frozen], fc2.bias.detach().clone(), *norm]
 
     @torch.no_grad()
     def _compute(self, hidden: Tensor) -> Tensor:
-        assert self._trained is not None
-        fc1, fc2 = self.mlp.fc1, self.mlp.fc2
-        is_frozen = torch.ones(len(fc1.weight), dtype=torch.bool)
-        is_frozen[self._trained.rows] = False
-        weight, bias, columns = fc1.weight[is_frozen], fc1.bias[is_frozen], fc2.weight[:, is_frozen]
+        weight, bias, columns, output_bias, *_ = self._weights
         parts = []
         for part in hidden.split(self._batch_size):
             inputs = self._norm(pad_rows(part, self._batch_size))
             activations = self.mlp.activation_fn(linear(inputs, weight, bias))
-            parts.append(linear(activations, columns, fc2.bias)[: len(part)])
+            parts.append(linear(activations, columns, output_bias)[: len(part)])
         return torch.cat(parts)
 
 
