@@ -1,11 +1,13 @@
 """Frozen neurons of the lowest trained MLP are computed once per image; the rest is rounding."""
 
 from contextlib import ExitStack
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from recipes_for_tests import QUICK, LossRecorder, learn, quick
+from runs import CtrlC
 from tiny import deep_clip, images
 from torch import Tensor, nn
 
@@ -136,6 +138,21 @@ def test_rows_are_known_while_they_are_trained():
         assert found is not None
         assert found.entries is entries
     assert trained_rows(layer) is None
+
+
+@pytest.mark.slow
+def test_interrupted_it_ends_with_the_same_bits(
+    stream: Stream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(api, "SMALL_MODEL", 0)
+    monkeypatch.setattr(cpu_speed, "SMALL_MODEL", 0)
+    whole, resumed = deep_clip(), deep_clip()
+    learn(whole, stream, quick("spu+"), settings=QUICK, out=tmp_path / "whole")
+    again = {"settings": QUICK, "out": tmp_path / "resumed"}
+    with pytest.raises(KeyboardInterrupt):
+        learn(deep_clip(), stream, quick("spu+"), callback=CtrlC(5), **again)
+    assert learn(resumed, stream, quick("spu+"), **again).finished
+    assert fingerprint(resumed.model) == fingerprint(whole.model)
 
 
 @pytest.mark.slow
