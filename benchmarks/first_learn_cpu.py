@@ -1,37 +1,35 @@
 """A first `learn` on a processor: ViT-B/16 with random weights, 8 classes of 25 photos.
 
-    python benchmarks/first_learn_cpu.py                          # two threads, as long as it takes
+    python benchmarks/first_learn_cpu.py --against ../before      # two threads, as long as it takes
     python benchmarks/first_learn_cpu.py --threads 8
     python benchmarks/first_learn_cpu.py --epochs 2 --photos 10   # shorter
 
-The whole of it, with folders, reports and evaluations, is run twice in one process: with frozen
-blocks computed once per image, and without. Seconds of the wall clock and of processor time (which
-other processes disturb less), and whether both gave the same weights to the bit.
+The whole of it, with folders, reports and evaluations, each in a process of its own: by this
+checkout and by another one, or, without `--against`, by this one with every block computed in every
+step. Seconds of the wall clock and of processor time (which other processes disturb less, the more
+so with OMP_WAIT_POLICY=PASSIVE), and how far the losses of the steps differ.
 """
 
 import argparse
 import json
+import os
 import resource
+import subprocess
 import sys
 import tempfile
 import time
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-import numpy as np
-import torch
-from PIL import Image
-from shapes import SHAPES, model_of
-
-import retouch
-from retouch.data import Stream
-from retouch.methods import recipe
-from retouch.sparse import fingerprint
-from retouch.train.defaults import choose_defaults
+ROOT = Path(__file__).resolve().parents[1]
 
 
 def write_photos(folder: Path, classes: int, photos: int) -> None:
     """JPEGs of 640 × 480, one folder per class: a colour with noise in large squares."""
+    import numpy as np
+    from PIL import Image
+
     rng = np.random.default_rng(0)
     for label in range(classes):
         (folder / f"class {label}").mkdir(parents=True)
@@ -42,31 +40,60 @@ def write_photos(folder: Path, classes: int, photos: int) -> None:
             image.save(folder / f"class {label}" / f"{number}.jpg", quality=90)
 
 
-def processor_seconds() -> float:
+def processor_seconds() -> tuple[float, float]:
+    """In all, and of that in the system."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
-    return usage.ru_utime + usage.ru_stime
+    return usage.ru_utime + usage.ru_stime, usage.ru_stime
 
 
-def learn(
-    args: argparse.Namespace, photos: Path, out: Path, reuse: bool
-) -> tuple[float, float, str]:
-    """Wall-clock seconds, processor seconds, and a fingerprint of the weights."""
+def learn(args: argparse.Namespace, photos: Path, out: Path) -> dict[str, Any]:
+    """Wall-clock seconds, processor seconds, and the loss of every step."""
+    import torch
+    from shapes import model_of
+
+    import retouch
+    from retouch.data import Stream
+    from retouch.methods import recipe
+    from retouch.train.defaults import choose_defaults
+
+    torch.set_num_threads(args.threads)
     clip = model_of(args.shape, torch.device("cpu"))
-    began, busy = time.monotonic(), processor_seconds()
+    began, (busy, system) = time.monotonic(), processor_seconds()
     decoded = retouch.read_data(photos).map(partial(retouch.cached, preprocess=clip.preprocess))
     train, test = decoded.train_and_test()
     stream = Stream.split(train, test, tasks=args.tasks)
     sizes = [len(task.train) for task in stream.tasks]
     requested = {"epochs": args.epochs, "batch": args.batch}
     chosen = choose_defaults(clip, recipe(args.method), requested, sizes, args.classes)
-    settings = chosen.settings.model_copy(update={"reuse_frozen": reuse})
+    settings = chosen.settings
+    if args.every_step:
+        settings = settings.model_copy(update={"reuse_frozen": False})
     retouch.teach(clip, stream, chosen.method, settings=settings, out=out)
-    return time.monotonic() - began, processor_seconds() - busy, fingerprint(clip.model)
+    busy_now, system_now = processor_seconds()
+    lines = (out / "metrics.jsonl").read_text().splitlines()
+    return {
+        "wall": round(time.monotonic() - began, 1),
+        "busy": round(busy_now - busy, 1),
+        "system": round(system_now - system, 1),
+        "losses": [json.loads(line)["loss"] for line in lines],
+    }
+
+
+def run(checkout: Path, folder: Path, name: str, more: list[str]) -> dict[str, Any]:
+    """One `learn` in a new process, with the code of a checkout and a cache of its own."""
+    place = {"PYTHONPATH": str(checkout / "src"), "RETOUCH_CACHE": str(folder / f"{name}-cache")}
+    command = [sys.executable, __file__, *sys.argv[1:], *more]
+    command += ["--photos-in", str(folder / "photos"), "--out", str(folder / name)]
+    done = subprocess.run(command, env={**os.environ, **place}, stdout=subprocess.PIPE, check=True)
+    measured: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    sys.stderr.write(f"{name}: {measured['wall']} s, {measured['busy']} s of processor\n")
+    return measured
 
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--shape", choices=SHAPES, default="b16")
+    options.add_argument("--against", type=Path, help="another checkout")
+    options.add_argument("--shape", default="b16", help="see shapes.py")
     options.add_argument("--method", default="spu+")
     options.add_argument("--threads", type=int, default=2)
     options.add_argument("--classes", type=int, default=8)
@@ -74,20 +101,24 @@ def main() -> None:
     options.add_argument("--tasks", type=int, default=1)
     options.add_argument("--epochs", type=int, help="default: as `learn` chooses")
     options.add_argument("--batch", type=int, help="default: as `learn` chooses")
+    options.add_argument("--every-step", action="store_true", help=argparse.SUPPRESS)
+    options.add_argument("--photos-in", type=Path, help=argparse.SUPPRESS)
+    options.add_argument("--out", type=Path, help=argparse.SUPPRESS)
     args = options.parse_args()
-    torch.set_num_threads(args.threads)
-    measured = {}
-    with tempfile.TemporaryDirectory() as folder:
-        photos = Path(folder) / "photos"
-        write_photos(photos, args.classes, args.photos)
-        for name, reuse in (("once per image", True), ("in every step", False)):
-            wall, busy, weights = learn(args, photos, Path(folder) / name, reuse)
-            measured[name] = {"wall": round(wall, 1), "busy": round(busy, 1), "weights": weights}
-            sys.stderr.write(f"frozen blocks {name}: {wall:.1f} s, {busy:.1f} s of processor\n")
-    ours, before = measured.values()
-    ratios = {key: round(ours[key] / before[key], 3) for key in ("wall", "busy")}
-    same = ours["weights"] == before["weights"]
-    sys.stdout.write(json.dumps({**measured, "ratio": ratios, "same bits": same}, indent=1) + "\n")
+    if args.out:
+        sys.stdout.write(json.dumps(learn(args, args.photos_in, args.out)) + "\n")
+        return
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write_photos(folder / "photos", args.classes, args.photos)
+        other = args.against.resolve() if args.against else ROOT
+        before = run(other, folder, "before", [] if args.against else ["--every-step"])
+        now = run(ROOT, folder, "now", [])
+    ratios = {key: round(now[key] / before[key], 3) for key in ("wall", "busy")}
+    pairs = list(zip(now.pop("losses"), before.pop("losses"), strict=True))
+    apart = max(abs(a - b) / abs(b) for a, b in pairs)
+    result = {"now": now, "before": before, "ratio": ratios, "losses differ by": apart}
+    sys.stdout.write(json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":

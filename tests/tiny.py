@@ -62,6 +62,15 @@ def tiny_clip(seed: int = 0, size: int = 16) -> HuggingFaceClip:
     return HuggingFaceClip(deepcopy(model), tiny_tokenizer(), preprocess, "tiny")
 
 
+def deep_clip() -> HuggingFaceClip:
+    """Four blocks per tower: with the upper half trained, the lowest of them is not the last."""
+    config = tiny_config()
+    config.text_config.num_hidden_layers = config.vision_config.num_hidden_layers = 4
+    torch.manual_seed(0)
+    model = transformers.CLIPModel(config)
+    return HuggingFaceClip(model, tiny_tokenizer(), Preprocess(size=(16, 16)), "deep")
+
+
 @cache
 def _tiny_model(seed: int, size: int) -> tuple[Any, torch.Tensor]:
     """The model, and the state of torch's generator after it was made."""

@@ -8,7 +8,7 @@ import pytest
 import torch
 from backbones import BACKBONES
 from recipes_for_tests import QUICK, LossRecorder, learn, quick, reference
-from tiny import images, tiny_clip, tiny_siglip
+from tiny import deep_clip, images, tiny_clip, tiny_siglip
 from torch import Tensor
 
 from retouch.clip import Clip
@@ -69,7 +69,7 @@ def test_lower_blocks_run_once_per_image(monkeypatch: pytest.MonkeyPatch):
     assert clip.frozen is None
 
 
-@pytest.mark.parametrize("make", [tiny_clip, tiny_siglip])
+@pytest.mark.parametrize("make", [tiny_clip, tiny_siglip, deep_clip])
 def test_features_and_gradients_are_the_same(make: Callable[[], Clip]):
     clip = make()
     trained = upper_half(clip)
@@ -84,6 +84,58 @@ def test_features_and_gradients_are_the_same(make: Callable[[], Clip]):
             results.append([features.detach(), *(g.clone() for g in grads if g is not None)])
     assert len(results[0]) > 1
     assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+
+
+def test_attention_below_the_lowest_trained_layer_runs_once_per_image():
+    clip = deep_clip()
+    attention = clip.model.get_submodule(f"{clip.blocks['image'][2]}.self_attn")
+    counts, forward = [], attention.forward
+
+    def counting(hidden_states: Tensor, **options: object) -> object:
+        counts.append(len(hidden_states))
+        return forward(hidden_states, **options)
+
+    attention.forward = counting
+    with reuse_frozen(clip, upper_half(clip)), torch.no_grad():
+        assert clip.frozen is not None
+        assert clip.frozen.half is not None
+        counts.clear()
+        first = clip.image_features(keyed(clip, 3, 1, 7))
+        again = clip.image_features(keyed(clip, 7, 3))
+    assert counts == [8]
+    assert torch.equal(again, first[[2, 0]])
+    assert torch.equal(first, clip.image_features(pixels(clip, 3, 1, 7)))
+
+
+def test_attention_that_is_trained_or_changes_is_computed_again():
+    clip = deep_clip()
+    weight = f"{clip.blocks['image'][2]}.self_attn.k_proj.weight"
+    with reuse_frozen(clip, [*upper_half(clip), weight]):
+        assert clip.frozen is not None
+        assert clip.frozen.half is None
+    with reuse_frozen(clip, upper_half(clip)), torch.no_grad():
+        clip.image_features(keyed(clip, 1, 2))
+        clip.model.get_parameter(weight).mul_(1.5)
+        after = clip.image_features(keyed(clip, 1, 2))
+    assert torch.equal(after, clip.image_features(pixels(clip, 1, 2)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["spu+", "lora-ewc", "spu", "er+lwf"])
+def test_a_deeper_model_learns_the_same_with_and_without(name: str, stream: Stream):
+    method = quick("spu+")
+    if name != "spu+":
+        parts = ("regularizer", "after_task")
+        method = method.with_change({part: getattr(quick(name), part) for part in parts})
+    if name == "lora-ewc":
+        method = method.with_change({"regularizer.where": ("*.mlp.fc1.weight",)})
+    results = []
+    for reuse in (True, False):
+        clip, recorder = deep_clip(), LossRecorder()
+        settings = QUICK.model_copy(update={"reuse_frozen": reuse, "epochs": 2})
+        learn(clip, stream, method, settings=settings, callback=recorder, reference=reference())
+        results.append((fingerprint(clip.model), recorder.losses))
+    assert results[0] == results[1]
 
 
 @pytest.mark.slow

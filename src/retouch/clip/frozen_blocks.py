@@ -2,7 +2,8 @@
 
 Images are not augmented, so what enters the lowest block that is trained is the same in every step
 of every task, and in every evaluation. It is computed once per image and kept
-(`clip.activation_store`).
+(`clip.activation_store`). Where that block's attention is not trained either, as with SPU, it is
+computed once as well, and the tower starts in the middle of the block.
 
 Lower blocks always run on batches of one size, in whichever batch an image is met: its activations
 then have the same bits whether they were kept or computed again. So a run that is resumed, or one
@@ -20,7 +21,14 @@ from torch import Tensor, nn
 from retouch.clip.activation_store import ActivationStore
 from retouch.clip.fast.cuda_graphs import has_hooks
 from retouch.clip.fast.padding import pad_rows
-from retouch.clip.fast.split_tower import run_below, splits_at, starting_at
+from retouch.clip.fast.split_tower import (
+    AttentionHalf,
+    attention_half,
+    run_below,
+    splits_at,
+    starting_at,
+)
+from retouch.clip.frozen_neurons import FrozenNeurons, frozen_neurons
 from retouch.clip.keyed_images import KeyedImages
 
 BATCH = {"cuda": 64}
@@ -63,16 +71,39 @@ class Tower:
             return 0
         return min([*indices, len(self._names) - 1])
 
-    def below(self, first: int) -> tuple[list[nn.Parameter], list[nn.Module]]:
-        """The parameters and modules that are not in the blocks from `first` on."""
+    def frozen_half(self, first: int, trained: Collection[str]) -> AttentionHalf | None:
+        """The first half of a block, if these parameters do not change it.
+
+        Not of the last block: a tower may compute that in its own way.
+        """
+        half = attention_half(self.blocks[first])
+        if half is None or first == len(self.blocks) - 1:
+            return None
+        inside = self._half_prefixes(first, half)
+        return None if any(name.startswith(inside) for name in trained) else half
+
+    def inside(self, index: int, names: Collection[str]) -> list[str]:
+        """Those of these parameters that are in a block, by their names within it."""
+        prefix = f"{self._names[index]}."
+        return sorted(name.removeprefix(prefix) for name in names if name.startswith(prefix))
+
+    def below(
+        self, first: int, half: AttentionHalf | None
+    ) -> tuple[list[nn.Parameter], list[nn.Module]]:
+        """The parameters and modules before the blocks from `first` on, or from its `half` on."""
         upper = tuple(f"{name}." for name in self._names[first:])
+        frozen = self._half_prefixes(first, half) if half else ()
 
         def is_below(name: str) -> bool:
-            inside = f"{name}.".startswith(self._prefix) and not f"{name}.".startswith(upper)
-            return inside and name not in self._head
+            dotted = f"{name}."
+            inside = dotted.startswith(self._prefix) and not dotted.startswith(upper)
+            return (inside or dotted.startswith(frozen)) and name not in self._head
 
         parameters = [p for name, p in self.model.named_parameters() if is_below(name)]
         return parameters, [m for name, m in self.model.named_modules() if is_below(name)]
+
+    def _half_prefixes(self, first: int, half: AttentionHalf) -> tuple[str, ...]:
+        return tuple(f"{self._names[first]}.{name}." for name in half.names)
 
 
 class FrozenBlocks:
@@ -92,8 +123,13 @@ class FrozenBlocks:
         self.first = tower.lowest(trained)
         """The index of the lowest block that is trained."""
         device = next(tower.model.parameters()).device
+        halves = self.first and device.type == "cpu"  # a GPU gains more from a compiled block
+        self.half = tower.frozen_half(self.first, trained) if halves else None
+        """Its first half, if that is computed once per image as well."""
         self.batch_size = BATCH.get(device.type, CPU_BATCH)
         """How many images pass through the lower blocks at a time."""
+        self.neurons: FrozenNeurons | None = None
+        """The frozen neurons of that block, where they are computed once per image as well."""
         self.blank = torch.zeros(self.batch_size, 3, *size, device=device)
         """An input for the tower where its blocks ignore it."""
         self._signature: list[Any] = []
@@ -108,7 +144,10 @@ class FrozenBlocks:
             return False
         rng = torch.Generator().manual_seed(0)
         pixels = torch.randn(2, *self.blank.shape[1:], generator=rng).to(self.blank)
-        return splits_at(self._tower.blocks, self.first, encode, pixels)
+        blocks = self._tower.blocks
+        if self.half and not splits_at(blocks, self.first, encode, pixels, self.half):
+            self.half = None
+        return self.half is not None or splits_at(blocks, self.first, encode, pixels)
 
     def usable(self, *state: object) -> bool:
         """Whether activations can be used now.
@@ -116,7 +155,7 @@ class FrozenBlocks:
         Not while gradients of lower weights are wanted, or hooks must see every pass. If a lower
         weight has changed after all, or anything in `state`, what is kept is dropped.
         """
-        parameters, modules = self._tower.below(self.first)
+        parameters, modules = self._tower.below(self.first, self.half)
         if torch.is_grad_enabled() and any(p.requires_grad for p in parameters):
             return False
         if has_hooks(self._tower.model):
@@ -125,11 +164,13 @@ class FrozenBlocks:
         signature += [(module, vars(module).get("forward")) for module in modules]
         if not _same(self._signature, [*signature, state]):
             self.store.clear()
+            if self.neurons is not None:
+                self.neurons.store.clear()
             self._signature = [*signature, state]
         return True
 
     def activations(self, images: KeyedImages, encode: Encode) -> Tensor:
-        """What enters the lowest block that is trained [B, T, D].
+        """What enters the lowest block that is trained, or its second half [B, T, D].
 
         Args:
             images: The images; there is at least one.
@@ -156,14 +197,41 @@ class FrozenBlocks:
         parts = []
         for part in pixels.split(self.batch_size):
             padded = pad_rows(part, self.batch_size)
-            hidden = run_below(blocks, first, partial(encode, padded))
+            hidden = run_below(blocks, first, partial(encode, padded), self.half)
             assert hidden is not None
             parts.append(hidden[: len(part)])
         return torch.cat(parts)
 
-    def starting_at(self, hidden: Tensor) -> AbstractContextManager[None]:
-        """Inside this context the tower starts with its lowest trained block, given its input."""
-        return starting_at(self._tower.blocks, self.first, hidden)
+    def reuse_neurons(self, store: ActivationStore) -> None:
+        """Compute frozen neurons of the lowest trained block once per image, where possible.
+
+        Args:
+            store: Where activations are kept.
+        """
+        if self.half is not None:
+            trained = self._tower.inside(self.first, self.trained)
+            block = self._tower.blocks[self.first]
+            self.neurons = frozen_neurons(block, trained, store, self.batch_size)
+
+    def starting_at(
+        self, hidden: Tensor, neurons: Tensor | None = None
+    ) -> AbstractContextManager[None]:
+        """Inside this context the tower starts with its lowest trained block, given its input.
+
+        Args:
+            hidden: What `activations` returned.
+            neurons: What `neurons.output` returned.
+        """
+        replaced = {}
+        if self.neurons is not None and neurons is not None:
+            replaced[self.neurons.mlp] = self.neurons.forward(neurons)
+        return starting_at(self._tower.blocks, self.first, hidden, self.half, replaced)
+
+    def close(self) -> None:
+        """Forget everything and store nothing from now on."""
+        self.store.close()
+        if self.neurons is not None:
+            self.neurons.store.close()
 
 
 def _same(a: list[Any], b: list[Any]) -> bool:

@@ -14,6 +14,7 @@ from torch import Tensor
 from retouch.clip.tokens import Tokens
 from retouch.clip.towers import Towers
 from retouch.clip.truncation import TruncatedPrompts
+from retouch.sparse.replaced_forward import drop_replaced
 
 _TOKENIZER_LOCK = RLock()
 """A tokenizer of transformers changes its settings with every call, so threads take turns. The lock
@@ -90,5 +91,6 @@ class Clip(Towers):
         tokenizer = getattr(self, "tokenizer", None)
         shared = {id(part): part for part in (tokenizer, self.truncated_prompts)}
         other = copy.deepcopy(self, {**shared, id(self._recorder): None, id(self.frozen): None})
+        drop_replaced(other.model)  # those of this model read its weights, not the copy's
         other.model.requires_grad_(False)
         return other

@@ -15,7 +15,11 @@ log = logging.getLogger("retouch")
 
 @contextmanager
 def reuse_frozen(
-    clip: Clip, trained: Collection[str] | None, folder: Path | None = None
+    clip: Clip,
+    trained: Collection[str] | None,
+    folder: Path | None = None,
+    *,
+    neurons: bool = False,
 ) -> Iterator[None]:
     """Inside this context, blocks below the lowest one that is trained run once per image.
 
@@ -27,8 +31,10 @@ def reuse_frozen(
         clip: The model.
         trained: The names of the parameters that may change. None: any.
         folder: Where activations may lie on disk when memory does not suffice. None: nowhere.
+        neurons: Reuse what frozen neurons of the lowest trained block give, too, where whole
+            neurons are trained on a processor. Features then differ by rounding.
     """
-    store = ActivationStore(folder)
+    store, neuron_store = ActivationStore(folder), ActivationStore(folder)
     if trained is not None and type(clip).image_features is Towers.image_features:
         projection = clip.projections.get("image")
         head = () if projection is None else (projection,)
@@ -37,6 +43,8 @@ def reuse_frozen(
         with clip.precision():
             if frozen.works(clip.encode_images):
                 clip.frozen = frozen
+                if neurons:
+                    frozen.reuse_neurons(neuron_store)
             elif frozen.first:
                 log.debug("the visual tower of %s runs as a whole", clip.name)
     try:
@@ -44,10 +52,11 @@ def reuse_frozen(
     finally:
         clip.frozen = None
         store.close()
+        neuron_store.close()
 
 
 def release_if_trained(clip: Clip, names: Collection[str]) -> None:
     """Run the whole tower from now on, if parameters are trained that were to stay as they are."""
     if clip.frozen is not None and not clip.frozen.trained.issuperset(names):
-        clip.frozen.store.close()
+        clip.frozen.close()
         clip.frozen = None

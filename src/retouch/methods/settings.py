@@ -78,8 +78,10 @@ class Settings(BaseModel):
     always done where a method bounds what may be lost (`max_drop`).
     """
     reuse_frozen: bool | None = None
-    """Compute visual blocks that no task changes once per image, and keep their activations. The
-    result stays the same. None: on a CPU, where it was measured.
+    """Compute visual blocks that no task changes once per image, and keep their activations; on a
+    CPU also attention and neurons that do not change in the lowest block that does. The result
+    stays the same, for models above 20 million weights up to rounding. None: on a CPU, where it was
+    measured.
     """
 
     def of_domain(self, name: str) -> "Settings":

@@ -32,9 +32,6 @@ def digest(tensors: Mapping[str, Tensor]) -> str:
     Args:
         tensors: The tensors, by name.
     """
-    for name, tensor in tensors.items():
-        if tensor.is_meta:
-            raise UserError(f"{name} is on the meta device, without values; load its weights first")
     return _combine(_digest_each(tensors))
 
 
@@ -65,6 +62,9 @@ def _combine(digests: Mapping[str, str]) -> str:
 
 
 def _digest_each(tensors: Mapping[str, Tensor]) -> dict[str, str]:
+    for name, tensor in tensors.items():
+        if tensor.is_meta:
+            raise UserError(f"{name} is on the meta device, without values; load its weights first")
     parallel = sum(tensor.nbytes for tensor in tensors.values()) > _PARALLEL_FROM
     with thread_pool(_THREADS) if parallel else nullcontext() as pool:
         digests = (pool.map if pool else map)(_digest_one, tensors.values())

@@ -20,7 +20,8 @@ from retouch.sparse import Selection
 from retouch.train.arguments import check_arguments, check_domain_rates
 from retouch.train.callbacks import Callback
 from retouch.train.control_part import control_part
-from retouch.train.defaults import default_settings
+from retouch.train.cpu_speed import faster_on_cpu
+from retouch.train.defaults import SMALL_MODEL, default_settings
 from retouch.train.environment import deterministic_algorithms
 from retouch.train.extend_stream import EarlierRun
 from retouch.train.finish import finish
@@ -111,7 +112,9 @@ def teach(
             inputs, callback, folder, overwrite=overwrite, checkpoint_seconds=checkpoint_seconds
         )
     add_image_notes(record.results, (stream.train, stream.test, control))
-    with reuse_frozen(clip, trained_parameters(clip, started, settings), cache_folder()):
+    trained = trained_parameters(clip, started, settings)
+    reuse = reuse_frozen(clip, trained, cache_folder(), neurons=clip.size >= SMALL_MODEL)
+    with faster_on_cpu(clip, settings), reuse:
         with _running(inputs, record, folder, is_new):
             warn_about_plain_sigmoid(clip, started)
             part = control_part(stream, control, started, settings)

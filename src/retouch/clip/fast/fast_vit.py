@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from retouch.clip.fast.attention import fused_attention
+from retouch.sparse.replaced_forward import replaced_forward
 
 Wrap = Callable[[Callable[..., Tensor]], Callable[..., Tensor]]
 
@@ -40,14 +41,25 @@ def fast_vit(model: nn.Module, prefix: str, wrap: Wrap) -> Iterator[None]:
     if tower is not None:
         replaced |= _fused_embeddings(tower, wrap)
         replaced[tower.encoder] = _class_token_encoder(tower, wrap)
-    for module, forward in replaced.items():
-        vars(module)["forward"] = forward
-    try:
-        with nullcontext() if tower is None else fused_attention(tower):
-            yield
-    finally:
-        for module in replaced:
-            del vars(module)["forward"]
+    with replaced_forward(replaced), nullcontext() if tower is None else fused_attention(tower):
+        yield
+
+
+@contextmanager
+def class_token_only(model: nn.Module, prefix: str) -> Iterator[None]:
+    """Inside this context, the last block of a tower is computed for the class token only.
+
+    That is the part of `fast_vit` that a processor gains from: most of a block, forward and
+    backward. Features differ by rounding. A tower that pools all its tokens stays as it is.
+
+    Args:
+        model: Both towers.
+        prefix: What the names of the visual tower's parameters begin with.
+    """
+    tower = _class_token_tower(model, prefix)
+    shortened = {} if tower is None else {tower.encoder: _class_token_encoder(tower, _as_it_is)}
+    with replaced_forward(shortened):
+        yield
 
 
 def skipped_shortcut(model: nn.Module, prefix: str) -> str | None:
@@ -61,8 +73,12 @@ def skipped_shortcut(model: nn.Module, prefix: str) -> str | None:
 def compile_with(backend: Any) -> Wrap:
     """Compiles functions with a backend; without one, leaves them as they are."""
     if backend is None:
-        return lambda function: function
+        return _as_it_is
     return lambda function: torch.compile(function, backend=backend, dynamic=False)
+
+
+def _as_it_is(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    return function
 
 
 def _is_patch_embedding(layer: nn.Conv2d) -> bool:

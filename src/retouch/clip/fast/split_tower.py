@@ -1,13 +1,13 @@
-"""Run a tower up to one of its blocks, or from that block on.
+"""Run a tower up to one of its blocks, or from that block on; or up to and from the middle of it.
 
 The library's own forward pass runs in both cases; only some of its blocks are replaced for the
 duration of a call. So this works for any tower whose blocks pass one tensor on, from each to the
 next, and `splits_at` tells whether a tower does.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -20,20 +20,56 @@ class _Reached(Exception):
         self.hidden = hidden
 
 
-def run_below(blocks: Sequence[nn.Module], first: int, run: Callable[[], object]) -> Tensor | None:
+class AttentionHalf(NamedTuple):
+    """The first half of a block: its attention, whose output is added to the block's input."""
+
+    names: tuple[str, str]
+    """Of the norm and the attention, within the block."""
+    norm: nn.Module
+    attention: nn.Module
+    rest: nn.Module
+    """The norm of the other half, which gets the sum."""
+
+
+_NAMES = (
+    ("layer_norm1", "self_attn", "layer_norm2"),  # transformers
+    ("ln_1", "attn", "ln_2"),  # open_clip
+)
+
+
+def attention_half(block: nn.Module) -> AttentionHalf | None:
+    """The first half of a block, if its library is known.
+
+    Args:
+        block: A block of a tower.
+    """
+    children = dict(block.named_children())
+    for names in _NAMES:
+        if all(name in children for name in names):
+            return AttentionHalf(names[:2], *(children[name] for name in names))
+    return None
+
+
+def run_below(
+    blocks: Sequence[nn.Module],
+    first: int,
+    run: Callable[[], object],
+    half: AttentionHalf | None = None,
+) -> Tensor | None:
     """The activations [B, T, D] that enter a block; None if it does not get one tensor.
 
     Args:
         blocks: The tower's blocks, in order.
         first: The index of the block.
         run: The forward pass of the tower.
+        half: The first half of the block, to run it as well.
     """
 
     def leave(hidden: Any = None, *_: Any, **__: Any) -> Tensor:
         raise _Reached(hidden)
 
     try:
-        with _replaced({blocks[first]: leave}):
+        with _replaced({half.rest if half else blocks[first]: leave}):
             run()
     except _Reached as reached:
         return reached.hidden if isinstance(reached.hidden, Tensor) else None
@@ -41,10 +77,24 @@ def run_below(blocks: Sequence[nn.Module], first: int, run: Callable[[], object]
 
 
 @contextmanager
-def starting_at(blocks: Sequence[nn.Module], first: int, hidden: Tensor) -> Iterator[None]:
+def starting_at(
+    blocks: Sequence[nn.Module],
+    first: int,
+    hidden: Tensor,
+    half: AttentionHalf | None = None,
+    replaced: Mapping[nn.Module, Callable[..., Any]] | None = None,
+) -> Iterator[None]:
     """Inside this context the blocks below `first` are skipped, and that block gets `hidden`.
 
     What the tower computes before its blocks is ignored, so its input may be anything.
+
+    Args:
+        blocks: The tower's blocks, in order.
+        first: The index of the block.
+        hidden: What `run_below` returned.
+        half: The first half of the block, if `hidden` is what its other half gets. Its attention
+            then adds nothing.
+        replaced: Other forward passes of modules in that block.
     """
 
     def skip(inputs: Tensor, *_: Any, **__: Any) -> Tensor:
@@ -53,13 +103,25 @@ def starting_at(blocks: Sequence[nn.Module], first: int, hidden: Tensor) -> Iter
     def resume(*_: Any, **__: Any) -> Tensor:
         return hidden
 
-    with _replaced({**dict.fromkeys(blocks[: first - 1], skip), blocks[first - 1]: resume}):
+    def nothing(*_: Any, **__: Any) -> tuple[Tensor, None]:
+        return hidden.new_zeros(1), None
+
+    forwards: dict[nn.Module, Callable[..., Any]] = dict.fromkeys(blocks[: first - 1], skip)
+    forwards[blocks[first - 1]] = resume
+    if half is not None:
+        forwards |= {half.norm: skip, half.attention: nothing}
+        forwards[blocks[first]] = blocks[first].forward  # not compiled: half of it is another
+    with _replaced({**forwards, **(replaced or {})}):
         yield
 
 
 @torch.no_grad()
 def splits_at(
-    blocks: Sequence[nn.Module], first: int, encode: Callable[[Tensor], Tensor], pixels: Tensor
+    blocks: Sequence[nn.Module],
+    first: int,
+    encode: Callable[[Tensor], Tensor],
+    pixels: Tensor,
+    half: AttentionHalf | None = None,
 ) -> bool:
     """Whether running a tower in two parts gives the same features as running it whole.
 
@@ -68,20 +130,21 @@ def splits_at(
         first: The index of the block to split at.
         encode: The tower's forward pass.
         pixels: Normalized pixels of two images or more.
+        half: The first half of that block, to split after it.
     """
-    hidden = run_below(blocks, first, lambda: encode(pixels))
+    hidden = run_below(blocks, first, lambda: encode(pixels), half)
     if hidden is None or len(hidden) != len(pixels):
         return False
     whole = encode(pixels)
     try:
-        with starting_at(blocks, first, hidden):
+        with starting_at(blocks, first, hidden, half):
             return torch.equal(encode(torch.zeros_like(pixels[:1])), whole)
     except (TypeError, ValueError, IndexError, RuntimeError):  # the tower uses its blocks otherwise
         return False
 
 
 @contextmanager
-def _replaced(forwards: dict[nn.Module, Callable[..., Tensor]]) -> Iterator[None]:
+def _replaced(forwards: dict[nn.Module, Callable[..., Any]]) -> Iterator[None]:
     """Replace modules' forward passes, compiled or not; then all is as before."""
     before = [(m, vars(m).get("forward"), m._compiled_call_impl) for m in forwards]
     for module, forward in forwards.items():

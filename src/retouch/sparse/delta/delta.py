@@ -16,7 +16,7 @@ from retouch.errors import UserError
 from retouch.sparse.delta import delta_file
 from retouch.sparse.delta.change_stats import ChangeStats
 from retouch.sparse.delta.xor_diff import XorDiff, flip
-from retouch.sparse.fingerprints import fingerprint
+from retouch.sparse.fingerprints import Digests
 
 SEQUENCE = "then"
 """The value of `combined` in the metadata of deltas that were composed one after the other."""
@@ -130,8 +130,8 @@ class Delta:
                 )
 
     def _transform(self, model: nn.Module, start: str, goal: str, relation: str) -> None:
-        tensors = model.state_dict()
-        current = fingerprint(model)
+        tensors, digests = model.state_dict(), Digests()
+        current = digests(tensors, tensors)
         if current != start:
             raise UserError(
                 f"{self.name} {relation} weights {start[:12]}, but the model's are {current[:12]}; "
@@ -139,7 +139,7 @@ class Delta:
             )
         self.check(tensors)
         flip(self.changes, tensors)
-        if fingerprint(model) != goal:
+        if digests(tensors, self.changes) != goal:
             flip(self.changes, tensors)
             raise UserError(
                 f"the content of {self.name} does not match its header; take another copy"

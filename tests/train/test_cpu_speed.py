@@ -1,0 +1,102 @@
+"""A run on a processor without unused work, and with memory that is used again."""
+
+import resource
+
+import pytest
+import torch
+from compiled_towers import encode, noise
+from recipes_for_tests import QUICK, LossRecorder, learn, quick
+from tiny import tiny_clip, tiny_siglip
+
+from retouch.data import Stream
+from retouch.methods import RECIPES
+from retouch.sparse import fingerprint
+from retouch.train import cpu_speed
+from retouch.train.cpu_speed import faster_on_cpu, keep_freed_memory
+
+
+@pytest.fixture
+def every_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tiny models count as large."""
+    monkeypatch.setattr(cpu_speed, "SMALL_MODEL", 0)
+
+
+def tokens_of_last_mlp(clip) -> list[int]:
+    """How many tokens pass through the last block's MLP, pass by pass."""
+    counts: list[int] = []
+    mlp = clip.model.get_submodule(clip.blocks["image"][-1]).mlp
+    original = type(mlp.fc1).forward
+
+    def forward(inputs):
+        counts.append(inputs.shape[1])
+        return original(mlp.fc1, inputs)
+
+    mlp.fc1.forward = forward
+    return counts
+
+
+def test_the_last_block_of_a_large_model_is_computed_for_the_class_token_only(every_size):
+    clip = tiny_clip()
+    plain = encode(clip, 3)
+    counts = tokens_of_last_mlp(clip)
+    with faster_on_cpu(clip, QUICK):
+        fast = encode(clip, 3)
+    clip.image_features(noise(clip, 2))
+    assert counts[0] == 1 < counts[1], "afterwards the tower is as before"
+    for one, other in zip(plain, fast, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+def test_a_small_model_stays_the_same_to_the_bit():
+    clip = tiny_clip()
+    plain = encode(clip, 3)
+    with faster_on_cpu(clip, QUICK):
+        assert all(torch.equal(a, b) for a, b in zip(plain, encode(clip, 3), strict=True))
+
+
+@pytest.mark.parametrize("change", [{"compile": True}, {"shard": True}])
+def test_compiled_and_sharded_towers_are_left_alone(change, every_size):
+    clip = tiny_clip()
+    with faster_on_cpu(clip, QUICK.model_copy(update=change)):
+        assert not any("forward" in vars(module) for module in clip.model.modules())
+
+
+def test_a_tower_that_pools_all_tokens_is_left_alone(every_size):
+    clip = tiny_siglip()
+    plain = encode(clip, 3)
+    with faster_on_cpu(clip, QUICK):
+        assert all(torch.equal(a, b) for a, b in zip(plain, encode(clip, 3), strict=True))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_method_learns_the_same_up_to_rounding(name: str, stream: Stream, every_size):
+    """And with frozen blocks reused, to the bit."""
+    results = []
+    for reuse in (True, False):
+        clip, recorder = tiny_clip(), LossRecorder()
+        settings = QUICK.model_copy(update={"reuse_frozen": reuse, "epochs": 2})
+        learn(clip, stream, quick(name), settings=settings, callback=recorder)
+        results.append((fingerprint(clip.model), recorder.losses))
+    assert results[0] == results[1]
+    plain = LossRecorder()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cpu_speed, "SMALL_MODEL", 10**9)
+        learn(tiny_clip(), stream, quick(name), settings=settings, callback=plain)
+    assert recorder.losses[:1] == pytest.approx(plain.losses[:1], rel=1e-4)
+
+
+def test_freed_memory_is_used_again():
+    def faults() -> int:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        for _ in range(4):
+            torch.zeros(2**24).add_(1)
+        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+    usual = faults()
+    with keep_freed_memory() as kept:
+        if not kept:
+            pytest.skip("another C library than glibc")
+        faults()
+        assert faults() < usual / 10
+    assert faults() > usual / 10, "afterwards memory is given back"
