@@ -3,12 +3,12 @@
     python benchmarks/first_run.py --data-root ../shared/data --device cuda
     python benchmarks/first_run.py --data-root ../shared/data --classes 10 --tasks 2   # a CPU
 
-CUB-200 in ten tasks of two epochs, with ImageNet as the control set: the same run as
-`whole_run.py`, from the start of Python on, imports included. `--compile` and `--no-compile` force
-what is otherwise chosen by the length of the run; `--threads` decodes with threads, not processes,
-and `--foreground` before anything else begins. `--again` runs once more, with the caches.
-`--control-part 1000` runs twice more: all control images are checked after each task, as in the
-other runs, and then only that many of them.
+CUB-200 in ten tasks of two epochs by the default method, with ImageNet as the control set, from the
+start of Python on, imports included. The model is read from a folder, as a user's is; its weights
+are random. `--compile` and `--no-compile` force what is otherwise chosen by the length of the run;
+`--threads` decodes with threads, not processes, and `--foreground` before anything else begins.
+`--again` runs once more, with the caches, and `--check-all` yet again, with all control images
+checked after each task.
 """
 
 import time
@@ -43,11 +43,11 @@ def child(args: argparse.Namespace) -> None:
     """The run itself, in a process of its own; writes the seconds as JSON to stdout."""
     phases = Phases()
     import torch
-    from shapes import model_of
     from whole_run import read_images, settings_of
 
+    import retouch
     from retouch.data import Stream, cache_build, cached
-    from retouch.methods import recipe
+    from retouch.methods import Settings, recipe
     from retouch.train import Callback, teach
     from retouch.train.hardware import hardware
     from retouch.train.work import work
@@ -71,7 +71,7 @@ def child(args: argparse.Namespace) -> None:
     if args.threads:
         cache_build.MIN_WORKERS = 10**6
     phases.begin("loading the model")
-    clip = model_of(args.shape, torch.device(args.device))
+    clip = retouch.load(args.model, device=args.device)
     phases.begin("reading")
     sources = read_images(args)
     phases.begin("decoding, before anything else")
@@ -79,12 +79,13 @@ def child(args: argparse.Namespace) -> None:
     train, test, control = (cached(s, clip.preprocess, background=background) for s in sources)
     phases.begin("planning")
     stream = Stream.split(train, test, tasks=args.tasks)
-    method, settings = recipe("spu"), settings_of(args)
+    method, settings = recipe(args.method), settings_of(args)
     amount = work(stream, method, settings, control=control)
     chosen = hardware(clip.device, clip.size, settings.precision, args.compile, amount)
     names = ("compile", "cuda_graphs")
     settings = settings.model_copy(update={name: getattr(chosen, name) for name in names})
-    settings = settings.model_copy(update={"control_part": args.control_part or "all"})
+    part = "all" if args.child == "all" else Settings().control_part
+    settings = settings.model_copy(update={"control_part": part})
     sys.stderr.write(f"{chosen}\n")
     phases.begin("starting")
     out = Path(os.environ["RETOUCH_CACHE"]) / f"run {time.time_ns()}"
@@ -101,15 +102,21 @@ def main() -> None:
     if args.child:
         child(args)
         return
-    command = [sys.executable, __file__, "--child", *sys.argv[1:]]
+    command = [sys.executable, __file__, *sys.argv[1:]]
     with tempfile.TemporaryDirectory() as folder:
         caches = {"RETOUCH_CACHE": "pixels", "TORCHINDUCTOR_CACHE_DIR": "compiled"}
         caches |= {"TRITON_CACHE_DIR": "triton"}
         environment = {name: str(Path(folder) / part) for name, part in caches.items()}
+        if args.shape != "builtin":
+            args.model = str(Path(folder) / "model")
+            save = "import sys, torch, shapes; shapes.model_of(sys.argv[1], torch.device('cpu'))"
+            here = {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
+            saving = [sys.executable, "-c", f"{save}.save(sys.argv[2])", args.shape, args.model]
+            subprocess.run(saving, env=os.environ | here, check=True)
         for which, part in runs(args).items():
             start = time.perf_counter()
             done = subprocess.run(
-                [*command, "--control-part", str(part)],
+                [*command, "--model", args.model, "--child", part],
                 env=os.environ | environment,
                 stdout=subprocess.PIPE,
                 text=True,
@@ -119,10 +126,11 @@ def main() -> None:
             report(which, json.loads(done.stdout), total)
 
 
-def runs(args: argparse.Namespace) -> dict[str, int]:
-    """The control images that each run checks after each task; 0 for all."""
-    part = {"again, a part of the control set": args.control_part} if args.control_part else {}
-    return {"first run": 0, **({"again": 0} if args.again or part else {}), **part}
+def runs(args: argparse.Namespace) -> dict[str, str]:
+    """The control images that each run checks after each task: as by default, or all."""
+    again = {"again": "default"} if args.again or args.check_all else {}
+    whole = {"again, all control images after each task": "all"} if args.check_all else {}
+    return {"first run": "default", **again, **whole}
 
 
 def report(which: str, seconds: dict[str, float], total: float) -> None:
@@ -148,10 +156,10 @@ def arguments() -> argparse.Namespace:
     options.add_argument("--threads", action="store_true", help="decode with threads")
     options.add_argument("--foreground", action="store_true", help="decode before anything else")
     options.add_argument("--again", action="store_true", help="run once more, with the caches")
-    options.add_argument(
-        "--control-part", type=int, default=0, help="run again with all control images, and with N"
-    )
-    options.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    options.add_argument("--check-all", action="store_true", help="again, with all control images")
+    options.add_argument("--method", default="spu+")
+    options.add_argument("--model", default="builtin", help=argparse.SUPPRESS)
+    options.add_argument("--child", help=argparse.SUPPRESS)
     args = options.parse_args()
     args.shape = args.shape or ("b16" if args.device != "cpu" else "builtin")
     return args
