@@ -37,6 +37,12 @@ def halves() -> tuple[Pair, Pair]:
     return (of(train, early), of(test, early)), (of(train, late), of(test, late))
 
 
+def _options(more: dict[str, Any]) -> dict[str, Any]:
+    """A run with a callback, which may stop it, writes a checkpoint after every step."""
+    checkpoints = {"checkpoint_seconds": 0} if "callback" in more else {}
+    return {**GIVEN, **checkpoints, **more}
+
+
 def march(
     model: Path, out: Path, method: str | Method = "spu", **more: Any
 ) -> tuple[Results, Clip, Stream]:
@@ -44,7 +50,7 @@ def march(
     stream = Stream.split(*halves()[0], tasks=1, order=["bright red", "dark red"])
     clip = retouch.load(str(model))
     configured = quick(method) if isinstance(method, str) else method
-    results = retouch.teach(clip, stream, configured, out=out, **{**GIVEN, **more})
+    results = retouch.teach(clip, stream, configured, out=out, **_options(more))
     return results, clip, stream
 
 
@@ -56,6 +62,7 @@ def april(
     order = ["bright green", "dark green"]
     stored = read_stored_images(before)
     stream, earlier = extend_stream(run, stored, *(new or halves()[1]), order=order)
-    options = {**GIVEN, **more}
-    results = retouch.teach(run.clip, stream, quick(name), out=out, earlier=earlier, **options)
+    results = retouch.teach(
+        run.clip, stream, quick(name), out=out, earlier=earlier, **_options(more)
+    )
     return results, run.clip, stream
