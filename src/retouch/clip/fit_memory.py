@@ -1,25 +1,59 @@
-"""Encode without gradients in as few parts as fit into memory."""
+"""When memory runs out: free some, take half as much at a time, and try again."""
 
 import logging
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
+from retouch.clip.frozen_blocks import FrozenBlocks
 from retouch.distributed import collectives
 from retouch.errors import UserError
 
+T = TypeVar("T")
 log = logging.getLogger("retouch")
 
 
 class HasMemory(Protocol):
     """A model, of which memory can be freed."""
 
+    frozen: FrozenBlocks | None
+
     @property
     def device(self) -> torch.device: ...
 
     def free_memory(self) -> None: ...
+
+
+def until_it_fits(
+    model: HasMemory,
+    run: Callable[[], T],
+    halve: Callable[[str], int],
+    reset: Callable[[], None] = lambda: None,
+) -> T:
+    """Call a function, and call it again while memory runs out.
+
+    First the activations that are kept are given up (`model.frozen`), then the size is halved.
+
+    Args:
+        model: What computes.
+        run: The function; it must have no effect if it raises, or `reset` must undo it.
+        halve: Told why memory ran out, takes half as many images at a time and returns how many.
+        reset: Called before each further attempt.
+    """
+    while True:
+        try:
+            return run()
+        except torch.OutOfMemoryError as error:
+            reason = str(error).partition("\n")[0]
+        # Outside of the handler, which would hold the activations.
+        if model.frozen is None or not model.frozen.close():
+            size = halve(reason)
+            if model.frozen is not None and size < model.frozen.batch_size:
+                model.frozen = None
+        reset()
+        model.free_memory()
 
 
 def encode_in_parts(
@@ -37,15 +71,14 @@ def encode_in_parts(
         encode: Encodes some of them.
         size: How many to try at a time; halved while memory runs out.
     """
-    while True:
-        try:
-            starts = range(0, max(1, count), max(1, size))
-            parts = [encode(slice(start, min(count, start + size))) for start in starts]
-            return parts[0] if len(parts) == 1 else torch.cat(parts), size
-        except torch.OutOfMemoryError as error:
-            reason = str(error).partition("\n")[0]
-        # Outside of the handler, which would hold what was computed.
-        model.free_memory()
+
+    def run() -> Tensor:
+        starts = range(0, max(1, count), max(1, size))
+        parts = [encode(slice(start, min(count, start + size))) for start in starts]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def halve(reason: str) -> int:
+        nonlocal size
         if collectives.world_size() > 1 or size == 1:
             raise UserError(
                 f"the memory of {model.device} does not suffice to encode {size} {what} at a time "
@@ -59,3 +92,6 @@ def encode_in_parts(
             size // 2,
         )
         size //= 2
+        return size
+
+    return until_it_fits(model, run, halve), size

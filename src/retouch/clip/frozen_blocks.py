@@ -227,11 +227,11 @@ class FrozenBlocks:
             replaced[self.neurons.mlp] = self.neurons.forward(neurons)
         return starting_at(self._tower.blocks, self.first, hidden, self.half, replaced)
 
-    def close(self) -> None:
-        """Forget everything and store nothing from now on."""
-        self.store.close()
-        if self.neurons is not None:
-            self.neurons.store.close()
+    def close(self) -> bool:
+        """Forget everything and store nothing from now on; False if there was nothing to forget."""
+        stores = [self.store] + ([] if self.neurons is None else [self.neurons.store])
+        held = [store.close() for store in stores]
+        return any(held)
 
 
 def _same(a: list[Any], b: list[Any]) -> bool:

@@ -4,9 +4,8 @@ import logging
 from collections.abc import Callable
 from typing import TypeVar
 
-import torch
-
 from retouch.clip import Clip
+from retouch.clip.fit_memory import until_it_fits
 from retouch.distributed import collectives
 from retouch.errors import UserError
 from retouch.methods.settings import Settings
@@ -41,22 +40,9 @@ class MicroBatch:
             run: The function; it must have no effect if it raises, or `reset` must undo it.
             reset: Called before each further attempt.
         """
-        while True:
-            try:
-                return run()
-            except torch.OutOfMemoryError as error:
-                reason = str(error).partition("\n")[0]
-            # Outside of the handler, which would hold the activations.
-            if not self._drop_activations():
-                self._halve(reason)
-            reset()
-            self._clip.free_memory()
+        return until_it_fits(self._clip, run, self._halve, reset)
 
-    def _drop_activations(self) -> bool:
-        """Give back the memory of activations that are kept (`clip.frozen`); False without any."""
-        return self._clip.frozen is not None and self._clip.frozen.store.close()
-
-    def _halve(self, reason: str) -> None:
+    def _halve(self, reason: str) -> int:
         size = self.size or self._largest
         if collectives.world_size() > 1 or size == 1:
             smaller = "a smaller batch" if size == 1 else f"micro_batch={max(1, size // 2)}"
@@ -65,8 +51,6 @@ class MicroBatch:
                 f"a time ({reason}); choose {smaller}, or another device"
             )
         self.size = size // 2
-        if self._clip.frozen is not None and self.size < self._clip.frozen.batch_size:
-            self._clip.frozen = None
         log.warning(
             "the memory of %s does not suffice for %d images at a time; training goes on with %d "
             "at a time, which is slower and gives the same gradients",
@@ -74,3 +58,4 @@ class MicroBatch:
             size,
             self.size,
         )
+        return self.size
