@@ -51,7 +51,9 @@ def test_make_demo_in_a_shortened_form(tmp_path: Path, monkeypatch: pytest.Monke
     assert words == ["demo", "--out", "runs/demo"]
     monkeypatch.chdir(tmp_path)
     model = str(shallow_builtin(tmp_path / "model"))
-    monkeypatch.setattr(demo, "load", lambda name: load({"builtin": model}[name]))
+    monkeypatch.setattr(
+        demo, "load", lambda name, light: load({"builtin": model}[name], light=light)
+    )
     done = run(*words, "--quick")
     for method in ("frozen", "flyp", "er", "spu", "spu\\+"):
         assert re.search(rf"^ {method} .* (s|min) *$", done.stdout, re.MULTILINE), done.stdout

@@ -28,7 +28,7 @@ def run_demo(
         settings = demo.settings(method.name, seed)
         runs.append(
             teach(
-                load("builtin"),
+                load("builtin", light=True),
                 stream,
                 method,
                 settings=settings,

@@ -30,7 +30,7 @@ def evaluate(config: EvaluateConfig) -> None:
     with user_errors(), with_ranks(config.model.device) as device:
         from retouch.evaluate.compare import compare
 
-        loaded = config.model.load(device=device)
+        loaded = config.model.load(device=device, light=True)
         against = config.output.against
         if against:
             precision = config.model.precision

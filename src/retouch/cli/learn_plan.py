@@ -92,19 +92,19 @@ def make_plan(
 
 
 def _load(config: "LearnConfig", request: "Request", device: str) -> "tuple[OpenRun | None, Clip]":
-    """The run to continue, if any, and the model. A dry run loads it without its library."""
+    """The run to continue, if any, and the model, without its library where possible."""
     from retouch.clip import load
     from retouch.train import open_run
 
-    model, light = config.training.model, config.output.dry_run
+    model = config.training.model
     if request.earlier:
         folder = request.earlier.folder
         with status(f"Loading the model of {folder}"):
-            run = open_run(folder, model=model, device=device, light=light)
+            run = open_run(folder, model=model, device=device, light=True)
         return run, run.clip
     with status(f"Loading {model}"):
         random_weights = config.training.random_weights
-        clip = load(model or "", device=device, random_weights=random_weights, light=light)
+        clip = load(model or "", device=device, random_weights=random_weights, light=True)
     return None, clip
 
 

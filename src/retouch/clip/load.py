@@ -37,8 +37,8 @@ def load(
             to the hub.
         device: As torch names it, or `auto` for the first GPU, if there is one.
         random_weights: Initialize the model at random instead of loading weights.
-        light: For inference and estimates: load a plain CLIP folder without importing transformers,
-            which takes seconds (see `clip.fast.light`).
+        light: Load a plain CLIP folder without importing transformers, which takes seconds. The
+            model learns and classifies as any other, but cannot be saved (see `clip.fast.light`).
     """
     if not isinstance(name, str | Path):
         raise UserError(

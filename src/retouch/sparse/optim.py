@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from retouch.errors import UserError
+from retouch.sparse.deterministic import use_deterministic
 from retouch.sparse.neuron_linear import train_rows_only, whole_rows
 from retouch.sparse.select import Selection, SparseIndex
 
@@ -158,11 +159,11 @@ class _Part:
 def _nondeterministic_allowed() -> Iterator[None]:
     """Positions are distinct, so the slower deterministic scatter would write the same."""
     enabled = torch.are_deterministic_algorithms_enabled()
-    torch.use_deterministic_algorithms(False)
+    use_deterministic(False)
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(enabled)
+        use_deterministic(enabled)
 
 
 def _equal(a: Tensor | None, b: Tensor | None) -> bool:

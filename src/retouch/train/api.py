@@ -1,5 +1,6 @@
 """Teach a CLIP a stream of tasks: `teach`, and `preview` to see what it would change."""
 
+import importlib
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -22,6 +23,7 @@ from retouch.train.callbacks import Callback
 from retouch.train.control_part import control_part
 from retouch.train.cpu_speed import faster_on_cpu
 from retouch.train.defaults import SMALL_MODEL, default_settings
+from retouch.train.eager_optim import eager_optimizers
 from retouch.train.environment import deterministic_algorithms
 from retouch.train.extend_stream import EarlierRun
 from retouch.train.finish import finish
@@ -163,6 +165,7 @@ def _running(
     clip, settings = inputs.clip, inputs.settings
     if settings.compile:
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder() / "compiled"))
+        importlib.import_module("torch._inductor.config")  # it is to be deterministic, too
     cleanup: AbstractContextManager[None] = nullcontext()
     if folder is not None and collectives.is_rank0():
         cleanup = remove_if_refused(folder, is_new, record)
@@ -174,6 +177,7 @@ def _running(
             deterministic_algorithms(clip.device),
             graceful_interrupt(record, folder is not None),
             record.callback,
+            nullcontext() if settings.compile else eager_optimizers(),
         ):
             stack.enter_context(context)
         backend = COMPILER if settings.compile else None

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import torch
 
 from retouch.clip import Clip
-from retouch.clip.fast.light import LightClip
 from retouch.data.images import Images
 from retouch.data.stream import Stream
 from retouch.distributed import collectives
@@ -28,8 +27,6 @@ _BYTES_PER_ENTRY = 5.2
 """Bytes of an entry in a delta: its change and its position."""
 _MOMENT_BYTES = 8
 """Bytes of AdamW's two moments per trained number."""
-_LIBRARY_BYTES = 150_000_000
-"""What a model's library takes, which a run imports and an estimate may not."""
 _CPU_IMAGES = 16
 """Images of the step that is timed on a processor; a GPU needs a whole batch to show its speed."""
 
@@ -97,8 +94,7 @@ def _memory(clip: Clip, measured: Measurement, at_a_time: int) -> float:
         return torch.cuda.memory_allocated(clip.device) + measured.saved * at_a_time
     unit = 1 if sys.platform == "darwin" else 1024
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-    library = _LIBRARY_BYTES if isinstance(clip, LightClip) else 0
-    return peak + library + measured.saved * max(0, at_a_time - measured.images)
+    return peak + measured.saved * max(0, at_a_time - measured.images)
 
 
 def delta_bytes(selection: Selection) -> float:

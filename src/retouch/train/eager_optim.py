@@ -1,33 +1,58 @@
 """Optimizers without torch's compiler, whose import takes longer than a whole estimate.
 
-`torch.optim.Optimizer` imports it to keep some of its methods out of compiled code.
+`torch.optim` imports it to keep some methods out of compiled code. Nothing is compiled here but the
+towers, and an optimizer's step is not part of them.
 """
 
+import inspect
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from typing import Any
 
-from torch.optim import Optimizer
-
-_METHODS = ("add_param_group", "zero_grad")
+import torch
+from torch.optim import Adam, AdamW, Optimizer
 
 
 @contextmanager
 def eager_optimizers() -> Iterator[None]:
-    """Inside this context optimizers are made without importing `torch._dynamo`.
+    """Inside this context Adam and AdamW work as always, without importing `torch._dynamo`.
 
-    Does nothing if it is imported already. An optimizer's `step` still imports it.
+    Does nothing if it is imported already.
     """
-    owner: Any = Optimizer
     if "torch._dynamo" in sys.modules:
         yield
         return
-    wrapped = {name: vars(owner)[name] for name in _METHODS}
+    methods = ("add_param_group", "zero_grad")
+    plain: dict[tuple[Any, str], Any] = {
+        (Optimizer, name): vars(Optimizer)[name].__wrapped__ for name in methods
+    }
+    plain[Adam, "step"] = _without_gradient(inspect.unwrap(Adam.step))
+    if "step" in vars(AdamW):  # torch puts a hook there when the first one is made
+        plain[AdamW, "step"] = plain[Adam, "step"]
+    before: dict[Any, dict[str, Any]] = {
+        owner: dict(vars(owner)) for owner in (Optimizer, Adam, AdamW)
+    }
     try:
-        for name, method in wrapped.items():
-            setattr(owner, name, getattr(method, "__wrapped__", method))
+        for (owner, name), method in plain.items():
+            setattr(owner, name, method)
         yield
     finally:
-        for name, method in wrapped.items():
-            setattr(owner, name, method)
+        for owner, attributes in before.items():
+            for name in {*methods, "step"} & {*vars(owner)}:
+                if name in attributes:
+                    setattr(owner, name, attributes[name])
+                else:
+                    delattr(owner, name)
+
+
+def _without_gradient(step: Callable[..., Any]) -> Callable[..., Any]:
+    """What torch wraps a step in, apart from the compiler."""
+
+    @wraps(step)
+    def run(self: Optimizer, *args: Any, **options: Any) -> Any:
+        with torch.set_grad_enabled(self.defaults["differentiable"]):
+            return step(self, *args, **options)
+
+    return run

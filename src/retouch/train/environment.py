@@ -14,6 +14,7 @@ from retouch.clip import Clip
 from retouch.clip.fast.fast_vit import skipped_shortcut
 from retouch.distributed import collectives
 from retouch.methods import Settings
+from retouch.sparse.deterministic import use_deterministic
 from retouch.version import VERSION
 
 
@@ -51,9 +52,9 @@ def deterministic_algorithms(device: torch.device) -> Iterator[None]:
     options: Any = deterministic
     fill = options.fill_uninitialized_memory
     options.fill_uninitialized_memory = False  # costs time, and nothing here reads such memory
-    torch.use_deterministic_algorithms(True)
+    use_deterministic(True)
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(enabled)
+        use_deterministic(enabled)
         options.fill_uninitialized_memory = fill

@@ -1,4 +1,4 @@
-"""A plain CLIP loaded without transformers has the same features, to the bit, and starts sooner."""
+"""A plain CLIP loaded without transformers is the same, to the bit, and starts sooner."""
 
 import json
 import shutil
@@ -11,12 +11,16 @@ import numpy as np
 import pytest
 import torch
 from commands import run
+from compiled_towers import encode
 from layouts import make_folder
-from tiny import tiny_clip, tiny_folder
+from recipes_for_tests import QUICK, learn, quick
+from tiny import images, tiny_clip, tiny_folder
 
 import retouch
+from retouch.clip.fast.fast_vit import fast_vit
 from retouch.clip.fast.light import LightClip, load_light
 from retouch.clip.hf import HuggingFaceClip
+from retouch.methods import RECIPES
 from retouch.sparse import fingerprint
 
 PROMPTS = ["a photo of a red sign", "blue", "", "a picture of the dark green photo, bright " * 9]
@@ -59,6 +63,38 @@ def test_it_equals_transformers_to_the_bit(tmp_path: Path):
     assert_same(change(gelu, "config.json", **config))
     config["text_config"]["eos_token_id"] = 2  # as in OpenAI's old configs
     assert_same(change(gelu, "config.json", **config))
+
+
+@pytest.mark.slow
+def test_every_recipe_learns_the_same_to_the_bit(tmp_path: Path):
+    folder = str(tiny_folder(tmp_path / "model"))
+    stream = retouch.Stream.split(images("train", 4, 4), images("test", 4, 1), tasks=2, order=0)
+    settings = QUICK.model_copy(update={"epochs": 1})
+    for name in RECIPES:
+        clips = [retouch.load(folder, light=light) for light in (True, False)]
+        for clip in clips:
+            learn(clip, stream, quick(name), settings=settings)
+        weights = [fingerprint(clip.model) for clip in clips]
+        assert weights[0] == weights[1], name
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_without_unused_work_it_equals_transformers_to_the_bit(
+    fused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """`attention` is torch's own on a CPU, whichever way it is called."""
+    monkeypatch.setattr("retouch.clip.fast.attention._is_faster", lambda device: fused)
+    folder = str(tiny_folder(tmp_path / "model"))
+    found = []
+    for light in (True, False):
+        clip = retouch.load(folder, light=light)
+        with fast_vit(clip.model, clip.image_prefix, lambda function: function):
+            switches = [m.fused for m in clip.model.modules() if hasattr(m, "fused")]
+            assert sum(switches) == (2 if fused and light else 0), "blocks of the visual tower"
+            found.append(encode(clip, 3))
+        assert not any(m.fused for m in clip.model.modules() if hasattr(m, "fused"))
+    for a, b in zip(*found, strict=True):
+        assert torch.equal(a, b)
 
 
 def test_clips_tokenizer(tmp_path: Path):

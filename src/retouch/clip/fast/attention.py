@@ -6,8 +6,8 @@ of a head, so that no sum is split between programs; up to 256 tokens fit (a ViT
 forward kernel is cuDNN's, in which each number is computed by one program as well.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -25,12 +25,36 @@ _BLOCK_ROWS, _WARPS, _STAGES = 32, 8, 2  # the fastest of twelve tried on an H20
 
 @contextmanager
 def fused_attention(tower: Any) -> Iterator[None]:
-    """Inside this context, a tower of transformers uses `attention`, on GPUs where it is faster."""
+    """Inside this context a tower uses `attention`, on GPUs where it is faster.
+
+    Args:
+        tower: A tower of transformers, or a plain one (`fast.plain_clip`).
+    """
+    with ExitStack() as stack:
+        if _is_faster(next(tower.parameters()).device):
+            plain = [module for module in tower.modules() if hasattr(module, "fused")]
+            stack.enter_context(_fused_modules(plain) if plain else _fused_transformers(tower))
+        yield
+
+
+@contextmanager
+def _fused_modules(modules: Sequence[Any]) -> Iterator[None]:
+    for module in modules:
+        module.fused = True
+    try:
+        yield
+    finally:
+        for module in modules:
+            module.fused = False
+
+
+@contextmanager
+def _fused_transformers(tower: Any) -> Iterator[None]:
     from transformers import AttentionInterface
 
     config = tower.config
     before = config._attn_implementation
-    if before == "sdpa" and _is_faster(next(tower.parameters()).device):
+    if before == "sdpa":
         AttentionInterface.register("retouch", _attention_interface)
         config._attn_implementation = "retouch"
     try:

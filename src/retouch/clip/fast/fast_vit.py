@@ -13,6 +13,7 @@ kind to save: only its patch embedding is replaced, its blocks are compiled as a
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from retouch.clip.fast.attention import fused_attention
+from retouch.clip.fast.plain_clip import ImageTower
 from retouch.sparse.replaced_forward import replaced_forward
 
 Wrap = Callable[[Callable[..., Tensor]], Callable[..., Tensor]]
@@ -35,7 +37,8 @@ def fast_vit(model: nn.Module, prefix: str, wrap: Wrap) -> Iterator[None]:
     for name, module in model.named_modules():
         if not name.startswith(prefix) or "forward" in vars(module):
             continue
-        if type(module) is nn.Conv2d and _is_patch_embedding(module):
+        plain = isinstance(module, nn.Conv2d) and type(module).forward is nn.Conv2d.forward
+        if plain and _is_patch_embedding(module):
             replaced[module] = _as_matrix_product(module)
     tower = _class_token_tower(model, prefix)
     if tower is not None:
@@ -99,8 +102,10 @@ def _as_matrix_product(layer: nn.Conv2d) -> Callable[[Tensor], Tensor]:
 
 
 def _class_token_tower(model: nn.Module, prefix: str) -> Any | None:
-    """The visual tower, if it is one of transformers that reads its class token."""
+    """The visual tower, if it reads its class token and is plain or one of transformers."""
     tower = dict(model.named_modules()).get(prefix.rstrip("."))
+    if isinstance(tower, ImageTower):
+        return tower
     kinds = "CLIPVisionModel", "CLIPVisionTransformer", "MetaClip2VisionModel"
     if tower is None or type(tower).__name__ not in kinds:
         return None
@@ -136,8 +141,9 @@ def _fused_embeddings(tower: Any, wrap: Wrap) -> dict[nn.Module, Callable[..., T
 
 def _class_token_encoder(tower: Any, wrap: Wrap) -> Callable[..., Any]:
     """The encoder's loop with a shortened last block; unchanged if there are hooks or a mask."""
-    from transformers.modeling_outputs import BaseModelOutput
-
+    output: Callable[..., Any] = _as_it_is
+    if not isinstance(tower, ImageTower):
+        output = import_module("transformers.modeling_outputs").BaseModelOutput
     encoder = tower.encoder
     *blocks, last = encoder.layers
     original, last_block = type(encoder).forward, wrap(_class_token_block(last))
@@ -150,7 +156,7 @@ def _class_token_encoder(tower: Any, wrap: Wrap) -> Callable[..., Any]:
         hidden = inputs_embeds
         for block in blocks:
             hidden = block(hidden, attention_mask, **options)
-        return BaseModelOutput(last_hidden_state=last_block(hidden))
+        return output(last_block(hidden))
 
     return forward
 

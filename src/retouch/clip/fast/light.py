@@ -1,9 +1,9 @@
-"""Load a plain CLIP for inference and estimates without importing transformers.
+"""Load a plain CLIP without importing transformers.
 
-This module and `clip.fast.plain_clip` exist only so that `retouch classify` and `learn --dry-run`
-start quickly: importing transformers takes longer than classifying an image. Where a folder holds a
-`CLIPModel` as transformers writes it, the model is a `PlainCLIP` with the same weights. Anything
-unusual is left to `clip.hf_load`, which also explains what is wrong with it.
+This module and `clip.fast.plain_clip` exist only so that commands start quickly: importing
+transformers takes longer than classifying an image. Where a folder holds a `CLIPModel` as
+transformers writes it, the model is a `PlainCLIP` with the same weights. Anything unusual is left
+to `clip.hf_load`, which also explains what is wrong with it.
 """
 
 import json
@@ -54,7 +54,7 @@ _TOKENIZERS = {"CLIPTokenizer", "CLIPTokenizerFast", "PreTrainedTokenizerFast", 
 
 
 class LightClip(HuggingFaceClip):
-    """A CLIP for inference and estimates, which can be neither trained nor saved."""
+    """A CLIP that learns as any other, but cannot be saved."""
 
     def encode_images(self, pixels: Tensor) -> Tensor:
         features: Tensor = self._hf.visual_projection(self._hf.vision_model(pixels))
@@ -79,7 +79,7 @@ class LightClip(HuggingFaceClip):
         return {"input_ids": torch.stack(padded)}
 
     def save(self, folder: str | Path) -> None:
-        raise NotImplementedError("a model that was loaded for inference only cannot be saved")
+        raise NotImplementedError("a model that was loaded without its library cannot be saved")
 
 
 def load_light(folder: Path, name: str) -> LightClip | None:

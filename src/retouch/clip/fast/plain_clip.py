@@ -1,9 +1,9 @@
 """CLIP in plain torch, with the parameter names of `transformers.CLIPModel`.
 
-It exists only so that `retouch classify` and `learn --dry-run` start quickly, without importing
-transformers (see `clip.fast.light`). The same operations in the same order give the same features,
-to the bit (tests/clip/fast/test_light.py), and gradients to select weights by. What is trained,
-saved or exported is the transformers model itself (`clip.hf`).
+It exists so that `retouch learn` and `retouch classify` start quickly, without importing
+transformers (see `clip.fast.light`). The same operations in the same order give the same features
+and the same trained weights, to the bit (tests/clip/fast/test_light.py). What is saved or exported
+is the transformers model itself (`clip.hf`).
 """
 
 from collections.abc import Mapping
@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import gelu, scaled_dot_product_attention
+
+from retouch.clip.fast.attention import attention
 
 
 class _Uninitialized(nn.Module):
@@ -38,10 +40,17 @@ class _LayerNorm(_Uninitialized, nn.LayerNorm):
     pass
 
 
-class _Attention(nn.Module):
+class Attention(nn.Module):
+    """Attention over all tokens, or over earlier ones."""
+
+    fused: bool = False
+    """Whether to compute it with `fast.attention`."""
+
     def __init__(self, width: int, heads: int, causal: bool) -> None:
         super().__init__()
         self.num_heads, self.causal = heads, causal
+        self.head_dim = width // heads
+        self.scale = self.head_dim**-0.5
         self.k_proj, self.v_proj = _Linear(width, width), _Linear(width, width)
         self.q_proj, self.out_proj = _Linear(width, width), _Linear(width, width)
 
@@ -51,9 +60,12 @@ class _Attention(nn.Module):
         query, key, value = (
             layer(x).unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for layer in layers
         )
-        scale = query.shape[-1] ** -0.5
-        causal = self.causal and x.shape[1] > 1
-        out = scaled_dot_product_attention(query, key, value, is_causal=causal, scale=scale)
+        if self.fused and not self.causal:
+            out = attention(query, key, value, self.scale)
+        else:
+            causal = self.causal and x.shape[1] > 1
+            options = {"is_causal": causal, "scale": self.scale}
+            out = scaled_dot_product_attention(query, key, value, **options)
         return self.out_proj(out.transpose(1, 2).contiguous().flatten(2)), None
 
 
@@ -73,12 +85,13 @@ class _Block(nn.Module):
     def __init__(self, config: Mapping[str, Any], causal: bool) -> None:
         super().__init__()
         width, eps = config["hidden_size"], config["layer_norm_eps"]
-        self.self_attn = _Attention(width, config["num_attention_heads"], causal)
+        self.self_attn = Attention(width, config["num_attention_heads"], causal)
         self.layer_norm1 = _LayerNorm(width, eps=eps)
         self.mlp = _MLP(width, config["intermediate_size"], config["hidden_act"])
         self.layer_norm2 = _LayerNorm(width, eps=eps)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, mask: None = None) -> Tensor:
+        """Called as a block of transformers is, which gets a mask; here it is always None."""
         x = x + self.self_attn(self.layer_norm1(x))[0]
         out: Tensor = x + self.mlp(self.layer_norm2(x))
         return out
@@ -90,9 +103,9 @@ class _Encoder(nn.Module):
         blocks = [_Block(config, causal) for _ in range(config["num_hidden_layers"])]
         self.layers = nn.ModuleList(blocks)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, mask: None = None) -> Tensor:
         for block in self.layers:
-            x = block(x)
+            x = block(x, mask)
         return x
 
 
@@ -146,7 +159,9 @@ class _ImageEmbeddings(nn.Module):
         return out
 
 
-class _ImageTower(nn.Module):
+class ImageTower(nn.Module):
+    """A vision transformer that is pooled at its class token."""
+
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__()
         width, eps = config["hidden_size"], config["layer_norm_eps"]
@@ -162,11 +177,11 @@ class _ImageTower(nn.Module):
 
 
 class PlainCLIP(nn.Module):
-    """`transformers.CLIPModel` with the same parameter names, for encoding and its gradients."""
+    """`transformers.CLIPModel` with the same parameter names."""
 
     def __init__(self, text: Mapping[str, Any], image: Mapping[str, Any], width: int) -> None:
         super().__init__()
-        self.text_model, self.vision_model = _TextTower(text), _ImageTower(image)
+        self.text_model, self.vision_model = _TextTower(text), ImageTower(image)
         self.visual_projection = _Linear(image["hidden_size"], width, bias=False)
         self.text_projection = _Linear(text["hidden_size"], width, bias=False)
         self.logit_scale = nn.Parameter(torch.empty(()))
