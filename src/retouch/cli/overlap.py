@@ -120,6 +120,7 @@ def _note(results: "Overlap") -> str:
     )
     return (
         f"\nThe share of one task's selection that another selected as well: mean over all pairs "
-        f"of {results.tasks} tasks.\nNeurons: the tenth of each layer with most selected weights."
+        f"of {results.tasks} tasks.\nNeurons: the tenth of each layer with most selected weights; "
+        "where neurons are selected as a whole, all that are."
         f"{left_out if results.fully_selected else ''}"
     )

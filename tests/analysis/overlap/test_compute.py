@@ -74,6 +74,19 @@ def test_it_equals_the_intersections_of_sets() -> None:
     assert overlap.layers[1].neurons is None
 
 
+def test_where_whole_neurons_are_selected_all_of_them_count() -> None:
+    """They all tie; a tenth of the layer would be those with the lowest indices."""
+    rows = [[0, 1, 10, 11], [2, 3, 10, 11]]
+    overlap = compute_overlap(
+        Selection({NAME: entries((20, 10), [10 * r + c for r in four for c in range(10)])})
+        for four in rows
+    )
+    neurons = overlap.layers[0].neurons
+    assert neurons is not None
+    assert neurons.leading.shared == [[4, 2], [2, 4]]
+    assert (neurons.leading.mean, neurons.leading.chance) == (0.5, 0.2)
+
+
 def test_the_overlap_of_neurons() -> None:
     """Two tasks that selected whole neurons and share one of them; a third that selected evenly."""
     rows = [[0, 1], [1, 2], None]

@@ -3,7 +3,8 @@
 The numbers are per layer: a block of a tower, with all of its tensors that any task selected from.
 Entries are single weights. A neuron is a row of a weight matrix; the leading neurons of a task are
 the tenth of a layer's neurons with the most selected entries. (With a tenth of the weights
-selected, nearly every neuron has some.)
+selected, nearly every neuron has some.) Where whole neurons are selected, those are the leading
+ones.
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,7 +25,7 @@ from retouch.sparse import Selection, SparseIndex, read_selection
 from retouch.train.run_folder import delta_file
 
 LEADING = 10
-"""One neuron in this many is a leading one."""
+"""One neuron in this many is a leading one, unless whole neurons are selected."""
 Counts = NDArray[np.int64]
 
 
@@ -202,16 +203,21 @@ def _neuron_overlap(counts: Counts, widths: Counts) -> NeuronOverlap:
     )
     expected = (counts / widths) @ counts.T / np.maximum(totals, 1)[:, None]
     return NeuronOverlap(
-        leading=pairwise_overlap(_leading(counts)),
+        leading=pairwise_overlap(_leading(counts, widths)),
         touched=np.bincount((counts > 0).sum(axis=0), minlength=tasks + 1).tolist(),
-        leading_share=_leading_share(counts),
-        leading_share_by_chance=_leading_share(random_counts[None]),
+        leading_share=_leading_share(counts, widths),
+        leading_share_by_chance=_leading_share(random_counts[None], widths),
         explained_by_neurons=float(expected[~np.eye(tasks, dtype=bool)].mean()),
     )
 
 
-def _leading(counts: Counts) -> NDArray[np.bool_]:
-    """The tenth of the neurons with the most entries, ties by index; none without entries."""
+def _leading(counts: Counts, widths: Counts) -> NDArray[np.bool_]:
+    """The tenth of the neurons with the most entries, ties by index; none without entries.
+
+    Whole neurons all tie: a tenth of them would be the first ones, in every task. All count then.
+    """
+    if ((counts == 0) | (counts == widths)).all():
+        return counts > 0
     leaders = max(1, counts.shape[1] // LEADING)
     order = np.argsort(-counts, axis=1, kind="stable")[:, :leaders]
     mask = np.zeros(counts.shape, bool)
@@ -219,8 +225,8 @@ def _leading(counts: Counts) -> NDArray[np.bool_]:
     return mask & (counts > 0)
 
 
-def _leading_share(counts: Counts) -> float:
+def _leading_share(counts: Counts, widths: Counts) -> float:
     """The share of entries on the leading neurons: mean over the tasks that selected any."""
     totals = counts.sum(axis=1)
-    on_leading = np.where(_leading(counts), counts, 0).sum(axis=1)
+    on_leading = np.where(_leading(counts, widths), counts, 0).sum(axis=1)
     return float((on_leading[totals > 0] / totals[totals > 0]).mean()) if totals.any() else 0.0

@@ -77,7 +77,8 @@ def caption(overlap: Overlap, run_name: str) -> str:
         "Of the weights that one task (row) selected in a layer, the share that another (column) "
         f"selected as well, in percent: {overlap.tasks} tasks of {run_name}. Below, the mean over "
         "all pairs of tasks in every layer, and the range over all pairs, for single weights and "
-        "for leading neurons (the tenth of a layer's neurons with the most selected weights). "
+        "for leading neurons (the tenth of a layer's neurons with the most selected weights; "
+        "where neurons are selected as a whole, all that are). "
         f"Tasks that selected at random would share {_span(chances)} of their weights."
     )
 
