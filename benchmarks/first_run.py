@@ -71,7 +71,7 @@ def child(args: argparse.Namespace) -> None:
     if args.threads:
         cache_build.MIN_WORKERS = 10**6
     phases.begin("loading the model")
-    clip = retouch.load(args.model, device=args.device)
+    clip = retouch.load(args.model, device=args.device, light=True)
     phases.begin("reading")
     sources = read_images(args)
     phases.begin("decoding, before anything else")

@@ -23,6 +23,8 @@ class HasMemory(Protocol):
     @property
     def device(self) -> torch.device: ...
 
+    def drop_kept(self) -> bool: ...
+
     def free_memory(self) -> None: ...
 
 
@@ -34,7 +36,7 @@ def until_it_fits(
 ) -> T:
     """Call a function, and call it again while memory runs out.
 
-    First the activations that are kept are given up (`model.frozen`), then the size is halved.
+    First the activations that are kept are given up, then the size is halved.
 
     Args:
         model: What computes.
@@ -48,7 +50,7 @@ def until_it_fits(
         except torch.OutOfMemoryError as error:
             reason = str(error).partition("\n")[0]
         # Outside of the handler, which would hold the activations.
-        if model.frozen is None or not model.frozen.close():
+        if not model.drop_kept():
             size = halve(reason)
             if model.frozen is not None and size < model.frozen.batch_size:
                 model.frozen = None

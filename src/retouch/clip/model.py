@@ -90,7 +90,8 @@ class Clip(Towers):
         """A copy whose parameters require no gradient; it shares the tokenizer."""
         tokenizer = getattr(self, "tokenizer", None)
         shared = {id(part): part for part in (tokenizer, self.truncated_prompts)}
-        other = copy.deepcopy(self, {**shared, id(self._recorder): None, id(self.frozen): None})
+        dropped = (self._recorder, self.frozen, self.frozen_texts)
+        other = copy.deepcopy(self, {**shared, **{id(part): None for part in dropped}})
         drop_replaced(other.model)  # those of this model read its weights, not the copy's
         other.model.requires_grad_(False)
         return other

@@ -17,6 +17,7 @@ from retouch.clip.fast.graph_capture import ForwardPass
 from retouch.clip.fast.padding import pad_rows, padded_batch_size, padded_num_prompts
 from retouch.clip.fit_memory import encode_in_parts
 from retouch.clip.frozen_blocks import FrozenBlocks
+from retouch.clip.frozen_texts import BatchKey, FrozenTexts
 from retouch.clip.keyed_images import KeyedImages, Pixels
 from retouch.clip.preprocess import NormalizeFn, Preprocess, normalize_pixels
 from retouch.clip.tokens import Tokens, num_prompts
@@ -37,6 +38,8 @@ class Towers(ABC):
     """Whether the towers are compiled at present, see `fast`."""
     frozen: FrozenBlocks | None = None
     """The lower visual blocks that are computed once per image, see `clip.reuse_frozen`."""
+    frozen_texts: FrozenTexts | None = None
+    """The lower blocks of the text tower that are computed once per prompt in evaluations."""
     _most: Mapping[str, int] = MappingProxyType({})
     """Images and prompts that memory sufficed for without gradients, where it did not for more."""
     _recorder: GraphRecorder | None = None
@@ -79,18 +82,23 @@ class Towers(ABC):
 
         return self._fitting("images", len(pixels), encode)
 
-    def text_features(self, tokens: Tokens) -> Tensor:
+    def text_features(self, tokens: Tokens, key: BatchKey | None = None) -> Tensor:
         """Normalized features of prompts.
 
         Args:
             tokens: Tokens, as `tokenize` returns them.
+            key: The batch's owner and number, if it is encoded again and again: what frozen blocks
+                make of it is then kept as long as the owner lives.
         """
+        count = num_prompts(tokens)
 
         def encode(part: slice) -> Tensor:
-            texts = self._encode_texts({key: ids[part] for key, ids in tokens.items()})
+            whole = part.stop - part.start == count
+            some = {name: ids[part] for name, ids in tokens.items()}
+            texts = self._encode_texts(some, key if whole else None)
             return self._run([texts])[0][: part.stop - part.start]
 
-        return self._fitting("prompts", num_prompts(tokens), encode)
+        return self._fitting("prompts", count, encode)
 
     def _fitting(self, what: str, count: int, encode: Callable[[slice], Tensor]) -> Tensor:
         """All rows at once; without gradients, in parts where memory does not suffice."""
@@ -142,18 +150,30 @@ class Towers(ABC):
         with self.precision(), frozen.starting_at(hidden, neurons):
             return self.encode_images(frozen.blank)
 
-    def _encode_texts(self, tokens: Tokens) -> ForwardPass:
+    def _encode_texts(self, tokens: Tokens, key: BatchKey | None = None) -> ForwardPass:
         if self.compiled or self.captures:
             rows = padded_num_prompts(num_prompts(tokens))
             tokens = {key: pad_rows(ids, rows) for key, ids in self.pad_tokens(tokens).items()}
-        keys = list(tokens)
+        tokens = {name: ids.to(self.device) for name, ids in tokens.items()}
+        names, inputs = list(tokens), list(tokens.values())
 
         def run(*values: Tensor) -> Tensor:
             with self.precision():
-                features = self.encode_texts(dict(zip(keys, values, strict=True)))
+                features = self.encode_texts(dict(zip(names, values, strict=True)))
                 return normalize(features.float(), dim=-1)
 
-        return ForwardPass("texts", run, [value.to(self.device) for value in tokens.values()])
+        frozen = None if torch.is_grad_enabled() else self.frozen_texts
+        if key is None or frozen is None or not frozen.usable(self.bf16, self.compiled):
+            return ForwardPass("texts", run, inputs)
+
+        def run_upper(hidden: Tensor, *values: Tensor) -> Tensor:
+            with frozen.starting_at(hidden):
+                return run(*values)
+
+        with self.precision():
+            encode = partial(self.encode_texts, tokens)
+            hidden = frozen.activations(key, inputs[0].shape, encode)
+        return ForwardPass("texts", run_upper, [hidden, *inputs])
 
     def _run(self, passes: Sequence[ForwardPass]) -> Sequence[Tensor]:
         if self._recorder is None:
@@ -191,6 +211,12 @@ class Towers(ABC):
     def captures(self) -> bool:
         """Whether passes are captured as CUDA graphs at present."""
         return self._recorder is not None
+
+    def drop_kept(self) -> bool:
+        """Forget the activations that are kept, and keep none from now on; False if none were."""
+        images = self.frozen is not None and self.frozen.close()
+        texts = self.frozen_texts is not None and self.frozen_texts.close()
+        return images or texts
 
     def free_memory(self) -> None:
         """Give back the memory of captured passes and of whatever torch holds in reserve."""

@@ -87,7 +87,8 @@ class PromptEnsemble:
 
         `progress` passes on the features of each batch of prompts.
         """
-        encoded = list(progress(clip.text_features(tokens) for tokens in self._tokenized(clip)))
+        batches = enumerate(self._tokenized(clip))
+        encoded = list(progress(clip.text_features(tokens, (self, i)) for i, tokens in batches))
         local = torch.cat(encoded)[self._unsort[: self._num_local]]
         features = collectives.gather(local, len(self._order), "evaluation")[self._order]
         parts = features.split([templates * names for templates, names in self._shapes])

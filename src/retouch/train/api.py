@@ -115,7 +115,9 @@ def teach(
         )
     add_image_notes(record.results, (stream.train, stream.test, control))
     trained = trained_parameters(clip, started, settings)
-    reuse = reuse_frozen(clip, trained, cache_folder(), neurons=clip.size >= SMALL_MODEL)
+    texts = trained_parameters(clip, started, settings, texts=True)
+    neurons = clip.size >= SMALL_MODEL
+    reuse = reuse_frozen(clip, trained, cache_folder(), neurons=neurons, trained_texts=texts)
     with faster_on_cpu(clip, settings), reuse:
         with _running(inputs, record, folder, is_new):
             warn_about_plain_sigmoid(clip, started)

@@ -99,12 +99,15 @@ def task_context(
     return context
 
 
-def trained_parameters(clip: Clip, method: Method, settings: Settings) -> Collection[str] | None:
+def trained_parameters(
+    clip: Clip, method: Method, settings: Settings, *, texts: bool = False
+) -> Collection[str] | None:
     """Names of the parameters that a run may change, for `reuse_frozen`; None where all count.
 
-    Where weights are sharded, all ranks must run the same blocks, whichever images they know.
+    Where weights are sharded, all ranks must run the same blocks, whichever images they know. On a
+    GPU, blocks are reused for the prompts of evaluations only (`texts`), unless they are compiled.
     """
     reuse = settings.reuse_frozen
     if reuse is None:
-        reuse = clip.device.type == "cpu"
+        reuse = clip.device.type == "cpu" or (texts and not settings.compile)
     return method.update.trained_parameters(clip) if reuse and not settings.shard else None
