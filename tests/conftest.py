@@ -55,6 +55,16 @@ def stream() -> "Stream":
     return Stream.split(images("train", 6, 12), images("test", 6, 4), tasks=3, order=0)
 
 
+@pytest.fixture
+def short_stream() -> "Stream":
+    """Two tasks of two steps per epoch: enough for replay, in under half the time of `stream`."""
+    from tiny import images
+
+    from retouch.data import Stream
+
+    return Stream.split(images("train", 4, 6), images("test", 4, 2), tasks=2, order=0)
+
+
 @pytest.fixture(autouse=True, scope="session")
 def _test_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Programs that the tests start cache decoded images here, not with the user's."""
