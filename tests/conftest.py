@@ -1,7 +1,7 @@
 """Fixtures of all tests: tiny models and images, so that every test runs on a CPU in seconds."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -63,6 +63,18 @@ def short_stream() -> "Stream":
     from retouch.data import Stream
 
     return Stream.split(images("train", 4, 6), images("test", 4, 2), tasks=2, order=0)
+
+
+@pytest.fixture
+def no_page() -> Iterator[None]:
+    """No page for runs whose page is not looked at: its plots take longer than the training."""
+
+    def write_report(folder: Path, runs: object) -> Path:
+        return folder / "report.html"
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("retouch.report.write_report", write_report)
+        yield
 
 
 @pytest.fixture(autouse=True, scope="session")
