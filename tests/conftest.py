@@ -83,6 +83,23 @@ def _test_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     os.environ["RETOUCH_CACHE"] = str(tmp_path_factory.mktemp("cache"))
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _every_tenth_word() -> Iterator[Callable[[], list[str]]]:
+    """Of the everyday words whose drift a run measures; all take an eighth of a tiny run's time."""
+    from retouch.clip import everyday_words
+
+    words = everyday_words.words
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(everyday_words, "words", lambda: words()[::10])
+        yield words
+
+
+@pytest.fixture
+def all_words(_every_tenth_word: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests that are about the words, or about documented numbers."""
+    monkeypatch.setattr("retouch.clip.everyday_words.words", _every_tenth_word)
+
+
 @pytest.fixture(autouse=True)
 def _fresh_state() -> None:
     import numpy as np
