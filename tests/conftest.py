@@ -1,7 +1,7 @@
 """Fixtures of all tests: tiny models and images, so that every test runs on a CPU in seconds."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -55,10 +55,49 @@ def stream() -> "Stream":
     return Stream.split(images("train", 6, 12), images("test", 6, 4), tasks=3, order=0)
 
 
+@pytest.fixture
+def short_stream() -> "Stream":
+    """Two tasks of two steps per epoch: enough for replay, in under half the time of `stream`."""
+    from tiny import images
+
+    from retouch.data import Stream
+
+    return Stream.split(images("train", 4, 6), images("test", 4, 2), tasks=2, order=0)
+
+
+@pytest.fixture
+def no_page() -> Iterator[None]:
+    """No page for runs whose page is not looked at: its plots take longer than the training."""
+
+    def write_report(folder: Path, runs: object) -> Path:
+        return folder / "report.html"
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("retouch.report.write_report", write_report)
+        yield
+
+
 @pytest.fixture(autouse=True, scope="session")
 def _test_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Programs that the tests start cache decoded images here, not with the user's."""
     os.environ["RETOUCH_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _every_tenth_word() -> Iterator[Callable[[], list[str]]]:
+    """Of the everyday words whose drift a run measures; all take an eighth of a tiny run's time."""
+    from retouch.clip import everyday_words
+
+    words = everyday_words.words
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(everyday_words, "words", lambda: words()[::10])
+        yield words
+
+
+@pytest.fixture
+def all_words(_every_tenth_word: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests that are about the words, or about documented numbers."""
+    monkeypatch.setattr("retouch.clip.everyday_words.words", _every_tenth_word)
 
 
 @pytest.fixture(autouse=True)

@@ -4,6 +4,8 @@ import re
 from html.parser import HTMLParser
 from pathlib import Path
 
+import pytest
+
 from retouch.evaluate.results import Results
 from retouch.report import write_report
 
@@ -28,5 +30,8 @@ class Page(HTMLParser):
         self.text += data
 
 
-def page_of(folder: Path, *runs: Results) -> Page:
-    return Page(write_report(folder, runs))
+def page_of(folder: Path, *runs: Results | Path) -> Page:
+    """The page alone: plots are drawn for it, but not once more as PNG files."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("retouch.report.figures.to_png", lambda figure: b"")
+        return Page(write_report(folder, runs))

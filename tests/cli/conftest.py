@@ -1,7 +1,6 @@
 """Fixtures that the tests of several commands share."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from image_folders import to_folder
@@ -21,13 +20,3 @@ def evaluated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     to_folder(images("train", 6, 2), home / "photos" / "train")
     to_folder(CONTROL, home / "control")
     return home
-
-
-@pytest.fixture
-def no_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No page for runs whose page is not looked at: its plots take longer than the training."""
-
-    def write_report(folder: Path, runs: Any) -> Path:
-        return folder / "report.html"
-
-    monkeypatch.setattr("retouch.report.write_report", write_report)

@@ -1,9 +1,28 @@
 """`retouch bench`: the table, a resumed bench, the plan, and cells that fail."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from commands import run
+from tiny import shallow_builtin
+
+from retouch.clip import Clip, load
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return shallow_builtin(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(autouse=True)
+def _shallow_builtin(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The built-in model has one block per tower here: the tests are about the command."""
+
+    def load_shallow(name: str, **options: Any) -> Clip:
+        return load({"builtin": str(model)}[name], **options)
+
+    monkeypatch.setattr("retouch.bench.datasets.load", load_shallow)
 
 
 @pytest.mark.slow

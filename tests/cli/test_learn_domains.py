@@ -50,6 +50,7 @@ def test_results_page_and_classification_know_the_data_sets(home: Path):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("no_page")
 def test_all_classes_together_and_several_tasks_each(home: Path, tmp_path: Path):
     words = ("--model", home / "model", "--out", tmp_path / "run", "--choices", "all")
     text = run("learn", home / "paint", home / "cloth", "--tasks", "2", *words, *FAST).stdout
@@ -80,6 +81,7 @@ def test_what_does_not_fit_is_refused(home: Path, tmp_path: Path, words: str, me
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("no_page")
 def test_folders_of_the_same_name_are_called_by_their_paths(home: Path, tmp_path: Path):
     words = ("--model", home / "model", "--out", tmp_path / "run")
     run("learn", home / "cloth", home / "other" / "cloth", *words, *FAST)
@@ -96,6 +98,7 @@ def test_such_a_run_is_not_continued(home: Path, tmp_path: Path):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("no_page")
 def test_the_overlap_of_an_unfinished_run_is_that_of_its_learned_tasks(home: Path, tmp_path: Path):
     words = ("--model", home / "model", "--tasks", "2", "--out", tmp_path / "run")
     run("learn", home / "paint", home / "cloth", *words, *FAST)

@@ -41,6 +41,7 @@ def test_invalid_names_in_json(text: str, complaint: str, home: Path, tmp_path: 
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("no_page")
 def test_a_template_is_part_of_the_run(home: Path, tmp_path: Path):
     """The same command continues the run; another template is refused."""
     command = ["learn", home / "photos", "--model", home / "model", "-o", tmp_path / "run", *FAST]

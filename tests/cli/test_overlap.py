@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 from commands import run as command
-from report_pages import Page
+from report_pages import page_of
 from task_selections import learned_run
 
 from retouch.analysis.overlap.compute import read_overlap
 from retouch.analysis.overlap.text import summarize
-from retouch.report import write_report
 
 SUFFIXES = ("png", "svg", "csv", "json")
 
@@ -73,7 +72,7 @@ def test_what_cannot_be_compared_is_explained(run: Path, tmp_path: Path) -> None
     message = command("overlap", full, code=1).stderr
     assert "share everything: er lets each of them move all" in message
     assert not (full / "analysis").exists()
-    assert "Looking inside" not in Page(write_report(full, [full])).text
+    assert "Looking inside" not in page_of(full, full).text
     (full / "deltas" / "task-02.safetensors").unlink()
     message = command("overlap", full, code=1).stderr
     assert "deltas/task-02.safetensors was not kept" in message

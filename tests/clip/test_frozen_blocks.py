@@ -122,7 +122,7 @@ def test_attention_that_is_trained_or_changes_is_computed_again():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["spu+", "lora-ewc", "spu", "er+lwf"])
-def test_a_deeper_model_learns_the_same_with_and_without(name: str, stream: Stream):
+def test_a_deeper_model_learns_the_same_with_and_without(name: str, short_stream: Stream):
     method = quick("spu+")
     if name != "spu+":
         parts = ("regularizer", "after_task")
@@ -132,8 +132,10 @@ def test_a_deeper_model_learns_the_same_with_and_without(name: str, stream: Stre
     results = []
     for reuse in (True, False):
         clip, recorder = deep_clip(), LossRecorder()
-        settings = QUICK.model_copy(update={"reuse_frozen": reuse, "epochs": 2})
-        learn(clip, stream, method, settings=settings, callback=recorder, reference=reference())
+        settings = QUICK.model_copy(update={"reuse_frozen": reuse})
+        learn(
+            clip, short_stream, method, settings=settings, callback=recorder, reference=reference()
+        )
         results.append((fingerprint(clip.model), recorder.losses))
     assert results[0] == results[1]
 
@@ -249,7 +251,7 @@ def test_free_memory_is_known():
 
 
 @pytest.mark.slow
-def test_little_memory_gives_the_same_result(stream: Stream, monkeypatch: pytest.MonkeyPatch):
+def test_little_memory_gives_the_same_result(short_stream: Stream, monkeypatch: pytest.MonkeyPatch):
     results = []
     for memory in (None, 0):
         monkeypatch.setattr(
@@ -257,19 +259,19 @@ def test_little_memory_gives_the_same_result(stream: Stream, monkeypatch: pytest
             lambda folder, memory=memory: ActivationStore(None, memory),
         )
         clip, recorder = tiny_clip(), LossRecorder()
-        learn(clip, stream, quick("spu+"), callback=recorder)
+        learn(clip, short_stream, quick("spu+"), callback=recorder)
         results.append((fingerprint(clip.model), recorder.losses))
     assert results[0] == results[1]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RECIPES)
-def test_every_method_gives_the_same_result_with_and_without(name: str, stream: Stream):
+def test_every_method_gives_the_same_result_with_and_without(name: str, short_stream: Stream):
     results = []
     for reuse in (True, False):
         clip, recorder = tiny_clip(), LossRecorder()
-        settings = QUICK.model_copy(update={"reuse_frozen": reuse, "epochs": 2})
-        rows = learn(clip, stream, quick(name), settings=settings, callback=recorder).rows
+        settings = QUICK.model_copy(update={"reuse_frozen": reuse})
+        rows = learn(clip, short_stream, quick(name), settings=settings, callback=recorder).rows
         results.append((fingerprint(clip.model), recorder.losses, rows))
     assert results[0] == results[1]
 
@@ -277,7 +279,7 @@ def test_every_method_gives_the_same_result_with_and_without(name: str, stream: 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", ["er+lwf", "er+prd", "mas", "zscl", "lora-ewc"])
 def test_regularizers_read_the_right_features_when_only_upper_blocks_move(
-    part: str, stream: Stream
+    part: str, short_stream: Stream
 ):
     """Teachers, reference pairs and importances beside an update that leaves lower blocks."""
     changes = {"regularizer": quick(part).regularizer, "after_task": quick(part).after_task}
@@ -286,8 +288,10 @@ def test_regularizers_read_the_right_features_when_only_upper_blocks_move(
     results = []
     for reuse in (True, False):
         clip, recorder = tiny_clip(), LossRecorder()
-        settings = QUICK.model_copy(update={"reuse_frozen": reuse, "epochs": 2})
-        learn(clip, stream, method, settings=settings, callback=recorder, reference=reference())
+        settings = QUICK.model_copy(update={"reuse_frozen": reuse})
+        learn(
+            clip, short_stream, method, settings=settings, callback=recorder, reference=reference()
+        )
         results.append((fingerprint(clip.model), recorder.losses))
     assert results[0] == results[1]
 

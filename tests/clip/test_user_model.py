@@ -79,6 +79,7 @@ def test_a_user_model_can_be_trained_reopened_and_continued(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("no_page")
 def test_opening_a_run_never_executes_the_code_that_it_names(home: Path, tmp_path: Path):
     out = tmp_path / "run"
     model = f"{home}/models/user.py:load"

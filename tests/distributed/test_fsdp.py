@@ -1,8 +1,10 @@
 """Sharded frozen weights: the same result with less memory per rank."""
 
+import copy
 import gc
 import os
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -226,7 +228,8 @@ def test_more_ranks_than_rows():
     assert all(equal and restored for _, equal, restored in ranks)
 
 
-def train_many_layers(shard: bool) -> str:
+@cache
+def many_layers() -> nn.Module:
     """The layers of a ViT-H/14, each tiny, of widths that three ranks do not share evenly."""
     import transformers
 
@@ -240,7 +243,11 @@ def train_many_layers(shard: bool) -> str:
         vision_config={**shape, **vision, "image_size": 28, "patch_size": 14},
         projection_dim=16,
     )
-    model = transformers.CLIPModel(config)
+    return transformers.CLIPModel(config)
+
+
+def train_many_layers(shard: bool) -> str:
+    model = copy.deepcopy(many_layers())
     clip = HuggingFaceClip(model, tiny_tokenizer(), Preprocess(size=(28, 28)), "tiny H/14")
     stream = Stream.split(images("train", 4, 7, 28), images("test", 4, 1, 28), tasks=1)
     settings = SETTINGS.model_copy(update={"batch": 28, "epochs": 1, "shard": shard})
@@ -253,6 +260,7 @@ def train_many_layers_both_ways() -> list[str]:
 
 
 def test_the_layers_of_a_vit_h14_on_three_ranks():
+    many_layers()  # built once, before the ranks fork
     ranks = run_ranks(3, train_many_layers_both_ways)
     assert len({weights for both in ranks for weights in both}) == 1
 
@@ -262,15 +270,20 @@ def train_until_sigterm(folder: Path, after: int) -> None:
         train_sharded("weight", folder, callback=SendSigterm(after))
 
 
+@cache
+def uninterrupted() -> dict[str, Any]:
+    return train("spu")
+
+
 @pytest.mark.parametrize("then_ranks", [1, 3])
 def test_a_run_continues_with_whole_weights_and_with_other_shards(then_ranks: int, tmp_path: Path):
-    uninterrupted = train("spu")
+    expected = uninterrupted()
     run_ranks(2, train_until_sigterm, tmp_path, 6)
     assert (tmp_path / "checkpoint.safetensors").exists()
     if then_ranks == 1:
-        assert_same_run(uninterrupted, [train("spu", out=tmp_path)], 1e-7)
+        assert_same_run(expected, [train("spu", out=tmp_path)], 1e-7)
     else:
-        assert_same_run(uninterrupted, run_ranks(then_ranks, continue_sharded, tmp_path), 1e-7)
+        assert_same_run(expected, run_ranks(then_ranks, continue_sharded, tmp_path), 1e-7)
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 8
 
 

@@ -6,6 +6,8 @@ import threading
 import time
 from collections import Counter
 from dataclasses import replace
+from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -138,12 +140,6 @@ def loss_on_this_rank(
     return value.item(), local.grad.tolist(), largest.num_entries
 
 
-def losses_on_this_rank(
-    count: int, new: int, bias: float | None, loss: Any, objectives: tuple[Any, ...]
-) -> list[tuple[float, list[Any], int]]:
-    return [loss_on_this_rank(count, new, bias, loss, each) for each in objectives]
-
-
 class LargestTensor(TorchDispatchMode):
     """Records the size of the largest tensor that is created."""
 
@@ -156,21 +152,38 @@ class LargestTensor(TorchDispatchMode):
         return result
 
 
-@pytest.mark.parametrize("bias", [None, -3.0], ids=["softmax", "sigmoid"])
-@pytest.mark.parametrize("loss", ["contrastive", "label-aware"])
-@pytest.mark.parametrize(("count", "new"), [(60, 60), (60, 31), (7, 5), (2, 2)])
+LOSS_CASES = list(
+    product(
+        [(60, 60), (60, 31), (7, 5), (2, 2)],
+        [None, -3.0],
+        ["contrastive", "label-aware"],
+        ["summed", "joined"],
+    )
+)
+
+
+def losses_on_this_rank() -> list[tuple[float, list[Any], int]]:
+    return [loss_on_this_rank(*sizes, *case) for sizes, *case in LOSS_CASES]
+
+
+@pytest.fixture(scope="module")
+def losses_by_rank() -> list[list[tuple[float, list[Any], int]]]:
+    """Of all cases, computed by one process group."""
+    return run_ranks(3, losses_on_this_rank)
+
+
+@pytest.mark.parametrize("number", range(len(LOSS_CASES)), ids=map(str, LOSS_CASES))
 def test_the_loss_over_ranks_is_that_of_the_whole_batch(
-    count: int, new: int, loss: Any, bias: float | None
+    number: int, losses_by_rank: list[list[tuple[float, list[Any], int]]]
 ):
-    objectives = ("summed", "joined")
-    ranks = run_ranks(3, losses_on_this_rank, count, new, bias, loss, objectives)
-    for objective, parts in zip(objectives, zip(*ranks, strict=True), strict=True):
-        value, gradient, _ = loss_on_this_rank(count, new, bias, loss, objective)
-        assert sum(part[0] for part in parts) / 3 == pytest.approx(value, rel=1e-12)
-        gradients = np.concatenate([np.reshape(part[1], (-1, 8)) for part in parts])
-        np.testing.assert_allclose(gradients, gradient, atol=1e-14)
-        if count == 60:  # a rank's third of the rows, never the whole matrix
-            assert max(part[2] for part in parts) <= 20 * 60
+    (count, new), *case = LOSS_CASES[number]
+    parts = [losses[number] for losses in losses_by_rank]
+    value, gradient, _ = loss_on_this_rank(count, new, *case)
+    assert sum(part[0] for part in parts) / 3 == pytest.approx(value, rel=1e-12)
+    gradients = np.concatenate([np.reshape(part[1], (-1, 8)) for part in parts])
+    np.testing.assert_allclose(gradients, gradient, atol=1e-14)
+    if count == 60:  # a rank's third of the rows, never the whole matrix
+        assert max(part[2] for part in parts) <= 20 * 60
 
 
 def evaluate_on_this_rank() -> tuple[Any, Any, Any]:
@@ -251,6 +264,11 @@ def continue_training(folder: Path, name: str) -> dict[str, Any]:
     return train(name, out=folder)
 
 
+@cache
+def uninterrupted(name: str) -> dict[str, Any]:
+    return train(name)
+
+
 class FailAtStep(Callback):
     """Raises ZeroDivisionError after a number of steps."""
 
@@ -277,7 +295,7 @@ class FailAtStep(Callback):
 def test_a_run_continues_on_another_number_of_ranks(
     name: str, first_ranks: int, then_ranks: int, tmp_path: Path
 ):
-    uninterrupted = train(name)
+    expected = uninterrupted(name)
     if first_ranks == 1:
         with pytest.raises(ZeroDivisionError):
             train(name, out=tmp_path, callback=FailAtStep(6), checkpoint_seconds=0)
@@ -287,11 +305,9 @@ def test_a_run_continues_on_another_number_of_ranks(
     assert len(lines) == (5 if first_ranks == 1 else 6)
     assert (tmp_path / "checkpoint.safetensors").exists()
     if then_ranks == 1:
-        assert_same_run(uninterrupted, [continue_training(tmp_path, name)], 1e-7)
+        assert_same_run(expected, [continue_training(tmp_path, name)], 1e-7)
     else:
-        assert_same_run(
-            uninterrupted, run_ranks(then_ranks, continue_training, tmp_path, name), 1e-7
-        )
+        assert_same_run(expected, run_ranks(then_ranks, continue_training, tmp_path, name), 1e-7)
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 8
 
 

@@ -1,5 +1,6 @@
 """Words drift when the text tower moves, and only then."""
 
+import pytest
 import torch
 from tiny import images, tiny_clip
 
@@ -8,6 +9,8 @@ from retouch.clip.everyday_words import word_features, words
 from retouch.data import Stream
 from retouch.evaluate.drift import drift_between
 from retouch.methods import Settings
+
+pytestmark = pytest.mark.usefixtures("all_words")
 
 
 def test_words_drift_when_the_text_tower_moves_and_only_then():

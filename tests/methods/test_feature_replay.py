@@ -25,6 +25,8 @@ from retouch.methods.full_finetune import FullFinetune
 from retouch.methods.selective import SelectiveUpdate
 from retouch.sparse import fingerprint
 
+pytestmark = pytest.mark.usefixtures("all_words")
+
 QUICK = Settings(epochs=2, batch=8, lr=5e-3, weight_decay=0.1)
 
 

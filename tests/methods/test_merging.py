@@ -1,5 +1,6 @@
 """Merging weights after a task: interpolation and the largest change."""
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from retouch.sparse import Delta, fingerprint
 from retouch.train import Callback
 
 QUICK = Settings(epochs=2, batch=8, lr=5e-3, weight_decay=0.1)
-
+ONE_EPOCH = QUICK.model_copy(update={"epochs": 1})
 
 Weights = dict[str, Tensor]
 
@@ -60,6 +61,11 @@ def method(after_task: Any = None, sparse: bool = False) -> Method:
     return Method(name="mine", **parts, **({"after_task": after_task} if after_task else {}))
 
 
+@cache
+def unmerged() -> list[Weights]:
+    return teach(method())
+
+
 def sizes(folder: Path) -> tuple[int, int]:
     """The bytes of the one state file of a run, and of all its deltas."""
     (state,) = folder.glob("state-*.safetensors")
@@ -73,7 +79,7 @@ def close(found: Weights, expected: Weights) -> None:
 
 @pytest.mark.slow
 def test_interpolation_goes_half_way_back_and_trains_on_as_if_it_had_not():
-    plain, mixed = teach(method()), teach(method(Interpolate()))
+    plain, mixed = unmerged(), teach(method(Interpolate()))
     base = plain[0]
     for free, half in zip(plain[1:], mixed[1:], strict=True):
         close(half, {n: (base[n] + free[n]) / 2 for n in base})
@@ -85,7 +91,7 @@ def test_interpolation_goes_half_way_back_and_trains_on_as_if_it_had_not():
 
 @pytest.mark.slow
 def test_of_each_weights_changes_the_largest_counts():
-    plain, mixed = teach(method()), teach(method(MagMax(scale=0.5)))
+    plain, mixed = unmerged(), teach(method(MagMax(scale=0.5)))
     base = plain[0]
     for done in (1, 2, 3):
         expected = {}
@@ -157,7 +163,7 @@ def test_what_a_run_continues_from_is_at_most_twice_as_large_as_its_deltas(
 ):
     after = BoundedDrop(max_drop=30, after=after_task) if bounded else after_task
     seen = Sizes(tmp_path)
-    teach(method(after, sparse), tmp_path, callback=seen)
+    teach(method(after, sparse), tmp_path, callback=seen, settings=ONE_EPOCH)
     for state, deltas in [*seen.seen, sizes(tmp_path)]:
         assert state <= 2 * deltas
     if sparse:
@@ -176,7 +182,7 @@ def test_continued_from_its_folder_it_ends_with_the_bits_of_one_long_run(
     """Without replay, where nothing depends on which run stored an image."""
     mine = method(after_task, sparse).model_copy(update={"replay": Replay()})
     model = tiny_folder(tmp_path / "model")
-    settings = {"settings": QUICK, "per_class": False}
+    settings = {"settings": ONE_EPOCH, "per_class": False}
     march(model, tmp_path / "march", mine, **settings)
     more = {"tasks": 1, "order": ["bright green", "dark green"], "method": mine}
     retouch.continue_run(

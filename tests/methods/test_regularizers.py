@@ -62,7 +62,7 @@ def reference(count: int = 12) -> Pairs:
 
 def teach(method: Method, out: Path | None = None, **options: Any) -> tuple[Clip, Any]:
     clip = options.pop("clip", None) or tiny_clip()
-    stream = Stream.split(images("train", 6, 8), images("test", 6, 2), tasks=3, order=0)
+    stream = Stream.split(images("train", 4, 8), images("test", 4, 2), tasks=2, order=0)
     options = {"settings": QUICK, "reference": reference(), **options}
     return clip, retouch.teach(clip, stream, method, out=out, **options)
 

@@ -25,15 +25,15 @@ UNSUITED = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RECIPES)
-def test_every_method_learns_a_siglip_or_says_why_not(name: str, stream: Stream):
+def test_every_method_learns_a_siglip_or_says_why_not(name: str, short_stream: Stream):
     clip, recorder = tiny_siglip(), LossRecorder()
     start = {name: p.detach().clone() for name, p in clip.model.named_parameters()}
     options = {"settings": QUICK.model_copy(update={"epochs": 1}), "callback": recorder}
     if name in UNSUITED:
         with pytest.raises(UserError, match=UNSUITED[name]):
-            learn(clip, stream, quick(name), **options)
+            learn(clip, short_stream, quick(name), **options)
         return
-    results = learn(clip, stream, quick(name), **options)
+    results = learn(clip, short_stream, quick(name), **options)
     assert results.finished
     moved = [n for n, p in clip.model.named_parameters() if not torch.equal(p, start[n])]
     assert bool(moved) == (name != "frozen")

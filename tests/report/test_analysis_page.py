@@ -6,13 +6,12 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
-from report_pages import Page
+from report_pages import page_of
 from task_selections import learned_run
 
 from retouch import checksummed
 from retouch.analysis.overlap.compute import read_overlap
 from retouch.analysis.result_files import analysis_folder
-from retouch.report import write_report
 from retouch.report.analysis_page import MAX_BYTES, read_analyses
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"0" * 20
@@ -35,7 +34,7 @@ def test_the_page_shows_the_overlap_and_other_analyses(tmp_path: Path) -> None:
     write_analysis_files(
         run, "cam", '{"title": "<i>Cam</i>", "caption": "3 & more", "numbers": {}}', PNG
     )
-    page = Page(write_report(run, [run]))
+    page = page_of(run, run)
     assert "Looking inside" in page.text
     means = [100 * layer.weights.mean for layer in read_overlap(run).layers_of("image")]
     assert f"two tasks share {min(means):.1f} to {max(means):.1f}" in page.text.replace("\xa0", " ")
@@ -44,8 +43,8 @@ def test_the_page_shows_the_overlap_and_other_analyses(tmp_path: Path) -> None:
     shown = [value for name, value in page.attributes if name == "src" and "image/png" in value]
     assert len(shown) == 1
     assert (run / "plots" / "overlap.svg").exists()
-    assert write_report(run, [run]).read_text() == page.source
-    assert "Looking inside" not in Page(write_report(run.parent, [run, run])).text
+    assert page_of(run, run).source == page.source
+    assert "Looking inside" not in page_of(run.parent, run, run).text
 
 
 @pytest.mark.parametrize(
@@ -83,7 +82,7 @@ def test_damage_is_reported_on_the_page(tmp_path: Path) -> None:
     data = bytearray(file.read_bytes())
     data[-3] ^= 1
     file.write_bytes(data)
-    page = Page(write_report(run, [run]))
+    page = page_of(run, run)
     assert "What tasks share cannot be shown" in page.text
     assert "task-02.safetensors is damaged" in page.text
     assert "trace.json is damaged or was changed by hand" in page.text

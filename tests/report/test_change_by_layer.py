@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from fake_results import fake_results
-from report_pages import Page
+from report_pages import Page, page_of
 from run_folders import write_run
 from tiny import tiny_clip
 
@@ -125,6 +125,6 @@ def test_the_largest_changes_in_sentences() -> None:
 def test_a_delta_that_cannot_be_read_is_reported(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", fake_results(accuracy=(80,)))
     (run / "deltas" / "task-01.safetensors").write_bytes(b"damaged")
-    page = Page(write_report(run, [run]))
+    page = page_of(run, run)
     assert "This cannot be shown:" in page.text
     assert "task-01.safetensors is damaged" in page.text

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from fake_results import SIGNS, fake_results
-from report_pages import Page
+from report_pages import Page, page_of
 from run_folders import by_class, write_run
 
 from retouch.errors import UserError
@@ -22,7 +22,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def page(folder: Path) -> Page:
-    return Page(write_report(folder, [folder]))
+    return page_of(folder, folder)
 
 
 @pytest.mark.slow
@@ -64,7 +64,7 @@ def test_deleted_images_are_left_out(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", fake_results(accuracy=(80,)), by_class(SIGNS), deltas=False)
     for file in (run / "examples").iterdir():
         file.unlink()
-    page = Page(write_report(tmp_path, [run]))
+    page = page_of(tmp_path, run)
     assert "img" not in page.tags
     assert "no image kept" in page.text
 
@@ -105,7 +105,7 @@ def test_a_confusion_matrix_is_a_table_of_its_own(tmp_path: Path) -> None:
     counts[1] = [5, 15, 0, 0, 0, 0]
     found.matrices = [ConfusionMatrix(classes=SIGNS, counts=counts)]
     run = write_run(tmp_path / "run", fake_results(), found, deltas=False)
-    page = Page(write_report(run, [run]))
+    page = page_of(run, run)
     assert "Confusion matrix of the new classes" in page.text
     titles = [value for name, value in page.attributes if name == "title"]
     assert "5 (25 %) of give way → stop" in titles

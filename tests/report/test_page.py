@@ -189,7 +189,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def page_of_folder(folder: Path) -> Page:
-    return Page(write_report(folder, [folder]))
+    return page_of(folder, folder)
 
 
 @pytest.mark.slow
@@ -206,9 +206,8 @@ def test_a_page_of_a_folder_has_more_sections(page_of_folder: Page) -> None:
 def test_results_are_told_with_what_their_own_folder_holds(
     folder: Path, page_of_folder: Page
 ) -> None:
-    assert write_report(folder, [fake_results()]).read_text() == page_of_folder.source
-    other = Page(write_report(folder, [fake_results(accuracy=(80, 70, 65))]))
-    write_report(folder, [folder])
+    assert page_of(folder, fake_results()).source == page_of_folder.source
+    other = page_of(folder, fake_results(accuracy=(80, 70, 65)))
     assert "Class by class" not in other.text
 
 
@@ -219,10 +218,10 @@ def test_undo_as_commands_that_name_what_there_is(page_of_folder: Page, tmp_path
     )
     assert "retouch delta undo . . -o ../as-it-was" in page_of_folder.text
     run = write_run(tmp_path / "run", fake_results(accuracy=(80,)))
-    page = Page(write_report(run, [run]))
+    page = page_of(run, run)
     assert "undo . deltas/task-01.safetensors -o ../as-it-was" in page.text
     (run / "deltas" / "task-01.safetensors").unlink()
-    assert "were not kept" in Page(write_report(run, [run])).text
+    assert "were not kept" in page_of(run, run).text
 
 
 @pytest.mark.slow
@@ -235,7 +234,7 @@ def test_data_date_and_command_are_shown(tmp_path: Path) -> None:
         "control": DataInfo(name="imagenet", classes=1000, images=500),
     }
     run = write_run(tmp_path / "run", results)
-    page = Page(write_report(run, [run]))
+    page = page_of(run, run)
     line = "Data: my <photos> · Control set: imagenet · 1 March 2026, 08:05 UTC · learned in"
     assert line in page.text
     assert page.text.count(results.command) == 1

@@ -87,6 +87,7 @@ def test_without_stored_images_there_is_a_note(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("no_page")
 def test_the_command_line_says_so_before_it_begins(
     model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):

@@ -23,7 +23,8 @@ from retouch.train.metrics_file import read_metrics
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_method_learns_two_data_sets_with_a_twin(name: str):
-    results = learn(tiny_clip(), Stream.join(two_streams()), quick(name))
+    one_epoch = QUICK.model_copy(update={"epochs": 1})
+    results = learn(tiny_clip(), Stream.join(two_streams()), quick(name), settings=one_epoch)
     assert results.domains == ["colors", "paints"]
     values = results.metrics()
     assert all(math.isfinite(values[key]) for key in ("transfer", "average", "last"))

@@ -52,6 +52,7 @@ def test_the_estimate_uses_the_memory_that_is_free(stream: Stream, monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("no_page")
 def test_learn_says_so_and_a_resumed_run_keeps_it(tmp_path: Path, monkeypatch):
     model = tiny_folder(tmp_path / "model")
     make_folder(tmp_path / "photos", {"red": 6, "green": 6, "blue": 6})

@@ -155,6 +155,7 @@ def test_the_compiler_tells_when_it_runs():
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("no_page")
 def test_a_log_of_the_command_line_has_a_line_for_each_phase(tmp_path: Path):
     photos = make_folder(tmp_path / "photos", {"dark_red": 6, "bright green": 6})
     model = tiny_folder(tmp_path / "model")

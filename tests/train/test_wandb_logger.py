@@ -27,6 +27,7 @@ def records(file: Path) -> list[object]:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("no_page")
 def test_a_run_is_logged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     import wandb
 
