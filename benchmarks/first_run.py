@@ -4,11 +4,11 @@
     python benchmarks/first_run.py --data-root ../shared/data --classes 10 --tasks 2   # a CPU
 
 CUB-200 in ten tasks of two epochs by the default method, with ImageNet as the control set, from the
-start of Python on, imports included. The model is read from a folder, as a user's is; its weights
-are random. `--compile` and `--no-compile` force what is otherwise chosen by the length of the run;
-`--threads` decodes with threads, not processes, and `--foreground` before anything else begins.
-`--again` runs once more, with the caches, and `--check-all` yet again, with all control images
-checked after each task.
+start of Python on, imports included; modules are compiled to bytecode before, as pip does when it
+installs them. The model is read from a folder, as a user's is; its weights are random. `--compile`
+and `--no-compile` force what is otherwise chosen by the length of the run; `--threads` decodes with
+threads, not processes, and `--foreground` before anything else begins. `--again` runs once more,
+with the caches, and `--check-all` yet again, with all control images checked after each task.
 """
 
 import time
@@ -105,14 +105,10 @@ def main() -> None:
     command = [sys.executable, __file__, *sys.argv[1:]]
     with tempfile.TemporaryDirectory() as folder:
         caches = {"RETOUCH_CACHE": "pixels", "TORCHINDUCTOR_CACHE_DIR": "compiled"}
-        caches |= {"TRITON_CACHE_DIR": "triton"}
+        caches |= {"TRITON_CACHE_DIR": "triton", "PYTHONPYCACHEPREFIX": "bytecode"}
         environment = {name: str(Path(folder) / part) for name, part in caches.items()}
-        if args.shape != "builtin":
-            args.model = str(Path(folder) / "model")
-            save = "import sys, torch, shapes; shapes.model_of(sys.argv[1], torch.device('cpu'))"
-            here = {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
-            saving = [sys.executable, "-c", f"{save}.save(sys.argv[2])", args.shape, args.model]
-            subprocess.run(saving, env=os.environ | here, check=True)
+        environment |= {"PYTHONDONTWRITEBYTECODE": ""}
+        args.model = prepare(args.shape, Path(folder) / "model", environment)
         for which, part in runs(args).items():
             start = time.perf_counter()
             done = subprocess.run(
@@ -124,6 +120,17 @@ def main() -> None:
             )
             total = time.perf_counter() - start
             report(which, json.loads(done.stdout), total)
+
+
+def prepare(shape: str, folder: Path, environment: dict[str, str]) -> str:
+    """Save a model in a process of its own, which leaves bytecode behind; returns its name."""
+    code = "import sys, torch, shapes, whole_run, retouch.train.hardware, retouch.train.work"
+    if shape != "builtin":
+        code += "; shapes.model_of(sys.argv[1], torch.device('cpu')).save(sys.argv[2])"
+    here = {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
+    command = [sys.executable, "-c", code, shape, str(folder)]
+    subprocess.run(command, env=os.environ | environment | here, check=True)
+    return "builtin" if shape == "builtin" else str(folder)
 
 
 def runs(args: argparse.Namespace) -> dict[str, str]:
