@@ -50,7 +50,7 @@ class HuggingFaceClip(Clip):
         return features
 
     def encode_texts(self, tokens: Tokens) -> Tensor:
-        with _no_mask_while_capturing() if self._causal else nullcontext():
+        with nullcontext() if "attention_mask" in tokens else _no_mask_while_capturing():
             features: Tensor = self._hf.get_text_features(**tokens).pooler_output
         return features
 
@@ -128,8 +128,8 @@ class HuggingFaceClip(Clip):
 def _no_mask_while_capturing() -> Iterator[None]:
     """Keep transformers from building a mask while a CUDA graph is captured.
 
-    transformers 5.17 takes a capture for tracing and then builds a mask, which a causal tower does
-    not need and was not compiled with.
+    transformers 5.17 takes a capture for tracing and then builds a mask, which a tower that is
+    given none does not need and was not compiled with.
     """
     if not (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()):
         yield
