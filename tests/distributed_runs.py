@@ -32,7 +32,7 @@ class Float64Features(HuggingFaceClip):
         inputs = self.preprocess.normalize(pixels).double()
         return normalize(self.encode_images(inputs), dim=-1)
 
-    def text_features(self, tokens: Tokens) -> Tensor:
+    def text_features(self, tokens: Tokens, key: object = None) -> Tensor:
         return normalize(self.encode_texts(tokens), dim=-1)
 
     def pair_features(self, pixels: Tensor, tokens: Tokens) -> tuple[Tensor, Tensor]:

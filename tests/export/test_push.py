@@ -18,10 +18,11 @@ from commands import error_of, run, run_json
 from fake_hub import TOKEN, FakeHub
 from image_folders import to_folder
 from PIL import Image
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save
 from tiny import images, tiny_folder
 
 import retouch
+from retouch.clip.fast.light import LightClip
 from retouch.clip.hub import DELTA_FILES
 from retouch.data import Stream
 from retouch.errors import UserError
@@ -203,6 +204,39 @@ def test_pickled_weights_on_the_hub_are_refused(hub: FakeHub, tmp_path: Path):
         retouch.load("alice/pickled")
     assert hub.requests == ["GET /api/models/alice/pickled"]
     assert retouch.load("alice/pickled", random_weights=True).size
+
+
+@pytest.mark.slow
+def test_a_plain_clip_on_the_hub_is_loaded_without_its_library(
+    hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    folder = tiny_folder(tmp_path / "m")
+    files = {file.name: file.read_bytes() for file in folder.iterdir()}
+    hub.add("alice/clip", {**files, "pytorch_model.bin": b"not needed"})
+    expected = fingerprint(retouch.load(folder).model)
+    clip = retouch.load("alice/clip", light=True)
+    assert type(clip) is LightClip
+    assert (clip.name, fingerprint(clip.model)) == ("alice/clip", expected)
+    assert not any("pytorch_model" in request for request in hub.requests)
+    with torch.no_grad():
+        clip.model.logit_scale.add_(1)
+    changed = {**files, "model.safetensors": save({**clip.model.state_dict()})}
+    hub.add("alice/clip", changed)
+    newer = retouch.load("alice/clip", light=True)
+    assert fingerprint(newer.model) == fingerprint(clip.model), "what the hub has now"
+    hub.add("alice/other", {**files, "config.json": b'{"model_type": "blip"}'})
+    hub.requests.clear()
+    with pytest.raises(UserError, match="blip"):
+        retouch.load("alice/other", light=True)
+    assert not any("safetensors" in request for request in hub.requests)
+    with pytest.raises(UserError, match="there is no model 'alice/none'"):
+        retouch.load("alice/none", light=True)
+    monkeypatch.setattr(huggingface_hub.hf_api.api, "endpoint", "http://127.0.0.1:9")
+    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")
+    offline = retouch.load("alice/clip", light=True)
+    assert type(offline) is LightClip
+    assert fingerprint(offline.model) == fingerprint(newer.model)
+    assert caplog.text.count("using the cached copy of alice/clip") == 1
 
 
 def test_a_folder_of_deltas(trained: Path, tmp_path: Path):

@@ -143,4 +143,4 @@ def _is_builtin(dataset: str) -> bool:
 
 def model_maker(name: str, device: str) -> Callable[[], Clip]:
     """Loads a new model for every cell, so that no cell starts from another's."""
-    return partial(load, name, device=device)
+    return partial(load, name, device=device, light=True)

@@ -30,8 +30,16 @@ MODEL_CLASSES = {
 }
 
 
-def load_hf(source: str, *, random_weights: bool = False) -> HuggingFaceClip:
-    """Load from a folder, or by name from the hub (or its cache). No tensor may be missing."""
+def load_hf(
+    source: str, *, random_weights: bool = False, options: dict[str, Any] | None = None
+) -> HuggingFaceClip:
+    """Load from a folder, or by name from the hub (or its cache). No tensor may be missing.
+
+    Args:
+        source: The folder or the name.
+        random_weights: Initialize the model at random instead of loading weights.
+        options: What `hub_options` returned, if the hub was asked already.
+    """
     patch_torchvision()
     import transformers
 
@@ -42,7 +50,8 @@ def load_hf(source: str, *, random_weights: bool = False) -> HuggingFaceClip:
             "of them complete"
         )
 
-    options = {} if Path(source).is_dir() else _hub_options(source, random_weights)
+    if options is None:
+        options = {} if Path(source).is_dir() else hub_options(source, random_weights)
     with quiet(transformers), explain_errors(source, explain), block_remote_code(source):
         raw_config, _ = transformers.PretrainedConfig.get_config_dict(source, **options)
         _refuse_naflex(source, raw_config)
@@ -63,8 +72,11 @@ def load_hf(source: str, *, random_weights: bool = False) -> HuggingFaceClip:
         return clip_class(model, tokenizer, preprocess, source)
 
 
-def _hub_options(name: str, random_weights: bool) -> dict[str, Any]:
-    """Ask the hub once whether it has the model, and its files; offline, use the cache."""
+def hub_options(name: str, random_weights: bool = False) -> dict[str, Any]:
+    """Ask the hub once whether it has the model, and its files; offline, use the cache.
+
+    Returns options for downloading.
+    """
     import huggingface_hub as hub
     from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
 

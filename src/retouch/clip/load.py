@@ -2,10 +2,11 @@
 
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from retouch.clip.hf_load import load_hf
+from retouch.clip.hf_load import hub_options, load_hf
 from retouch.clip.hub import PREFIX, SEPARATOR, apply_hub_deltas, on_hub
 from retouch.clip.model import Clip
 from retouch.clip.open_clip_load import (
@@ -37,8 +38,8 @@ def load(
             to the hub.
         device: As torch names it, or `auto` for the first GPU, if there is one.
         random_weights: Initialize the model at random instead of loading weights.
-        light: Load a plain CLIP folder without importing transformers, which takes seconds. The
-            model learns and classifies as any other, but cannot be saved (see `clip.fast.light`).
+        light: Load a plain CLIP without importing transformers, which takes seconds. The model
+            learns and classifies as any other, but cannot be saved (see `clip.fast.light`).
     """
     if not isinstance(name, str | Path):
         raise UserError(
@@ -50,7 +51,7 @@ def load(
     clip: Clip
     base, at, repo = name.rpartition(SEPARATOR)
     if at:
-        clip = load(base, device=device, random_weights=random_weights)
+        clip = load(base, device=device, random_weights=random_weights, light=light)
         apply_hub_deltas(clip.model, f"{PREFIX}{repo}")
         clip.name = name
         return clip
@@ -60,7 +61,10 @@ def load(
                 f"random weights cannot be requested for {name}, which makes its own weights"
             )
         return load_user_model(name).to(target)
-    if light and not random_weights and (light_clip := _load_light(name)):
+    hub = None
+    if not (name == "builtin" or name.startswith("open_clip:") or Path(name).is_dir()):
+        hub = hub_options(name, random_weights)
+    if light and not random_weights and (light_clip := _load_light(name, hub)):
         return light_clip.to(target)
     if name == "builtin":
         clip = load_hf(str(BUILTIN), random_weights=random_weights)
@@ -70,17 +74,20 @@ def load(
     elif is_open_clip_folder(Path(name)) and not random_weights:
         clip = load_open_clip_folder(Path(name))
     else:
-        clip = load_hf(name, random_weights=random_weights)
+        clip = load_hf(name, random_weights=random_weights, options=hub)
     if not random_weights:
         load_prompts(clip, _model_folder(name))
     return clip.to(target)
 
 
-def _load_light(name: str) -> Clip | None:
-    from retouch.clip.fast.light import load_light
+def _load_light(name: str, hub: dict[str, Any] | None) -> Clip | None:
+    from retouch.clip.fast.light import light_snapshot, load_light
 
-    folder = Path(str(BUILTIN)) if name == "builtin" else Path(name)
-    if not folder.is_dir() or is_open_clip_folder(folder):
+    if hub is not None:
+        folder = light_snapshot(name, hub)
+    else:
+        folder = Path(str(BUILTIN)) if name == "builtin" else Path(name)
+    if folder is None or not folder.is_dir() or is_open_clip_folder(folder):
         return None
     return load_light(folder, name)
 

@@ -61,7 +61,8 @@ def test_it_equals_transformers_to_the_bit(tmp_path: Path):
     for tower in ("text_config", "vision_config"):
         config[tower] |= {"hidden_act": "gelu", "layer_norm_eps": 1e-3}
     assert_same(change(gelu, "config.json", **config))
-    config["text_config"]["eos_token_id"] = 2  # as in OpenAI's old configs
+    config["text_config"]["eos_token_id"] = 2  # as in OpenAI's old configs, and so are these
+    config |= {"text_config_dict": None, "vision_config_dict": None}
     assert_same(change(gelu, "config.json", **config))
 
 

@@ -1,9 +1,9 @@
 """Load a plain CLIP without importing transformers.
 
 This module and `clip.fast.plain_clip` exist only so that commands start quickly: importing
-transformers takes longer than classifying an image. Where a folder holds a `CLIPModel` as
-transformers writes it, the model is a `PlainCLIP` with the same weights. Anything unusual is left
-to `clip.hf_load`, which also explains what is wrong with it.
+transformers takes longer than classifying an image. Where a folder or a repository on the hub holds
+a `CLIPModel` as transformers writes it, the model is a `PlainCLIP` with the same weights. Anything
+unusual is left to `clip.hf_load`, which also explains what is wrong with it.
 """
 
 import json
@@ -21,6 +21,7 @@ from torch.nn.functional import pad
 from retouch.clip.fast.plain_clip import PlainCLIP
 from retouch.clip.hf import HuggingFaceClip
 from retouch.clip.hf_preprocess import PREPROCESSOR, PROCESSOR
+from retouch.clip.hub import bars_on_a_terminal_only
 from retouch.clip.preprocess import Preprocess
 from retouch.clip.prompt_file import PROMPTS_FILE
 from retouch.clip.tokens import Tokens
@@ -48,6 +49,10 @@ _IMAGE_DEFAULTS = {
 _UNSUPPORTED_KEYS = {"text_config_dict", "vision_config_dict", "quantization_config", "auto_map"}
 _UNSUPPORTED_KEYS |= {"attn_implementation", "_attn_implementation", "transformers_weights"}
 _UNSUPPORTED_FILES = (PROMPTS_FILE, PROCESSOR, "adapter_config.json")
+_FILES = (
+    *("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", PREPROCESSOR),
+    *_UNSUPPORTED_FILES,
+)
 _WORD_PATTERN = r"""'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"""
 _SPECIAL_PATTERN = r"<\|startoftext\|>|<\|endoftext\|>|"
 _TOKENIZERS = {"CLIPTokenizer", "CLIPTokenizerFast", "PreTrainedTokenizerFast", "TokenizersBackend"}
@@ -80,6 +85,25 @@ class LightClip(HuggingFaceClip):
 
     def save(self, folder: str | Path) -> None:
         raise NotImplementedError("a model that was loaded without its library cannot be saved")
+
+
+def light_snapshot(name: str, options: Mapping[str, Any]) -> Path | None:
+    """The folder in the hub's cache that has the files of a plain CLIP, downloaded; else None.
+
+    Args:
+        name: The repository, `OWNER/NAME`.
+        options: Options for downloading, as `hub_options` returns them.
+    """
+    import huggingface_hub as hub
+
+    try:
+        with bars_on_a_terminal_only():
+            config = _read_json(Path(hub.hf_hub_download(name, "config.json", **options)))
+            if config.get("model_type") != "clip":
+                return None
+            return Path(hub.snapshot_download(name, allow_patterns=[*_FILES], **options))
+    except Exception:  # whatever it is, `load_hf` will explain it
+        return None
 
 
 def load_light(folder: Path, name: str) -> LightClip | None:
@@ -117,7 +141,8 @@ def _load_model(config: Mapping[str, Any], folder: Path) -> PlainCLIP | None:
     supported = {"quick_gelu"} if openai else {"quick_gelu", "gelu"}
     if config.get("model_type") != "clip" or not activations <= supported:
         return None
-    if any(_UNSUPPORTED_KEYS & set(part) for part in (config, text, image)):
+    parts = (config, text, image)
+    if any(part.get(key) is not None for part in parts for key in _UNSUPPORTED_KEYS):
         return None
     model = PlainCLIP(text, image, config.get("projection_dim", 512))
     weights = load_file(folder / "model.safetensors")
