@@ -6,7 +6,7 @@ import threading
 import time
 from collections import Counter
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -206,17 +206,16 @@ def count_forward_passes() -> tuple[int, int]:
     """How often each tower runs while 129 images and 1,025 prompts are encoded."""
     clip, calls = tiny_clip(), Counter()
     for name in ("image_features", "text_features"):
-        original = getattr(clip, name)
-
-        def counted(inputs: Any, original: Any = original, name: str = name) -> Any:
-            calls[name] += 1
-            return original(inputs)
-
-        setattr(clip, name, counted)
+        setattr(clip, name, partial(_counted, calls, name, getattr(clip, name)))
     many = images("many", 3, 43)
     image_features(clip, many, np.arange(129))
     classifier(clip, [f"red {n}" for n in range(1025)], ["{}"])
     return calls["image_features"], calls["text_features"]
+
+
+def _counted(calls: Counter[str], name: str, original: Any, *inputs: Any) -> Any:
+    calls[name] += 1
+    return original(*inputs)
 
 
 def test_all_ranks_run_the_towers_equally_often():
