@@ -69,7 +69,7 @@ def train(kind):
 
 owners = Optimizer, Adam, AdamW
 before = [dict(vars(owner)) for owner in owners]
-with eager_optimizers():
+with eager_optimizers(), eager_optimizers():
     eager = [train(kind) for kind in (Adam, AdamW)]
     assert "torch._dynamo" not in sys.modules
 assert [dict(vars(owner)) for owner in owners] == before

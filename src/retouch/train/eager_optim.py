@@ -26,7 +26,7 @@ def eager_optimizers() -> Iterator[None]:
         return
     methods = ("add_param_group", "zero_grad")
     plain: dict[tuple[Any, str], Any] = {
-        (Optimizer, name): vars(Optimizer)[name].__wrapped__ for name in methods
+        (Optimizer, name): inspect.unwrap(vars(Optimizer)[name]) for name in methods
     }
     plain[Adam, "step"] = _without_gradient(inspect.unwrap(Adam.step))
     if "step" in vars(AdamW):  # torch puts a hook there when the first one is made
