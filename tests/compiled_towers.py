@@ -1,5 +1,6 @@
-"""What the tests of compiled and of faster towers compare: features and gradients."""
+"""What tests of faster towers share: features and gradients to compare, and passes to count."""
 
+import pytest
 import torch
 from backbones import PROMPTS
 from torch import Tensor
@@ -22,3 +23,16 @@ def encode(clip: Clip, count: int) -> tuple[Tensor, ...]:
     (images @ texts.T).square().sum().backward()
     grads = [p.grad.clone() for p in clip.model.parameters() if p.grad is not None]
     return images.detach(), texts.detach(), *grads
+
+
+def count_passes(clip: Clip, tower: str, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many images or prompts pass through the lowest block of a tower, pass by pass."""
+    block, counts = clip.model.get_submodule(clip.blocks[tower][0]), []
+    forward = block.forward
+
+    def counting(hidden: Tensor, *more: object, **options: object) -> Tensor:
+        counts.append(len(hidden))
+        return forward(hidden, *more, **options)
+
+    monkeypatch.setattr(block, "forward", counting)
+    return counts

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from backbones import BACKBONES
+from compiled_towers import count_passes
 from recipes_for_tests import QUICK, LossRecorder, learn, quick, reference
 from tiny import deep_clip, images, tiny_clip, tiny_siglip
 from torch import Tensor
@@ -40,22 +41,9 @@ def pixels(clip: Clip, *indices: int) -> Tensor:
     return torch.from_numpy(PICTURES.read(np.array(indices, np.int64), clip.preprocess))
 
 
-def counted(clip: Clip, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many images pass through the lowest visual block, pass by pass."""
-    block, counts = clip.model.get_submodule(clip.blocks["image"][0]), []
-    forward = block.forward
-
-    def counting(hidden: Tensor, *more: object, **options: object) -> Tensor:
-        counts.append(len(hidden))
-        return forward(hidden, *more, **options)
-
-    monkeypatch.setattr(block, "forward", counting)
-    return counts
-
-
 def test_lower_blocks_run_once_per_image(monkeypatch: pytest.MonkeyPatch):
     clip = tiny_clip()
-    counts = counted(clip, monkeypatch)
+    counts = count_passes(clip, "image", monkeypatch)
     with reuse_frozen(clip, upper_half(clip)), torch.no_grad():
         counts.clear()
         first = clip.image_features(keyed(clip, 3, 1, 7))

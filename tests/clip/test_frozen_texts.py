@@ -5,8 +5,8 @@ import gc
 import pytest
 import torch
 from backbones import BACKBONES
+from compiled_towers import count_passes
 from tiny import deep_clip
-from torch import Tensor
 
 from retouch.clip import Clip
 from retouch.clip.frozen_texts import FrozenTexts
@@ -32,22 +32,9 @@ def move_text(clip: Clip, block: int) -> None:
             parameter.add_(0.01)
 
 
-def counted(clip: Clip, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Passes through the lowest text block."""
-    block, counts = clip.model.get_submodule(clip.blocks["text"][0]), []
-    forward = block.forward
-
-    def counting(hidden: Tensor, *more: object, **options: object) -> Tensor:
-        counts.append(len(hidden))
-        return forward(hidden, *more, **options)
-
-    monkeypatch.setattr(block, "forward", counting)
-    return counts
-
-
 def test_lower_blocks_run_once_per_prompt(monkeypatch: pytest.MonkeyPatch):
     clip = deep_clip()
-    counts = counted(clip, monkeypatch)
+    counts = count_passes(clip, "text", monkeypatch)
     prompts = ensemble(clip)
     with reuse_frozen(clip, None, trained_texts=upper_half(clip)):
         counts.clear()
