@@ -27,6 +27,8 @@ _BYTES_PER_ENTRY = 5.2
 """Bytes of an entry in a delta: its change and its position."""
 _MOMENT_BYTES = 8
 """Bytes of AdamW's two moments per trained number."""
+_PAGE_BYTES = 100_000_000
+"""What is imported later, to draw the page."""
 _CPU_IMAGES = 16
 """Images of the step that is timed on a processor; a GPU needs a whole batch to show its speed."""
 
@@ -94,7 +96,7 @@ def _memory(clip: Clip, measured: Measurement, at_a_time: int) -> float:
         return torch.cuda.memory_allocated(clip.device) + measured.saved * at_a_time
     unit = 1 if sys.platform == "darwin" else 1024
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-    return peak + measured.saved * max(0, at_a_time - measured.images)
+    return peak + _PAGE_BYTES + measured.saved * max(0, at_a_time - measured.images)
 
 
 def delta_bytes(selection: Selection) -> float:
