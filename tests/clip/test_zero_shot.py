@@ -32,7 +32,7 @@ def test_prompts_are_batched_by_their_number_of_tokens(monkeypatch: pytest.Monke
     shapes = []
     text_features = clip.text_features
 
-    def record_shape(tokens: dict[str, torch.Tensor]) -> torch.Tensor:
+    def record_shape(tokens: dict[str, torch.Tensor], key: object) -> torch.Tensor:
         shapes.append(tuple(tokens["input_ids"].shape))
         return text_features(tokens)
 
