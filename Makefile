@@ -1,6 +1,7 @@
 # Everything sets itself up: a .venv beside this file, made with nothing but Python and pip.
 PYTHON ?= python3
 BIN := .venv/bin
+export PYTHONDONTWRITEBYTECODE :=  # many tests start Python anew, which then need not compile all modules
 
 .PHONY: demo test quick check docs clean
 
