@@ -106,5 +106,6 @@ def test_freed_memory_is_used_again():
         if not kept:
             pytest.skip("another C library than glibc")
         faults()
-        assert faults() < usual / 10
+        # Something else may come to lie where the freed memory was, so that it is allocated anew.
+        assert min(faults() for _ in range(3)) < usual / 10
     assert faults() > usual / 10, "afterwards memory is given back"
