@@ -31,20 +31,19 @@ def eager_optimizers() -> Iterator[None]:
     plain[Adam, "step"] = _without_gradient(inspect.unwrap(Adam.step))
     if "step" in vars(AdamW):  # torch puts a hook there when the first one is made
         plain[AdamW, "step"] = plain[Adam, "step"]
-    before: dict[Any, dict[str, Any]] = {
-        owner: dict(vars(owner)) for owner in (Optimizer, Adam, AdamW)
-    }
+    names = (*methods, "step")
+    owners: tuple[Any, ...] = (Optimizer, Adam, AdamW)
+    before = {(owner, name): vars(owner).get(name) for owner in owners for name in names}
     try:
         for (owner, name), method in plain.items():
             setattr(owner, name, method)
         yield
     finally:
-        for owner, attributes in before.items():
-            for name in {*methods, "step"} & {*vars(owner)}:
-                if name in attributes:
-                    setattr(owner, name, attributes[name])
-                else:
-                    delattr(owner, name)
+        for (owner, name), method in before.items():
+            if method is not None:
+                setattr(owner, name, method)
+            elif name in vars(owner):
+                delattr(owner, name)
 
 
 def _without_gradient(step: Callable[..., Any]) -> Callable[..., Any]:
