@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -38,7 +37,7 @@ def load_hf(
     Args:
         source: The folder or the name.
         random_weights: Initialize the model at random instead of loading weights.
-        options: What `hub_options` returned, if the hub was asked already.
+        options: For a name: what `hub_options` returned.
     """
     patch_torchvision()
     import transformers
@@ -50,8 +49,7 @@ def load_hf(
             "of them complete"
         )
 
-    if options is None:
-        options = {} if Path(source).is_dir() else hub_options(source, random_weights)
+    options = options or {}
     with quiet(transformers), explain_errors(source, explain), block_remote_code(source):
         raw_config, _ = transformers.PretrainedConfig.get_config_dict(source, **options)
         _refuse_naflex(source, raw_config)
@@ -72,7 +70,7 @@ def load_hf(
         return clip_class(model, tokenizer, preprocess, source)
 
 
-def hub_options(name: str, random_weights: bool = False) -> dict[str, Any]:
+def hub_options(name: str, random_weights: bool) -> dict[str, Any]:
     """Ask the hub once whether it has the model, and its files; offline, use the cache.
 
     Returns options for downloading.
