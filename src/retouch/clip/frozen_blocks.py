@@ -68,10 +68,11 @@ class FrozenBlocks(FrozenLower):
             return False
         rng = torch.Generator().manual_seed(0)
         pixels = torch.randn(2, *self.blank.shape[1:], generator=rng).to(self.blank)
-        blocks = self._tower.blocks
-        if self.half and not splits_at(blocks, self.first, encode, pixels, self.half):
+        inputs = (pixels, torch.zeros_like(pixels[:1]))
+        splits = partial(splits_at, self._tower.blocks, self.first, encode, *inputs, rows=2)
+        if self.half and not splits(self.half):
             self.half = None
-        return self.half is not None or splits_at(blocks, self.first, encode, pixels)
+        return self.half is not None or splits()
 
     def activations(self, images: KeyedImages, encode: Encode) -> Tensor:
         """What enters the lowest block that is trained, or its second half [B, T, D].

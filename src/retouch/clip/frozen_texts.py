@@ -9,11 +9,10 @@ from collections.abc import Callable, Collection, Hashable
 from contextlib import AbstractContextManager
 from weakref import WeakKeyDictionary
 
-import torch
 from torch import Tensor
 
 from retouch.clip.fast.cuda_graphs import has_hooks
-from retouch.clip.fast.split_tower import run_below, starting_at
+from retouch.clip.fast.split_tower import run_below, splits_at, starting_at
 from retouch.clip.free_memory import free_memory
 from retouch.clip.frozen_lower import FrozenLower, Tower
 from retouch.clip.tokens import Tokens
@@ -38,7 +37,6 @@ class FrozenTexts(FrozenLower):
         self._limit = memory
         self._kept: WeakKeyDictionary[object, dict[Hashable, Tensor]] = WeakKeyDictionary()
 
-    @torch.no_grad()
     def works(self, encode: Callable[[Tokens], Tensor], tokens: Tokens) -> bool:
         """Whether the tower can be run in two parts, with the same features to the bit.
 
@@ -48,15 +46,7 @@ class FrozenTexts(FrozenLower):
         """
         if not self.first or has_hooks(self._tower.model):
             return False
-        try:
-            hidden = run_below(self._tower.blocks, self.first, lambda: encode(tokens))
-            if hidden is None:
-                return False
-            with self.starting_at(hidden):
-                parts = encode(tokens)
-        except (TypeError, ValueError, IndexError, RuntimeError):  # it uses its blocks otherwise
-            return False
-        return torch.equal(parts, encode(tokens))
+        return splits_at(self._tower.blocks, self.first, encode, tokens, tokens)
 
     def activations(self, key: BatchKey, shape: Hashable, run: Callable[[], object]) -> Tensor:
         """What enters the lowest block that is trained.

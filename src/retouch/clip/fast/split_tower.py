@@ -7,10 +7,12 @@ next, and `splits_at` tells whether a tower does.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
+
+Input = TypeVar("Input")
 
 
 class _Reached(Exception):
@@ -119,9 +121,11 @@ def starting_at(
 def splits_at(
     blocks: Sequence[nn.Module],
     first: int,
-    encode: Callable[[Tensor], Tensor],
-    pixels: Tensor,
+    encode: Callable[[Input], Tensor],
+    inputs: Input,
+    blank: Input,
     half: AttentionHalf | None = None,
+    rows: int | None = None,
 ) -> bool:
     """Whether running a tower in two parts gives the same features as running it whole.
 
@@ -129,16 +133,18 @@ def splits_at(
         blocks: The tower's blocks, in order.
         first: The index of the block to split at.
         encode: The tower's forward pass.
-        pixels: Normalized pixels of two images or more.
+        inputs: Some images or prompts.
+        blank: What `encode` gets in place of them where the blocks have their own input.
         half: The first half of that block, to split after it.
+        rows: How many rows the activations must have. None: any number.
     """
-    hidden = run_below(blocks, first, lambda: encode(pixels), half)
-    if hidden is None or len(hidden) != len(pixels):
+    hidden = run_below(blocks, first, lambda: encode(inputs), half)
+    if hidden is None or rows not in (None, len(hidden)):
         return False
-    whole = encode(pixels)
+    whole = encode(inputs)
     try:
         with starting_at(blocks, first, hidden, half):
-            return torch.equal(encode(torch.zeros_like(pixels[:1])), whole)
+            return torch.equal(encode(blank), whole)
     except (TypeError, ValueError, IndexError, RuntimeError):  # the tower uses its blocks otherwise
         return False
 
