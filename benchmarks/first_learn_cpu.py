@@ -81,7 +81,9 @@ def learn(args: argparse.Namespace, photos: Path, out: Path) -> dict[str, Any]:
 
 def run(checkout: Path, folder: Path, name: str, more: list[str]) -> dict[str, Any]:
     """One `learn` in a new process, with the code of a checkout and a cache of its own."""
-    place = {"PYTHONPATH": str(checkout / "src"), "RETOUCH_CACHE": str(folder / f"{name}-cache")}
+    path = filter(None, [str(checkout / "src"), os.environ.get("PYTHONPATH")])
+    cache = str(folder / f"{name}-cache")
+    place = {"PYTHONPATH": os.pathsep.join(path), "RETOUCH_CACHE": cache}
     command = [sys.executable, __file__, *sys.argv[1:], *more]
     command += ["--photos-in", str(folder / "photos"), "--out", str(folder / name)]
     done = subprocess.run(command, env={**os.environ, **place}, stdout=subprocess.PIPE, check=True)
