@@ -52,6 +52,25 @@ def test_help_does_not_import_torch():
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("before", "after"), [(None, "PASSIVE"), ("ACTIVE", "ACTIVE")])
+def test_threads_sleep_while_they_wait_unless_the_user_wants_otherwise(
+    before: str | None, after: str
+):
+    code = """
+import os, sys, retouch.cli
+sys.argv = ["retouch", "--version"]
+try:
+    retouch.cli.main()
+except SystemExit:
+    print(os.environ["OMP_WAIT_POLICY"], "torch" in sys.modules)
+"""
+    environment = {k: v for k, v in os.environ.items() if k != "OMP_WAIT_POLICY"}
+    environment |= {"OMP_WAIT_POLICY": before} if before else {}
+    result = subprocess.run([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE)
+    assert result.stdout.decode().split()[-2:] == [after, "False"]
+
+
 def test_methods_are_listed():
     text = run("methods").stdout
     for name in ("frozen", "flyp", "er", "spu", "spu-code", "random", "update.rate=0.1"):

@@ -1,6 +1,7 @@
 """The command line. It is thin: whatever it does takes a few lines of Python."""
 
 import logging
+import os
 import sys
 from typing import Annotated
 
@@ -52,6 +53,7 @@ app.add_typer(delta)
 def main() -> None:
     """The program `retouch`."""
     log_to_terminal()
+    wait_asleep()
     try:
         app()
     except SystemExit as end:
@@ -60,6 +62,15 @@ def main() -> None:
         if launched_world_size() > 1 or quick:
             exit_now(end.code)
         raise
+
+
+def wait_asleep() -> None:
+    """Let OpenMP's threads sleep while they wait for each other, not spin.
+
+    As fast on idle cores. Where another program uses one of them, a spinning thread takes the time
+    of the one it waits for. OpenMP reads this when torch is imported.
+    """
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 def log_to_terminal() -> None:
