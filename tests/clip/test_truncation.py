@@ -12,10 +12,12 @@ from backbones import (
     open_clip_with_hf_tokenizer,
     open_clip_without_causal_mask,
 )
+from recipes_for_tests import learn, quick, reference
 from tiny import images, tiny_clip
 
 from retouch.clip import Clip
 from retouch.data import Stream
+from retouch.data.string_array import StringArray
 from retouch.evaluate import Results
 from retouch.methods import Settings
 from retouch.train import teach
@@ -61,3 +63,21 @@ def test_every_model_and_every_run_warns_of_truncated_prompts(
         assert len(quoted) == 5
         assert totals[0].startswith("6 prompts in all")
         assert Results.read(out).notes == results.notes
+
+
+@pytest.mark.slow
+def test_long_captions_are_quoted_five_times_too(caplog: pytest.LogCaptureFixture):
+    pairs = reference(24)
+    captions = StringArray([f"{number} " + "red " * 20 for number in range(24)])
+    stream = Stream.split(images("train", 2, 4), images("test", 2, 2), tasks=1)
+    with caplog.at_level(logging.WARNING, "retouch"):
+        learn(
+            tiny_clip(),
+            stream,
+            quick("lora-ewc+er"),
+            settings=Settings(epochs=1, batch=4),
+            reference=replace(pairs, captions=captions),
+        )
+    messages = [record.getMessage() for record in caplog.records]
+    assert len([text for text in messages if text.startswith("a prompt of")]) == 5
+    assert any(text.startswith("24 prompts in all") for text in messages)

@@ -55,7 +55,7 @@ class TruncatedPrompts:
             return
         self._num_unreported = 0
         log.warning(
-            "%d prompts in all were cut at the model's %d tokens; use shorter class names",
+            "%d prompts in all were cut at the model's %d tokens; use shorter names or captions",
             len(self._seen),
             self._context,
         )
@@ -66,7 +66,7 @@ class TruncatedPrompts:
             return
         self._num_named += 1
         log.warning(
-            "a prompt of %d tokens was cut at the model's %d: %r; use a shorter class name",
+            "a prompt of %d tokens was cut at the model's %d: %r; use a shorter name or caption",
             length,
             self._context,
             prompt if len(prompt) < 80 else f"{prompt[:77]}…",

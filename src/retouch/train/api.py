@@ -155,7 +155,7 @@ def _start_method(
     collectives.broadcast(clip.model.state_dict().values())
     clip.model.eval()  # no dropout, no changing batch-norm statistics: only the update may change
     clip.bf16 = settings.precision == "bf16"
-    with deterministic_algorithms(clip.device):
+    with deterministic_algorithms(clip.device), clip.truncated_prompts.collecting():
         return method.start(clip, settings, reference)
 
 
