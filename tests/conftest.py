@@ -84,6 +84,14 @@ def _test_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 @pytest.fixture(autouse=True, scope="session")
+def _no_fsync() -> Iterator[None]:
+    """Files need not survive a power failure here: to wait for the disk is a tenth of a run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("os.fsync", lambda number: None)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
 def _every_tenth_word() -> Iterator[Callable[[], list[str]]]:
     """Of the everyday words whose drift a run measures; all take an eighth of a tiny run's time."""
     from retouch.clip import everyday_words

@@ -50,7 +50,7 @@ def _prototype(model: Path) -> Clip:
     return retouch.load(str(model))
 
 
-def _copy(model: Path) -> Clip:
+def loaded(model: Path) -> Clip:
     """A copy of a model that was loaded once: loading takes a quarter of so short a run."""
     prototype = _prototype(model)
     return copy.deepcopy(prototype, {id(prototype.tokenizer): prototype.tokenizer})
@@ -61,7 +61,7 @@ def march(
 ) -> tuple[Results, Clip, Stream]:
     """Teach the first two classes in one task, in steps of 4 images."""
     stream = Stream.split(*halves()[0], tasks=1, order=["bright red", "dark red"])
-    clip = _copy(model)
+    clip = loaded(model)
     configured = quick(method) if isinstance(method, str) else method
     results = retouch.teach(clip, stream, configured, out=out, **_options(more))
     return results, clip, stream
@@ -71,7 +71,7 @@ def april(
     model: Path, before: Path, out: Path, name: str = "spu", new: Pair | None = None, **more: Any
 ) -> tuple[Results, Clip, Stream]:
     """Continue that run with the other two classes, or with `new` images."""
-    run = open_run(before, model=_copy(model))
+    run = open_run(before, model=loaded(model))
     order = ["bright green", "dark green"]
     stored = read_stored_images(before)
     stream, earlier = extend_stream(run, stored, *(new or halves()[1]), order=order)

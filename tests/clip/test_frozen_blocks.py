@@ -1,4 +1,7 @@
-"""Lower blocks that a run never changes are computed once per image, with the same bits."""
+"""Lower blocks that a run never changes are computed once per image, with the same bits.
+
+`train/test_same_result.py` has that for every method.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +22,6 @@ from retouch.clip.keyed_images import KeyedImages
 from retouch.clip.reuse_frozen import release_if_trained, reuse_frozen
 from retouch.data import Stream
 from retouch.data.prefetch import load_images
-from retouch.methods import RECIPES
 from retouch.methods.selective import SelectiveUpdate
 from retouch.sparse import fingerprint, trainable_only
 
@@ -249,18 +251,6 @@ def test_little_memory_gives_the_same_result(short_stream: Stream, monkeypatch: 
         clip, recorder = tiny_clip(), LossRecorder()
         learn(clip, short_stream, quick("spu+"), callback=recorder)
         results.append((fingerprint(clip.model), recorder.losses))
-    assert results[0] == results[1]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", RECIPES)
-def test_every_method_gives_the_same_result_with_and_without(name: str, short_stream: Stream):
-    results = []
-    for reuse in (True, False):
-        clip, recorder = tiny_clip(), LossRecorder()
-        settings = QUICK.model_copy(update={"reuse_frozen": reuse})
-        rows = learn(clip, short_stream, quick(name), settings=settings, callback=recorder).rows
-        results.append((fingerprint(clip.model), recorder.losses, rows))
     assert results[0] == results[1]
 
 

@@ -270,6 +270,7 @@ def test_every_method_can_be_bounded(name: str):
         with_max_drop(quick(name), 0.0),
         control=control,
         settings=QUICK,
+        evaluate_each_task=False,
     )
     assert results.rows[-1].control == 100
     assert name == "frozen" or min(results.fraction_kept) < 1, "something was scaled back"

@@ -1,6 +1,7 @@
 """Contract tests over every built-in method: what any recipe must do."""
 
 import math
+import os
 import re
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -22,6 +23,7 @@ from retouch.clip.fast.cuda_graphs import ForwardPass
 from retouch.data import Stream
 from retouch.errors import UserError
 from retouch.evaluate import Results
+from retouch.files import write_atomically
 from retouch.methods import (
     RECIPES,
     AfterTask,
@@ -114,7 +116,16 @@ class Taught:
 
 
 @pytest.fixture(scope="session")
-def teach(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Taught]:
+def fingerprints(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which the workers of pytest-xdist tell each other the weights of their runs."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "fingerprints"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def teach(tmp_path_factory: pytest.TempPathFactory, fingerprints: Path) -> Callable[[str], Taught]:
     """Teach by a recipe, once however many tests ask for it. They must not change it."""
 
     @cache
@@ -125,9 +136,22 @@ def teach(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Taught]:
         with pytest.MonkeyPatch.context() as patch:
             left = GraphProbe(clip, patch).left
             results = learn(clip, stream, quick(name), settings=QUICK, out=folder, callback=watch)
-        return Taught(clip, stream, results, folder, watch, left, fingerprint(clip.model))
+        weights = fingerprint(clip.model)
+        write_atomically(fingerprints / name, weights)
+        return Taught(clip, stream, results, folder, watch, left, weights)
 
     return taught
+
+
+@pytest.fixture(scope="session")
+def weights_of(teach: Callable[[str], Taught], fingerprints: Path) -> Callable[[str], str]:
+    """The fingerprint of a recipe's run, whichever worker taught it."""
+
+    def known_or_taught(name: str) -> str:
+        known = fingerprints / name
+        return known.read_text() if known.exists() else teach(name).weights
+
+    return known_or_taught
 
 
 @pytest.fixture(params=RECIPES, scope="module")
@@ -237,7 +261,8 @@ def test_interrupted_three_times_it_ends_with_the_same_bits(
 
 @pytest.mark.slow
 def test_another_seed_gives_other_weights(name: str, taught: Taught, tmp_path: Path):
-    other = {"settings": QUICK.model_copy(update={"seed": 1}), "out": tmp_path, "per_class": False}
+    other = {"settings": QUICK.model_copy(update={"seed": 1}), "out": tmp_path}
+    other |= {"per_class": False, "evaluate_each_task": False}
     stop = Stop(5, KeyboardInterrupt())  # in the second task
     with nullcontext() if name == "frozen" else pytest.raises(KeyboardInterrupt):
         learn(tiny_clip(), three_tasks(), quick(name), **other, callback=stop)
@@ -266,17 +291,19 @@ DEFINING = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "part", "without"), DEFINING)
-def test_the_defining_part_has_an_effect(name: str, part: str, without: Any, taught: Taught):
+def test_the_defining_part_has_an_effect(
+    name: str, part: str, without: Any, weights_of: Callable[[str], str]
+):
     """Without it the result differs."""
     clip = tiny_clip()
     method = quick(name).model_copy(update={part: without})
     learn(clip, three_tasks(), method, settings=QUICK)
-    assert fingerprint(clip.model) != taught.weights
+    assert fingerprint(clip.model) != weights_of(name)
 
 
 @pytest.mark.slow
-def test_no_two_methods_end_with_the_same_weights(teach: Callable[[str], Taught]):
-    prints = {name: teach(name).weights for name in RECIPES}
+def test_no_two_methods_end_with_the_same_weights(weights_of: Callable[[str], str]):
+    prints = {name: weights_of(name) for name in RECIPES}
     same = [n for n in prints if list(prints.values()).count(prints[n]) > 1]
     # While the control set falls little, spu-bounded is spu.
     assert set(same) <= {"spu", "spu-bounded"}

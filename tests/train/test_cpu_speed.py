@@ -1,19 +1,17 @@
-"""A run on a processor without unused work, and with memory that is used again."""
+"""A run on a processor without unused work, and with memory that is used again.
+
+`train/test_same_result.py` teaches every method so.
+"""
 
 import resource
 
 import pytest
 import torch
 from compiled_towers import encode, noise
-from recipes_for_tests import QUICK, LossRecorder, learn, quick
-from runs import Stop
+from recipes_for_tests import QUICK
 from tiny import tiny_clip, tiny_siglip
 
-from retouch.data import Stream
-from retouch.methods import RECIPES
-from retouch.sparse import fingerprint
 from retouch.train import cpu_speed
-from retouch.train.callbacks import CallbackList
 from retouch.train.cpu_speed import faster_on_cpu, keep_freed_memory
 
 
@@ -68,30 +66,6 @@ def test_a_tower_that_pools_all_tokens_is_left_alone(every_size):
     plain = encode(clip, 3)
     with faster_on_cpu(clip, QUICK):
         assert all(torch.equal(a, b) for a, b in zip(plain, encode(clip, 3), strict=True))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", RECIPES)
-def test_every_method_learns_the_same_up_to_rounding(
-    name: str, short_stream: Stream, every_size, monkeypatch: pytest.MonkeyPatch
-):
-    """And with frozen blocks reused, to the bit."""
-    results = []
-    for reuse in (True, False):
-        clip, recorder = tiny_clip(), LossRecorder()
-        settings = QUICK.model_copy(update={"reuse_frozen": reuse})
-        learn(clip, short_stream, quick(name), settings=settings, callback=recorder)
-        results.append((fingerprint(clip.model), recorder.losses))
-    assert results[0] == results[1]
-    if name == "frozen":  # which takes no steps
-        return
-    plain = LossRecorder()
-    first_step = CallbackList(plain, Stop(1, KeyboardInterrupt()))
-    monkeypatch.setattr(cpu_speed, "SMALL_MODEL", 10**9)
-    with pytest.raises(KeyboardInterrupt):
-        learn(tiny_clip(), short_stream, quick(name), settings=settings, callback=first_step)
-    assert len(plain.losses) == 1
-    assert recorder.losses[:1] == pytest.approx(plain.losses[:1], rel=1e-4)
 
 
 def test_freed_memory_is_used_again():

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from continued_runs import QUICK, april, halves, march, of
+from continued_runs import QUICK, april, halves, loaded, march, of
 from recipes_for_tests import quick
 from runs import Stop, content
 from tiny import images
@@ -64,7 +64,7 @@ def test_every_method_can_be_continued_and_interrupted(name: str, model: Path, t
     results, clip, _ = april(model, tmp_path / "march", tmp_path / "april", name, **quickly)
     assert fingerprint(clip.model) == fingerprint(whole.model)
     shutil.rmtree(tmp_path / "march")  # the new run does not need it any more
-    run = open_run(tmp_path / "april", model=str(model))
+    run = open_run(tmp_path / "april", model=loaded(model))
     assert fingerprint(run.load_task().model) == fingerprint(clip.model)
     assert run.classes == ["bright red", "dark red", "bright green", "dark green"]
     assert len(results.rows) == 3

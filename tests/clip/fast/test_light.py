@@ -1,4 +1,7 @@
-"""A plain CLIP loaded without transformers is the same, to the bit, and starts sooner."""
+"""A plain CLIP loaded without transformers is the same, to the bit, and starts sooner.
+
+That every method trains it to the same bits is in `train/test_same_result.py`.
+"""
 
 import json
 import shutil
@@ -13,14 +16,12 @@ import torch
 from commands import run
 from compiled_towers import encode
 from layouts import make_folder
-from recipes_for_tests import QUICK, learn, quick
-from tiny import images, tiny_clip, tiny_folder
+from tiny import tiny_clip, tiny_folder
 
 import retouch
 from retouch.clip.fast.fast_vit import fast_vit
 from retouch.clip.fast.light import LightClip, load_light
 from retouch.clip.hf import HuggingFaceClip
-from retouch.methods import RECIPES
 from retouch.sparse import fingerprint
 
 PROMPTS = ["a photo of a red sign", "blue", "", "a picture of the dark green photo, bright " * 9]
@@ -64,19 +65,6 @@ def test_it_equals_transformers_to_the_bit(tmp_path: Path):
     config["text_config"]["eos_token_id"] = 2  # as in OpenAI's old configs, and so are these
     config |= {"text_config_dict": None, "vision_config_dict": None}
     assert_same(change(gelu, "config.json", **config))
-
-
-@pytest.mark.slow
-def test_every_recipe_learns_the_same_to_the_bit(tmp_path: Path):
-    folder = str(tiny_folder(tmp_path / "model"))
-    stream = retouch.Stream.split(images("train", 4, 4), images("test", 4, 1), tasks=2, order=0)
-    settings = QUICK.model_copy(update={"epochs": 1})
-    for name in RECIPES:
-        clips = [retouch.load(folder, light=light) for light in (True, False)]
-        for clip in clips:
-            learn(clip, stream, quick(name), settings=settings)
-        weights = [fingerprint(clip.model) for clip in clips]
-        assert weights[0] == weights[1], name
 
 
 @pytest.mark.parametrize("fused", [False, True])
