@@ -9,6 +9,7 @@ installs them. The model is read from a folder, as a user's is; its weights are 
 and `--no-compile` force what is otherwise chosen by the length of the run; `--threads` decodes with
 threads, not processes, and `--foreground` before anything else begins. `--again` runs once more,
 with the caches, and `--check-all` yet again, with all control images checked after each task.
+`--reuse` keeps what frozen visual blocks give, which on a GPU is not the default.
 """
 
 import time
@@ -85,7 +86,7 @@ def child(args: argparse.Namespace) -> None:
     names = ("compile", "cuda_graphs")
     settings = settings.model_copy(update={name: getattr(chosen, name) for name in names})
     part = "all" if args.child == "all" else Settings().control_part
-    settings = settings.model_copy(update={"control_part": part})
+    settings = settings.model_copy(update={"control_part": part, "reuse_frozen": args.reuse})
     sys.stderr.write(f"{chosen}\n")
     phases.begin("starting")
     out = Path(os.environ["RETOUCH_CACHE"]) / f"run {time.time_ns()}"
@@ -164,6 +165,7 @@ def arguments() -> argparse.Namespace:
     options.add_argument("--foreground", action="store_true", help="decode before anything else")
     options.add_argument("--again", action="store_true", help="run once more, with the caches")
     options.add_argument("--check-all", action="store_true", help="again, with all control images")
+    options.add_argument("--reuse", action=argparse.BooleanOptionalAction, help="frozen blocks")
     options.add_argument("--method", default="spu+")
     options.add_argument("--model", default="builtin", help=argparse.SUPPRESS)
     options.add_argument("--child", help=argparse.SUPPRESS)
