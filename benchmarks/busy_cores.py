@@ -17,9 +17,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 
-import first_learn_cpu
+from first_learn_cpu import ROOT, run, write_photos
 
-POLICIES = {"spinning": {}, "sleeping": {"OMP_WAIT_POLICY": "PASSIVE"}}
+POLICIES: dict[str, dict[str, str]] = {"spinning": {}, "sleeping": {"OMP_WAIT_POLICY": "PASSIVE"}}
 
 
 @contextmanager
@@ -48,23 +48,19 @@ def main() -> None:
     options.add_argument("--threads", type=int, default=2)
     options.add_argument("--busy", default="0,1", help="numbers of busy cores, as in 0,1,2")
     args = options.parse_args()
-    shared = ("shape", "epochs", "threads")
-    sys.argv = [sys.argv[0], *(f"--{name}={getattr(args, name)}" for name in shared)]
+    arguments = [f"--{name}={getattr(args, name)}" for name in ("shape", "epochs", "threads")]
     os.environ.pop("OMP_WAIT_POLICY", None)
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        first_learn_cpu.write_photos(folder / "photos", classes=8, photos=args.photos)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        write_photos(folder / "photos", classes=8, photos=args.photos)
         for busy in map(int, args.busy.split(",")):
             walls: dict[str, list[float]] = {policy: [] for policy in POLICIES}
             with busy_processes(busy):
                 for number in range(3):
-                    for policy, environment in POLICIES.items():
-                        os.environ |= environment
-                        run = f"{policy}-{busy}-{number}"
-                        measured = first_learn_cpu.run(first_learn_cpu.ROOT, folder, run, [])
+                    for policy, variables in POLICIES.items():
+                        name = f"{policy}-{busy}-{number}"
+                        measured = run(ROOT, folder, name, arguments, **variables)
                         walls[policy].append(measured["wall"])
-                        for variable in environment:
-                            del os.environ[variable]
             spinning, sleeping = (median(walls[policy]) for policy in POLICIES)
             sys.stdout.write(
                 f"{busy} busy cores: {spinning} s spinning, {sleeping} s sleeping: "

@@ -79,14 +79,20 @@ def learn(args: argparse.Namespace, photos: Path, out: Path) -> dict[str, Any]:
     }
 
 
-def run(checkout: Path, folder: Path, name: str, more: list[str]) -> dict[str, Any]:
-    """One `learn` in a new process, with the code of a checkout and a cache of its own."""
+def run(
+    checkout: Path, folder: Path, name: str, arguments: list[str], **variables: str
+) -> dict[str, Any]:
+    """One `learn` in a new process, with the code of a checkout and a cache of its own.
+
+    `arguments` are those of this program; `variables` are set in the process's environment.
+    """
     path = filter(None, [str(checkout / "src"), os.environ.get("PYTHONPATH")])
-    cache = str(folder / f"{name}-cache")
-    place = {"PYTHONPATH": os.pathsep.join(path), "RETOUCH_CACHE": cache}
-    command = [sys.executable, __file__, *sys.argv[1:], *more]
+    variables |= {"PYTHONPATH": os.pathsep.join(path)}
+    variables |= {"RETOUCH_CACHE": str(folder / f"{name}-cache")}
+    command = [sys.executable, __file__, *arguments]
     command += ["--photos-in", str(folder / "photos"), "--out", str(folder / name)]
-    done = subprocess.run(command, env={**os.environ, **place}, stdout=subprocess.PIPE, check=True)
+    environment = os.environ | variables
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True)
     measured: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     sys.stderr.write(f"{name}: {measured['wall']} s, {measured['busy']} s of processor\n")
     return measured
@@ -114,8 +120,9 @@ def main() -> None:
         folder = Path(name)
         write_photos(folder / "photos", args.classes, args.photos)
         other = args.against.resolve() if args.against else ROOT
-        before = run(other, folder, "before", [] if args.against else ["--every-step"])
-        now = run(ROOT, folder, "now", [])
+        every_step = [] if args.against else ["--every-step"]
+        before = run(other, folder, "before", [*sys.argv[1:], *every_step])
+        now = run(ROOT, folder, "now", sys.argv[1:])
     ratios = {key: round(now[key] / before[key], 3) for key in ("wall", "busy")}
     pairs = list(zip(now.pop("losses"), before.pop("losses"), strict=True))
     apart = max(abs(a - b) / abs(b) for a, b in pairs)

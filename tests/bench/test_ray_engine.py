@@ -85,9 +85,9 @@ def check_another_version(out: Path, photos: Path) -> None:
 def check_workers_without_the_folder(out: Path, photos: Path, serial: dict[str, object]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("retouch.bench.ray_engine.MARKER", ".not-what-they-look-for")
-        done = letters_bench(out, photos, ONE_METHOD).run(engine("ray"))
-        assert numbers(done) == {"ER": serial["ER"]}
-        folder = done[0].cell.folder(out)
+        done = letters_bench(out, photos).run(engine("ray"))
+        assert numbers(done) == serial
+        folder = done[1].cell.folder(out)
         files = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
         assert files == {
             "cell.json",

@@ -54,8 +54,7 @@ def train_by_recipe(name: str) -> dict[str, Any]:
     # A larger eps: AdamW takes a full step for a gradient that is zero except for rounding.
     epochs = 2 if name == "spu-code" else 1  # its learning rate begins at zero
     settings = SETTINGS.model_copy(update={"eps": 1e-2, "epochs": epochs})
-    clip = tiny_clip() if name in SINGLE_PRECISION else None
-    return train(name, clip, settings=settings, evaluate_each_task=False)
+    return train(name, tiny_clip() if name in SINGLE_PRECISION else None, settings=settings)
 
 
 @pytest.mark.parametrize("name", RECIPES)

@@ -53,7 +53,7 @@ app.add_typer(delta)
 def main() -> None:
     """The program `retouch`."""
     log_to_terminal()
-    wait_asleep()
+    wait_passively()
     try:
         app()
     except SystemExit as end:
@@ -64,7 +64,7 @@ def main() -> None:
         raise
 
 
-def wait_asleep() -> None:
+def wait_passively() -> None:
     """Let OpenMP's threads sleep while they wait for each other, not spin.
 
     As fast on idle cores. Where another program uses one of them, a spinning thread takes the time
