@@ -4,12 +4,13 @@
     python benchmarks/first_run.py --data-root ../shared/data --classes 10 --tasks 2   # a CPU
 
 CUB-200 in ten tasks of two epochs by the default method, with ImageNet as the control set, from the
-start of Python on, imports included; modules are compiled to bytecode before, as pip does when it
-installs them. The model is read from a folder, as a user's is; its weights are random. `--compile`
-and `--no-compile` force what is otherwise chosen by the length of the run; `--threads` decodes with
-threads, not processes, and `--foreground` before anything else begins. `--again` runs once more,
-with the caches, and `--check-all` yet again, with all control images checked after each task.
-`--reuse` keeps what frozen visual blocks give, which on a GPU is not the default.
+start of Python on, imports included, until the run's folder is complete; modules are compiled to
+bytecode before, as pip does when it installs them. The model is read from a folder, as a user's is;
+its weights are random. `--compile` and `--no-compile` force what is otherwise chosen by the length
+of the run; `--threads` decodes with threads, not processes, and `--foreground` before anything else
+begins. `--again` runs once more, with the caches, and `--check-all` yet again, with all control
+images checked after each task. `--reuse` keeps what frozen visual blocks give, which on a GPU is
+not the default.
 """
 
 import time
@@ -91,7 +92,7 @@ def child(args: argparse.Namespace) -> None:
     phases.begin("starting")
     out = Path(os.environ["RETOUCH_CACHE"]) / f"run {time.time_ns()}"
     options = {"settings": settings, "control": control, "out": out, "callback": Recorder()}
-    teach(clip, stream, method, **options, store_images=False, per_class=False)
+    teach(clip, stream, method, **options)
     if clip.device.type == "cuda":
         torch.cuda.synchronize()
     phases.begin("")

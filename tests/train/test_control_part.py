@@ -76,7 +76,6 @@ def test_the_work_of_a_run_with_a_part(stream: Stream):
     assert work(stream, spu, ALL, control=CONTROL).evaluated == 4 * 44
     assert work(stream, spu, PART, control=CONTROL).evaluated == 2 * 44 + 2 * 32
     assert work(stream, spu, PART, control=CONTROL, done=1).evaluated == 3 * 44 + 32
-    assert work(stream, spu, PART, control=CONTROL, per_class=True).evaluated == 4 * 44 + 2 * 32
 
 
 @pytest.mark.slow

@@ -16,7 +16,8 @@ from retouch.errors import UserError
 from retouch.evaluate.per_class import PerClass
 from retouch.methods import RECIPES, Settings
 from retouch.sparse import fingerprint
-from retouch.train import Callback
+from retouch.train import Callback, open_run
+from retouch.train.compare_run import compare_run
 from retouch.train.metrics_file import read_metrics
 
 
@@ -70,6 +71,8 @@ def test_classes_are_compared_within_their_data_set(tmp_path: Path):
     learn(tiny_clip(), stream, quick("spu"), out=tmp_path)
     per_class = PerClass.read(tmp_path)
     assert per_class is not None
+    run = open_run(tmp_path, model=tiny_clip())
+    assert compare_run(run, stream.test, images("control", 4, 3)) == per_class
     learned = [row for row in per_class.classes if row.learned]
     assert {row.name for row in learned} == set(stream.train.classes)
     results = retouch.Results.read(tmp_path)

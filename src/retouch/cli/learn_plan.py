@@ -82,9 +82,7 @@ def make_plan(
         stream.missing_images,
     )
     control = request.control and decoded(request.control)
-    computed = work(
-        stream, defaults.method, defaults.settings, done=done, control=control, per_class=True
-    )
+    computed = work(stream, defaults.method, defaults.settings, done=done, control=control)
     chosen = _hardware(config, clip, started, computed, console)
     defaults = replace(defaults, settings=defaults.settings.model_copy(update=chosen))
     stores = training.replay != "none"

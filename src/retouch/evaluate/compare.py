@@ -83,22 +83,25 @@ def compare(
 
 def predict_both(
     sets: Sequence[EvalSet],
-    before: ModelAt | None,
-    after: ModelAt,
+    before: ModelAt | Predictions | None,
+    after: ModelAt | Predictions,
     progress: Progress | None = None,
 ) -> Comparison:
-    """Predictions of the model at both points in time.
+    """Predictions of the model at both points in time, or of one of them where one is known.
 
     Each point is visited once, for all images: to load it may mean applying many deltas. `after`
     comes first, so that a damaged file of the run is noticed at once.
     """
-    later = _predict(sets, after(), progress, "now" if before else "")
-    return Comparison(sets, before and _predict(sets, before(), progress, "before"), later)
+    later = _predict(sets, after, progress, "now" if before else "")
+    return Comparison(sets, before and _predict(sets, before, progress, "before"), later)
 
 
 def _predict(
-    sets: Sequence[EvalSet], clip: Clip, progress: Progress | None, when: str
+    sets: Sequence[EvalSet], at: ModelAt | Predictions, progress: Progress | None, when: str
 ) -> Predictions:
+    if isinstance(at, Predictions):
+        return at
+    clip = at()
     labelled = progress and _with_label(progress, when)
     encoded = [
         encode(clip, eval_set.images, eval_set.choices, labelled) if len(eval_set.images) else None

@@ -12,13 +12,14 @@ from retouch.clip.everyday_words import word_features
 from retouch.data.image_store import Indices
 from retouch.data.images import Images
 from retouch.data.progress import Progress, no_progress
-from retouch.data.stream import Stream, Task
+from retouch.data.stream import Stream
 from retouch.errors import NotFinite
+from retouch.evaluate.choices import choices, ids_of_classes, seen_classes
 from retouch.evaluate.class_features import ClassFeatures, prompt_names
 from retouch.evaluate.drift import drift_between
 from retouch.evaluate.image_features import ImageSubset, encode_image_sets
-from retouch.evaluate.joint_accuracy import Encoded, class_ids, joint_accuracy
-from retouch.evaluate.predict import nearest, nearest_classes
+from retouch.evaluate.joint_accuracy import Encoded, joint_accuracy
+from retouch.evaluate.predict import Predicted, nearest, nearest_classes
 from retouch.evaluate.row import ControlPart, Drift, Joint, Row
 from retouch.plural import count
 
@@ -50,6 +51,8 @@ class Evaluator:
         self._control_part = control_part
         self._word_features: Tensor | None = None
         self._prompts: dict[int, ClassFeatures] = {}
+        self.predicted: dict[int, Predicted] = {}
+        """What the model predicted before the first task and after the last, by their number."""
 
     def begin(self, clip: Clip) -> None:
         """Encode everyday words before anything is learned, to measure their drift later.
@@ -70,7 +73,10 @@ class Evaluator:
         all_tasks = range(len(self._stream.tasks))
         part = self._control_part if between and not all_control else None
         test, control = self._encode(clip, self._test_subset(all_tasks), self._control_subset(part))
-        tasks, hits = self._task_accuracies(test, learned, all_tasks), _control_hits(control)
+        predicted, of_control = self._predict(test, learned, all_tasks), _nearest(control)
+        if not between:
+            self.predicted[learned] = Predicted(self._of_test_images(predicted), of_control)
+        tasks, hits = self._accuracies(predicted, all_tasks), _hits(of_control, control)
         row = Row(tasks=tasks, drift=self._drift(clip, learned))
         if part is not None:
             row.control_part = ControlPart.of(hits)
@@ -90,7 +96,7 @@ class Evaluator:
             numbers: The numbers of the tasks.
         """
         (test,) = self._encode(clip, self._test_subset(numbers))
-        return self._task_accuracies(test, learned, numbers)
+        return self._accuracies(self._predict(test, learned, numbers), numbers)
 
     def control(self, clip: Clip) -> float | None:
         """The accuracy on the whole control set, in percent.
@@ -99,7 +105,7 @@ class Evaluator:
             clip: The model.
         """
         (control,) = self._encode(clip, self._control_subset())
-        return _percent(_control_hits(control))
+        return _percent(_hits(_nearest(control), control))
 
     def accuracy(self, clip: Clip, learned: int) -> float | None:
         """The accuracy over all classes learned so far, in percent.
@@ -148,56 +154,37 @@ class Evaluator:
         what = f"Encoding {count(len(prompts), 'prompt')} of {images.name}"
         return prompts(clip, lambda parts: self._progress(parts, what, len(prompts)))
 
-    def _task_accuracies(
-        self, test: Encoded | None, learned: int, numbers: Sequence[int]
-    ) -> list[float | None]:
-        stream = self._stream
-        tasks = [stream.tasks[number] for number in numbers]
+    def _predict(self, test: Encoded | None, learned: int, numbers: Sequence[int]) -> list[Indices]:
+        """The predicted class of each test image, for each of some tasks."""
+        tasks = [self._stream.tasks[number] for number in numbers]
         if test is None:
-            return [None] * len(tasks)
+            return [np.empty(0, np.int64) for _ in tasks]
         similarity = test.features @ test.texts.T
-        sizes = [len(task.test) for task in tasks]
-        rows = np.split(np.arange(len(similarity)), np.cumsum(sizes)[:-1])
+        ends = np.cumsum([len(task.test) for task in tasks])
+        rows = np.split(np.arange(len(similarity)), ends[:-1])
         predicted = np.empty(len(similarity), np.int64)
-        choices = [self._choices(task, learned) for task in tasks]
-        for each in dict.fromkeys(choices):  # few: tasks mostly have the same choices
-            among = [row for row, own in zip(rows, choices, strict=True) if own == each]
+        of_task = [choices(self._stream, task, learned) for task in tasks]
+        for each in dict.fromkeys(of_task):  # few: tasks mostly have the same choices
+            among = [row for row, own in zip(rows, of_task, strict=True) if own == each]
             positions = np.concatenate(among)
             predicted[positions] = nearest(similarity[positions], each)
-        ids = self._class_ids()
-        return [
-            _percent(ids[predicted[row]] == ids[stream.test.labels[task.test]])
-            for task, row in zip(tasks, rows, strict=True)
-        ]
+        return [predicted[row] for row in rows]
 
-    def _choices(self, task: Task, learned: int) -> tuple[int, ...]:
-        """The classes that the model chooses among for the images of a task (`data.Choices`)."""
-        stream = self._stream
-        is_learned = task.number < learned and stream.choices != "all"
-        classes = self._seen_classes(learned) if is_learned else stream.classes
-        if stream.choices != "domain":
-            return tuple(classes)
-        domain = stream.domain_of(task)
-        own = {
-            label
-            for other in stream.tasks
-            if stream.domain_of(other) == domain
-            for label in other.classes
-        }
-        return tuple(label for label in classes if label in own)
+    def _accuracies(
+        self, predicted: Sequence[Indices], numbers: Sequence[int]
+    ) -> list[float | None]:
+        """The accuracy on some tasks, in percent; None where there are no images."""
+        ids, labels = ids_of_classes(self._stream), self._stream.test.labels
+        tasks = [self._stream.tasks[number] for number in numbers]
+        pairs = zip(predicted, tasks, strict=True)
+        return [_percent(ids[classes] == ids[labels[task.test]]) for classes, task in pairs]
 
-    def _class_ids(self) -> Indices:
-        """By label, what counts as a class of its own: twins have the same id if they are one."""
-        names = prompt_names(self._stream.test)
-        if self._stream.twins == "separate":
-            return np.arange(len(names))
-        ids = class_ids(names)
-        return np.array([ids[name] for name in names], np.int64)
-
-    def _seen_classes(self, learned: int) -> list[int]:
-        """The classes of the first `learned` tasks."""
-        tasks = self._stream.tasks[:learned]
-        return list(dict.fromkeys(label for task in tasks for label in task.classes))
+    def _of_test_images(self, predicted: Sequence[Indices]) -> Indices:
+        """The predictions of all tasks, in the order of the test images; -1 where there is none."""
+        classes = np.full(len(self._stream.test), -1)
+        for task, of_task in zip(self._stream.tasks, predicted, strict=True):
+            classes[task.test] = of_task
+        return classes
 
     def _joint_accuracy(
         self, test: Encoded | None, control: Encoded | None, learned: int
@@ -205,11 +192,11 @@ class Evaluator:
         """Over the classes learned so far (all, before the first task) and the control classes."""
         if test is None or control is None:
             return None
-        choices = self._seen_classes(learned) if learned else self._stream.classes
+        seen_so_far = seen_classes(self._stream, learned) if learned else self._stream.classes
         tasks = self._stream.tasks[: learned or None]
         count = sum(len(task.test) for task in tasks)  # `test` is in the order of the tasks
         seen = test._replace(
-            features=test.features[:count], labels=test.labels[:count], choices=choices
+            features=test.features[:count], labels=test.labels[:count], choices=seen_so_far
         )
         return joint_accuracy(seen, control)
 
@@ -220,10 +207,16 @@ class Evaluator:
         return drift_between(self._word_features, word_features(clip))
 
 
-def _control_hits(control: Encoded | None) -> NDArray[np.bool_]:
-    """Which control images get the correct class."""
-    hits: NDArray[np.bool_] = np.empty(0, np.bool_)
-    return hits if control is None else nearest_classes(control) == control.labels
+def _nearest(images: Encoded | None) -> Indices:
+    """The predicted class of each image."""
+    return np.empty(0, np.int64) if images is None else nearest_classes(images)
+
+
+def _hits(predicted: Indices, images: Encoded | None) -> NDArray[np.bool_]:
+    """Which images get the correct class."""
+    labels = np.empty(0, np.int64) if images is None else images.labels
+    hits: NDArray[np.bool_] = predicted == labels
+    return hits
 
 
 def _percent(hits: NDArray[np.bool_]) -> float | None:

@@ -63,6 +63,15 @@ def nearest(similarity: Tensor, choices: Sequence[int]) -> Indices:
     return classes
 
 
+class Predicted(NamedTuple):
+    """The classes that were predicted in an evaluation."""
+
+    test: Indices
+    """For each test image of the stream [N], -1 where it was not evaluated."""
+    control: Indices
+    """For each control image."""
+
+
 class Prediction(NamedTuple):
     """A name for an image, and the model's probability for it, from 0 to 1."""
 

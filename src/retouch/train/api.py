@@ -89,7 +89,8 @@ def teach(
         store_images: Store the images that a continued run replays and evaluates. Needs `out`; turn
             it off if no image may be kept.
         per_class: Compare the model before and after class by class when all tasks are learned.
-            Needs `out` and takes one more evaluation.
+            Needs `out`. It comes from the first evaluation and the last; a run that was resumed
+            repeats the first.
         evaluate_each_task: Evaluate after every task. Turn it off to save time where only the end
             counts: then only the model before the first task and after the last is evaluated.
         command: The command line that started the run, for the report.
@@ -126,7 +127,8 @@ def teach(
             train(clip, stream, started, settings, evaluator, record)
         if folder is not None:
             add = {"store_images": store_images, "per_class": per_class}
-            finish(folder, clip, stream, record.results, control, progress=callback.progress, **add)
+            predicted, progress = evaluator.predicted, callback.progress
+            finish(folder, clip, stream, record.results, control, predicted, progress, **add)
     return record.results
 
 

@@ -1,16 +1,21 @@
 """Compare the model of a run before its first task with the model after its last."""
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+import numpy as np
+
+from retouch.data.image_store import Indices
 from retouch.data.images import Images
 from retouch.data.join_images import domain_images
 from retouch.data.progress import Progress
 from retouch.distributed import collectives
-from retouch.evaluate.compare import EvalSet, predict_both
+from retouch.evaluate.compare import EvalSet, Predictions, predict_both
 from retouch.evaluate.examples import write_examples
 from retouch.evaluate.per_class import EXAMPLES, FILE, PerClass
+from retouch.evaluate.predict import Predicted
+from retouch.evaluate.row import Joint
 from retouch.plural import count
 from retouch.train.run_folder import OpenRun
 
@@ -76,24 +81,57 @@ def _learned_sets(run: OpenRun, test: Images) -> list[EvalSet]:
     return [EvalSet(domain_images(test, domain)) for domain in test.domains]
 
 
+def _known(
+    sets: Sequence[EvalSet], test: Images, predicted: Predicted | None, joint: Joint | None
+) -> Predictions | None:
+    """What an evaluation predicted, for the sets of a comparison; None if it lacks some images."""
+    if predicted is None:
+        return None
+    classes = [
+        _of_set(each, test, predicted.test) if each.learned else predicted.control for each in sets
+    ]
+    if any(len(each.images) != len(own) for each, own in zip(sets, classes, strict=True)):
+        return None
+    single = sum(each.learned for each in sets) == 1
+    return Predictions(classes, joint if single else None)
+
+
+def _of_set(eval_set: EvalSet, test: Images, predicted: Indices) -> Indices:
+    """The predictions for those test images that are in a set, as indices into its classes."""
+    label_of = {name: label for label, name in enumerate(eval_set.images.classes)}
+    choices = eval_set.choices or list(label_of.values())
+    labels = np.array([label_of.get(name, -1) for name in test.classes], np.int64)
+    positions = test.of_classes(np.flatnonzero(np.isin(labels, choices)).tolist())
+    evaluated = predicted[positions]
+    return labels[evaluated[evaluated >= 0]]
+
+
 def compare_run(
     run: OpenRun,
     test: Images,
     control: Images | None = None,
     *,
+    predicted: Mapping[int, Predicted] | None = None,
     examples: bool = True,
     progress: Progress | None = None,
 ) -> PerClass:
     """Compare the model before the first task with that after the last; store it in the folder.
 
     Only images of learned classes count, and both models choose among all of those, so that their
-    numbers can be compared. Without `examples` no image is stored. Call it on every rank; rank 0
-    writes.
+    numbers can be compared. What evaluations of the run have `predicted`, by the number of tasks
+    learned, is not computed again. Without `examples` no image is stored. Call it on every rank;
+    rank 0 writes.
     """
     run.clip.bf16 = run.config["settings"]["precision"] == "bf16"
     sets = _learned_sets(run, test)
     sets += [EvalSet(control, learned=False)] if control is not None else []
-    comparison = predict_both(sets, lambda: run.load_task(0), run.load_task, progress)
+    before, after = (
+        _known(sets, test, (predicted or {}).get(number), run.results.rows[number].joint)
+        for number in (0, run.results.done)
+    )
+    comparison = predict_both(
+        sets, before or (lambda: run.load_task(0)), after or run.load_task, progress
+    )
     classes = comparison.per_class()
     run.load_task()
     if not collectives.is_rank0():

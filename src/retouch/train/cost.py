@@ -63,7 +63,7 @@ def estimate(
     method.check_weights(clip)
     sample = None if clip.device.type == "cuda" else _CPU_IMAGES
     measured = measure(clip, stream, method, settings, task=done, images=sample)
-    amount = work(stream, method, settings, done=done, control=control, per_class=True)
+    amount = work(stream, method, settings, done=done, control=control)
     disk = (len(stream.tasks) - done) * delta_bytes(measured.selection)
     if stores:
         disk += _stored_images_bytes(clip, stream, method, settings)

@@ -1,5 +1,6 @@
 """Complete the folder of a run after its last task, so that it needs nothing else."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from retouch.clip import Clip
@@ -8,6 +9,7 @@ from retouch.data.progress import Progress, no_progress
 from retouch.data.stream import Stream
 from retouch.distributed import collectives
 from retouch.evaluate.per_class import PerClass
+from retouch.evaluate.predict import Predicted
 from retouch.evaluate.results import Results
 from retouch.train.compare_run import compare_run
 from retouch.train.extend_stream import remove_earlier_copy
@@ -21,10 +23,11 @@ def finish(
     stream: Stream,
     results: Results,
     control: Images | None = None,
+    predicted: Mapping[int, Predicted] | None = None,
+    progress: Progress = no_progress,
     *,
     store_images: bool = True,
     per_class: bool = True,
-    progress: Progress = no_progress,
 ) -> None:
     """Add what the folder of a finished run lacks. Call it on every rank; rank 0 writes.
 
@@ -34,10 +37,12 @@ def finish(
         stream: The tasks that were learned.
         results: The results, all tasks learned.
         control: The control set, if there was one.
+        predicted: What the run's evaluations predicted, by the number of tasks learned; the rest is
+            computed.
+        progress: Shows how far this is.
         store_images: Store the replay buffer and some test images, which a continued run needs,
             and example images for the page.
         per_class: Compare the model before the first task and after the last, class by class.
-        progress: Shows how far this is.
 
     Each part is written whole or not at all, and what exists is left alone: where a run was killed
     in between, calling this again completes it. The copy of an earlier run is deleted last, since
@@ -49,7 +54,14 @@ def finish(
     ):
         run = OpenRun(folder, read_config(folder), results, clip, results.done)
         try:
-            compare_run(run, stream.test, control, examples=store_images, progress=progress)
+            compare_run(
+                run,
+                stream.test,
+                control,
+                predicted=predicted,
+                examples=store_images,
+                progress=progress,
+            )
         finally:
             run.load_task()  # the caller gets the model back as the last task left it
     if not collectives.is_rank0():

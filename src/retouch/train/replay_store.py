@@ -8,8 +8,10 @@ missing is refused.
 import hashlib
 import io
 import shutil
-from collections.abc import Mapping
+import zlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from PIL import Image
 
 from retouch import checksummed
 from retouch.clip.preprocess import Preprocess, Uint8
+from retouch.data.decode import parallel_map
 from retouch.data.file_store import FileStore
 from retouch.data.image_store import Indices
 from retouch.data.images import Images
@@ -34,6 +37,8 @@ FORMAT = "retouch images 1"
 TEST_IMAGES_PER_CLASS = 20
 """How many test images of each class are stored."""
 _CHUNK = 256  # images read at a time
+_FAST = {"compress_level": 1, "compress_type": zlib.Z_RLE}
+"""A fifth of the time that Pillow's default takes; photos get 1.5 % larger."""
 _REMEDY = "take another copy of the run"
 
 
@@ -133,20 +138,24 @@ def _write(
     purpose = {"replay": "to replay later", "test": "to evaluate on later"}[use]
     text = f"Storing {count(len(positions), 'image')} {purpose}"
     for chunk in progress(chunks, text, len(positions)) if chunks else ():
-        for position, array in zip(chunk, images.read(chunk, preprocess), strict=True):
-            name = f"{use}-{len(entries):06}.png"
-            data = io.BytesIO()
-            Image.fromarray(array).save(data, "PNG")
-            (folder / name).write_bytes(data.getvalue())
-            entry = {
-                "file": name,
-                "sha256": hashlib.sha256(data.getvalue()).hexdigest(),
-                "class": images.classes[images.labels[position]],
-            }
+        names = [f"{use}-{len(entries) + number:06}.png" for number in range(len(chunk))]
+        write = partial(_write_png, folder, names, images.read(chunk, preprocess))
+        digests = parallel_map(write, len(chunk))
+        for name, digest, position in zip(names, digests, chunk, strict=True):
+            label = images.classes[images.labels[position]]
+            entry = {"file": name, "sha256": digest, "class": label}
             if images.captions is not None and images.captions[int(position)]:
                 entry["caption"] = images.captions[int(position)]
             entries.append(entry)
     return entries
+
+
+def _write_png(folder: Path, names: Sequence[str], pixels: Uint8, number: int) -> str:
+    """Write one of several images; returns its SHA-256."""
+    data = io.BytesIO()
+    Image.fromarray(pixels[number]).save(data, "PNG", **_FAST)
+    (folder / names[number]).write_bytes(data.getvalue())
+    return hashlib.sha256(data.getvalue()).hexdigest()
 
 
 def read_stored_images(run: str | Path) -> StoredImages:

@@ -32,13 +32,11 @@ def work(
     *,
     done: int = 0,
     control: Images | None,
-    per_class: bool = False,
 ) -> Work:
     """Count images and prompts.
 
     The model is evaluated before the first task and after each, between them perhaps on a part of
-    the control set; with `per_class` once more before the first and after the last. A run that
-    continues another evaluates the model that it begins with as well.
+    the control set. A run that continues another evaluates the model that it begins with as well.
     """
     tasks = stream.tasks[done:]
     steps = [_steps(stream, task, method, settings) for task in tasks]
@@ -47,7 +45,7 @@ def work(
     prompts += len(control.classes) * len(control.templates) if control is not None else 0
     whole = len(stream.test) + len(control or ())
     part = control_part(stream, control, method, settings)
-    between, ends = len(tasks) - 1, 2 + bool(done) + (2 if per_class else 0)
+    between, ends = len(tasks) - 1, 2 + bool(done)
     return Work(
         trained=sum(images for images, _ in steps),
         trained_prompts=sum(prompts for _, prompts in steps),
