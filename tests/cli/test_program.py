@@ -77,6 +77,12 @@ def test_methods_are_listed():
         assert name in text
 
 
+def test_settings_are_listed_as_set_reads_them():
+    listed = "".join(run("methods").stdout.split())
+    assert 'update.where=["*.q_proj.weight",' in listed
+    assert "update.batches=null" in listed
+
+
 @pytest.mark.slow
 def test_an_error_has_no_traceback(home: Path, tmp_path: Path):
     words = ("learn", home / "my photos", "--model", home / "model", "--tasks", 9)

@@ -141,7 +141,7 @@ _ALL = (
     ),
     Method(
         name="spu+",
-        summary="ours: neurons of the upper blocks, half a step per task, features replayed",
+        summary="whole neurons of the upper blocks, half a step per task, features replayed",
         update=SelectiveUpdate(unit="neuron", blocks=0.5, rate=0.20, text_lr_factor=4),
         replay=BalancedReplay(balance="class"),
         regularizer=FeatureReplay(),
