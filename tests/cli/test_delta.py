@@ -303,7 +303,7 @@ def test_diff(model: Path, march: Path, tmp_path: Path):
         (["apply", "{model}", "{one}", "{edited}", "-o", "{tmp}/x"], "does not match its checksum"),
         (["apply", "{model}", "{march}", "{april}", "-o", "{tmp}/x"], "both begin at"),
         (["apply", "no/such/model", "{one}", "-o", "{tmp}/x"], "no folder no/such/model"),
-        (["undo", "{model}", "{one}", "-o", "{tmp}/x"], "was applied to other weights"),
+        (["undo", "{model}", "{one}", "-o", "{tmp}/x"], "is already undone"),
         (["merge", "{one}", "-o", "{tmp}/x"], "nothing to merge"),
         (["merge", "{one}", "{one}", "-o", "{tmp}/x"], "hold the same deltas; give each of them"),
         (["merge", "{march}", "{march}", "-o", "{tmp}/x"], "hold the same deltas"),

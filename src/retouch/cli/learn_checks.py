@@ -69,8 +69,24 @@ def check_request(config: "LearnConfig") -> Request:
     sources = find_sources(data)
     control = find_control(data.control, data.data_root) if data.control else None
     pairs = find_pairs(data.reference)
-    make_streams(sources, data.holdout, tasks, order)  # refuses images that cannot be split
+    streams = make_streams(sources, data.holdout, tasks, order)  # refuses what cannot be split
+    _check_classes([name for stream in streams.values() for name in stream.train.classes], earlier)
     return Request(settings, order, earlier, method, sources, tasks, control, pairs)
+
+
+def _check_classes(new: Sequence[str], earlier: FinishedRun | None) -> None:
+    """Refuse a single class, with nothing to tell it apart from, and names that CLIP confuses."""
+    from retouch.data.images import refuse_duplicate_classes
+
+    learned = [name for task in earlier.results.tasks for name in task.classes] if earlier else []
+    classes = list(dict.fromkeys([*learned, *new]))
+    if len(classes) == 1:
+        raise UserError(
+            f"there is only one class, {classes[0]!r}, and nothing to tell it apart from; add a "
+            "folder with images of something else"
+        )
+    if earlier:
+        refuse_duplicate_classes(f"{earlier.folder} and the new images", classes)
 
 
 def check_output(config: "LearnConfig") -> None:

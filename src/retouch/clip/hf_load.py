@@ -89,8 +89,9 @@ def hub_options(name: str, random_weights: bool) -> dict[str, Any]:
     except Exception as error:  # a missing connection raises many kinds of errors
         if not cached:
             raise UserError(
-                f"the hub cannot be reached to load {name!r} ({type(error).__name__}), and it is "
-                "not in the cache. Go online, or give the path of a downloaded folder"
+                f"{name!r} is neither a folder here nor in the cache, and the hub cannot be "
+                f"reached ({type(error).__name__}). Check the spelling, go online, or give the "
+                "path of a downloaded folder"
             ) from None
         log.warning("the hub cannot be reached; using the cached copy of %s", name)
         return {"local_files_only": True}

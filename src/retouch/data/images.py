@@ -1,6 +1,5 @@
 """Labelled images: what every source of data provides."""
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Self
@@ -179,8 +178,21 @@ def refuse_empty(images: Images) -> None:
         )
 
 
+def normalized_name(name: str) -> str:
+    """A class name as CLIP's tokenizer reads it: in lower case, with single spaces."""
+    return " ".join(name.casefold().split())
+
+
 def refuse_duplicate_classes(name: str, classes: Sequence[str]) -> None:
-    """Raise an error if two classes have the same name."""
-    (class_name, count), *_ = Counter(classes).most_common(1) or [("", 0)]
-    if count > 1:
-        raise UserError(f"{name}: two classes have the name {class_name!r}; rename one")
+    """Raise an error if two classes have the same name, or names that CLIP reads alike."""
+    labels: dict[str, int] = {}
+    for label, class_name in enumerate(classes):
+        other = classes[labels.setdefault(normalized_name(class_name), label)]
+        if labels[normalized_name(class_name)] == label:
+            continue
+        if other == class_name:
+            raise UserError(f"{name}: two classes have the name {class_name!r}; rename one")
+        raise UserError(
+            f"{name}: the classes {other!r} and {class_name!r} differ only in case or spaces, "
+            "which CLIP does not see; rename one, or make them one class"
+        )
