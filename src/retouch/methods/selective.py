@@ -39,9 +39,11 @@ class SelectiveUpdate(Update):
     shards: ClassVar[bool] = True
 
     score: str = "gradient"
-    """How entries are ranked; one of `sparse.SCORERS`."""
+    """How entries are ranked: gradient, magnitude, random, mask or piggyback."""
     where: str | tuple[str, ...] = "first-mlp"
-    """The tensors to select entries from: a kind of layer, or patterns (see `sparse.locate`)."""
+    """Which tensors entries are selected from: first-mlp, second-mlp, both-mlp, attention,
+    everything, or patterns of parameter names.
+    """
     rate: Annotated[float, Field(gt=0, le=1)] = 0.10
     """Share of each tensor that is selected."""
     unit: Unit = "weight"
