@@ -81,7 +81,7 @@ def check_classes(streams: "Mapping[str, Stream]", learned: Sequence[str]) -> No
         streams: What to learn, by the name of the data set.
         learned: The classes of the run to continue; none for a new run.
     """
-    from retouch.data.images import refuse_duplicate_classes
+    from retouch.data.images import refuse_confusable_classes
 
     new = [name for stream in streams.values() for name in stream.train.classes]
     classes = list(dict.fromkeys([*learned, *new]))
@@ -91,4 +91,4 @@ def check_classes(streams: "Mapping[str, Stream]", learned: Sequence[str]) -> No
             "folder with images of something else"
         )
     if learned:  # those of one data set are compared already, and several may share names
-        refuse_duplicate_classes("the new classes and those learned before", classes)
+        refuse_confusable_classes("the new classes and those learned before", classes)

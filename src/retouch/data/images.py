@@ -1,5 +1,6 @@
 """Labelled images: what every source of data provides."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Self
@@ -184,15 +185,25 @@ def normalized_name(name: str) -> str:
 
 
 def refuse_duplicate_classes(name: str, classes: Sequence[str]) -> None:
-    """Raise an error if two classes have the same name, or names that CLIP reads alike."""
-    labels: dict[str, int] = {}
-    for label, class_name in enumerate(classes):
-        other = classes[labels.setdefault(normalized_name(class_name), label)]
-        if labels[normalized_name(class_name)] == label:
-            continue
-        if other == class_name:
-            raise UserError(f"{name}: two classes have the name {class_name!r}; rename one")
+    """Raise an error if two classes have the same name."""
+    if (twice := _repeated(classes)) is not None:
+        raise UserError(f"{name}: two classes have the name {twice!r}; rename one")
+
+
+def refuse_confusable_classes(name: str, classes: Sequence[str]) -> None:
+    """Raise an error if two classes to learn have the same name, or names that CLIP reads alike.
+
+    In a control set such names cost a little accuracy, before and after alike, and no more.
+    """
+    refuse_duplicate_classes(name, classes)
+    if (twice := _repeated([normalized_name(each) for each in classes])) is not None:
+        alike = [each for each in classes if normalized_name(each) == twice]
         raise UserError(
-            f"{name}: the classes {other!r} and {class_name!r} differ only in case or spaces, "
+            f"{name}: the classes {alike[0]!r} and {alike[1]!r} differ only in case or spaces, "
             "which CLIP does not see; rename one, or make them one class"
         )
+
+
+def _repeated(names: Sequence[str]) -> str | None:
+    """The first name that is there more than once."""
+    return next((name for name, count in Counter(names).items() if count > 1), None)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from retouch.data.file_store import FileStore
-from retouch.data.images import Images, concatenate, refuse_duplicate_classes
+from retouch.data.images import Images, concatenate, refuse_confusable_classes
 from retouch.data.stream import Stream, Task
 from retouch.errors import UserError
 from retouch.evaluate import results as results_file
@@ -170,7 +170,7 @@ def _class_names(run: OpenRun, train: Images) -> list[str]:
             "does not hold the classes that were learned; take another copy of the run"
         )
     classes = list(dict.fromkeys([*known, *train.classes]))
-    refuse_duplicate_classes(f"{run.folder} and {train.name}", classes)
+    refuse_confusable_classes(f"{run.folder} and {train.name}", classes)
     return classes
 
 
