@@ -5,7 +5,7 @@ export PYTHONDONTWRITEBYTECODE :=  # many tests start Python anew, which then ne
 
 .PHONY: demo test quick check docs clean
 
-demo: .venv/demo.stamp  ## a CLIP learns 25 traffic signs by four methods; a page shows what each forgot
+demo: .venv/demo.stamp  ## a CLIP learns 25 traffic signs by five methods; a page shows what each forgot
 	$(BIN)/retouch demo --out runs/demo
 
 test: .venv/test.stamp  ## all tests, the checks of `make check` among them

@@ -52,7 +52,7 @@ def test_readable_images_are_answered_despite_broken_ones(evaluated: Path, tmp_p
         (["{model}", "{photos}", "--names", "a,a"], "two classes have the name"),
         (["{model}", "{photos}", "--names", "{run}/config.yaml"], "--names-file"),
         (["{model}", "{photos}", "--names", "a,b", "--names-file", "x"], "give one of them"),
-        (["{model}", "{photos}", "--names-file", "gone"], "cannot be read"),
+        (["{model}", "{photos}", "--names-file", "gone"], "there is no file gone"),
         (["{model}", "{run}/deltas", "--names", "a,b"], "holds no image"),
         (["{run}", "{photos}", "--template", "x"], "must hold {{}} once"),
     ],

@@ -96,6 +96,16 @@ def test_a_model_card_escapes_control_characters():
     assert r"&#92;x1b" in escape_markdown(NAME)
 
 
+def test_ctrl_c_names_a_folder_to_resume_from_only_if_there_is_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    for folder, resumable in ((tmp_path, True), (tmp_path / "none", False)):
+        with pytest.raises(console.typer.Exit) as end, console.user_errors(folder):
+            raise KeyboardInterrupt
+        assert end.value.exit_code == 130
+        assert ("the same command resumes it" in capsys.readouterr().err) is resumable
+
+
 def fail(why: Exception) -> None:
     """Raise an error where the command line explains it."""
     with pytest.raises(console.typer.Exit), console.user_errors():

@@ -133,6 +133,8 @@ def test_apply_and_undo_are_exact_through_folders(model: Path, march: Path, tmp_
 @pytest.mark.slow
 def test_a_run_can_be_given_instead_of_a_model(model: Path, march: Path, tmp_path: Path):
     delta("apply", march, march, "-o", tmp_path / "all")
+    twice = ("delta", "apply", tmp_path / "all", march, "-o", tmp_path / "twice")
+    assert "nothing to apply: the model has" in " ".join(run(*twice, code=1).stderr.split())
     text = delta("apply", march, task(march, 3), "-o", tmp_path / "last")
     assert f"Applied 1 delta to {march} after its first 2 tasks;" in text
     assert weights(tmp_path / "all") == weights(tmp_path / "last")
@@ -303,7 +305,8 @@ def test_diff(model: Path, march: Path, tmp_path: Path):
         (["apply", "{model}", "{one}", "{edited}", "-o", "{tmp}/x"], "does not match its checksum"),
         (["apply", "{model}", "{march}", "{april}", "-o", "{tmp}/x"], "both begin at"),
         (["apply", "no/such/model", "{one}", "-o", "{tmp}/x"], "no folder no/such/model"),
-        (["undo", "{model}", "{one}", "-o", "{tmp}/x"], "was applied to other weights"),
+        (["undo", "{model}", "{one}", "-o", "{tmp}/x"], "nothing to undo: the model has"),
+        (["undo", "{model}", "{march}", "-o", "{tmp}/x"], "nothing to undo: the model has"),
         (["merge", "{one}", "-o", "{tmp}/x"], "nothing to merge"),
         (["merge", "{one}", "{one}", "-o", "{tmp}/x"], "hold the same deltas; give each of them"),
         (["merge", "{march}", "{march}", "-o", "{tmp}/x"], "hold the same deltas"),

@@ -126,7 +126,7 @@ def test_a_damaged_run_is_refused_at_once(evaluated: Path, tmp_path: Path):
         (["{run}", "--data", "{photos}", "--task", "4"], "has learned 3 of 3 tasks"),
         (["{model}", "--data", "{photos}", "--task", "1"], "--task 1 is for a run"),
         (["{run}", "--data", "{photos}", "--model", "builtin"], "--model"),
-        (["{run}", "--data", "missing"], "is an unknown data set or path"),
+        (["{run}", "--data", "missing"], "there is no such file or folder"),
     ],
 )
 def test_errors(words: list[str], complaint: str, evaluated: Path):

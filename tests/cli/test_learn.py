@@ -74,7 +74,7 @@ def test_the_same_command_changes_nothing_and_another_is_refused(
     words = ("learn", data / "photos", "--model", model, "--control", data / "known")
     words = (*words, "--tasks", 2, "--out", march, *FAST)
     results = Results.read(march)
-    run(*words)
+    assert "was finished before; nothing was trained" in " ".join(run(*words).stdout.split())
     assert Results.read(march) == results
     error = error_of(*words, "--seed", "1")
     assert "settings.seed: 0 in that run, 1 now" in error
@@ -257,7 +257,7 @@ def test_random_weights_must_be_asked_for(data: Path, tmp_path: Path):
         (["{photos}", "--model", "nowhere/at/all"], "there is no folder nowhere/at/all"),
         (["{photos}", "--model", "{photos}"], "could not be loaded"),
         (["{empty}", "--model", "{model}"], "has no subfolders"),
-        (["{missing}", "--model", "{model}"], "is an unknown data set or path"),
+        (["{missing}", "--model", "{model}"], "there is no such file or folder"),
         (["{hollow}", "--model", "{model}"], "the class 'b' has no image"),
         (["{photos}", "--model", "{model}", "--tasks", "9"], "cannot be split into 9 tasks"),
         (["{photos}", "--model", "{model}", "--method", "spo"], "no method 'spo'"),

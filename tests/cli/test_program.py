@@ -77,6 +77,19 @@ def test_methods_are_listed():
         assert name in text
 
 
+def test_settings_are_listed_as_set_reads_them():
+    listed = "".join(run("methods").stdout.split())
+    assert 'update.where=["*.q_proj.weight",' in listed
+    assert "update.batches=null" in listed
+
+
+def test_the_settings_of_a_method_are_explained():
+    text = " ".join(run("methods", "spu+").stdout.split())
+    assert "update.rate=0.2 Share of each tensor that is selected." in text
+    assert "loss=label-aware" in text
+    assert "there is no method 'spo'" in run("methods", "spo", code=1).stderr
+
+
 @pytest.mark.slow
 def test_an_error_has_no_traceback(home: Path, tmp_path: Path):
     words = ("learn", home / "my photos", "--model", home / "model", "--tasks", 9)

@@ -86,8 +86,10 @@ def test_openai_weights_need_quick_gelu(tmp_path: Path):
 
 def test_an_unreachable_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setenv("HF_HOME", str(tmp_path))
-    with pytest.raises(UserError, match=r"hub cannot be reached|no model"):
+    with pytest.raises(UserError, match=r"neither a folder here nor in the cache|no model"):
         retouch.load("openai/clip-vit-base-patch16-that-is-not-there")
+    with pytest.raises(UserError, match="open_clip:NAME/TAG"):
+        retouch.load("ViT-B-32")
     with pytest.raises(UserError, match="no model 'not a name'"):
         retouch.load("not a name")
 

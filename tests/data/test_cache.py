@@ -140,6 +140,12 @@ def test_a_cache_that_does_not_fit_on_the_disk_is_refused(images, tmp_path, monk
         cached(images, PREPROCESS_16, tmp_path / "c")
 
 
+def test_a_cache_that_cannot_be_written_is_refused(images: Images, tmp_path: Path):
+    (tmp_path / "file").write_text("not a folder")
+    with pytest.raises(UserError, match=r"file/c cannot hold decoded images .*RETOUCH_CACHE"):
+        cached(images, PREPROCESS_16, tmp_path / "file" / "c")
+
+
 def test_a_failed_build_leaves_nothing_behind(images: Images, tmp_path: Path):
     def stop(chunks, description, total):
         yield from []

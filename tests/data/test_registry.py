@@ -5,7 +5,7 @@ from pathlib import Path
 import layouts
 import numpy as np
 import pytest
-from layouts import locations
+from layouts import locations, make_folder
 from source_cases import CASES, PREPROCESS, Case, read_case, splits_of
 
 from retouch.data import Images, read_data
@@ -157,5 +157,16 @@ def test_the_root_of_benchmarks(tmp_path: Path, monkeypatch):
 
 
 def test_an_unknown_name_is_refused_with_a_suggestion():
-    with pytest.raises(UserError, match=r"cubb is an unknown data set or path.*Did you mean cub"):
+    with pytest.raises(
+        UserError, match=r"cubb: there is no such file or folder.*Did you mean cub\?"
+    ):
         read_data("cubb")
+
+
+def test_a_misspelt_path_is_refused_with_a_suggestion(tmp_path: Path):
+    make_folder(tmp_path / "photos", {"a": 1})
+    with pytest.raises(UserError, match=r"Did you mean .*/photos\?"):
+        read_data(tmp_path / "photo")
+    (tmp_path / "photos.zip").write_bytes(b"PK")
+    with pytest.raises(UserError, match=r"photos\.zip cannot be read as images with labels"):
+        read_data(tmp_path / "photos.zip")

@@ -50,7 +50,7 @@ KINDS: dict[str, tuple[Callable[[Path], None], str]] = {
     "pipe": (os.mkfifo, "named pipe"),
     "socket": (make_socket, "socket"),
     "device": (lambda path: path.symlink_to("/dev/zero"), "device"),
-    "dangling link": (lambda path: path.symlink_to("nowhere"), "no such file|No such file"),
+    "dangling link": (lambda path: path.symlink_to("nowhere"), "no such file|there is no file"),
 }
 
 

@@ -116,9 +116,9 @@ def test_a_task_beyond_the_bound_is_scaled_back_to_the_longest_step(caplog: Any)
     assert asked.steps == pytest.approx([1, 0.5, 0.25, 0.375, 0.4375, 0.40625, 0.390625], abs=1e-5)
     assert left == pytest.approx(0.390625, abs=1e-5)
     assert (
-        "39% of what task 3 changed was kept: all of it would have cost 2.5 points" in caplog.text
+        "39 % of what task 3 changed was kept: all of it would have cost 2.5 points" in caplog.text
     )
-    assert "more than the 1 allowed; so it forgot 1.0" in caplog.text
+    assert "more than the 1 allowed; so it lost 1.0" in caplog.text
 
 
 def test_the_step_that_is_taken_was_seen_to_hold():
@@ -184,9 +184,9 @@ def test_merged_weights_are_scaled_back_towards_the_pre_trained_ones(inner: Any,
     assert left == pytest.approx(0.3984375, abs=1e-5)
     assert part.fraction_kept == 0.265625
     torch.testing.assert_close(next_start, torch.full_like(next_start, 3.0))
-    assert "27% of what was learned up to task 3 was kept, in the weights that " in caplog.text
+    assert "27 % of what was learned up to task 3 was kept, in the weights that " in caplog.text
     assert "this task could change: all of it would have cost 3.8 points" in caplog.text
-    assert "more than the 1 allowed; so it forgot 1.0" in caplog.text
+    assert "more than the 1 allowed; so it lost 1.0" in caplog.text
 
 
 @pytest.mark.parametrize("inner", MERGING)

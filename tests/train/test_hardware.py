@@ -46,10 +46,10 @@ def test_a_processor_without_such_units_computes_in_fp32(monkeypatch: pytest.Mon
         monkeypatch.setattr(module, "bf16_units", lambda: None)
     monkeypatch.setattr(cpu_precision, "bf16_gain", lambda: pytest.fail("nothing to measure"))
     assert hardware(CPU, LARGE).precision == "fp32"
-    no_units = "in fp32 (this processor has no units for bf16), not compiled"
+    no_units = "in fp32 (this CPU has no units for bf16), not compiled"
     assert no_units in str(hardware(CPU, LARGE))
     assert "in fp32, not compiled" in str(hardware(CPU, SMALL)), "too small to gain from them"
-    slow = "in bf16 (slow: this processor has no units for it, fp32 is faster)"
+    slow = "in bf16 (slow: this CPU has no units for it, fp32 is faster)"
     assert slow in str(hardware(CPU, LARGE, "bf16"))
 
 

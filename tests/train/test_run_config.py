@@ -45,6 +45,17 @@ def begin(out: Path, name: str = "spu", **options: Any) -> None:
         teach(out, name, **stop, **options)
 
 
+def test_a_method_may_be_described_in_other_words(tmp_path: Path):
+    begin(tmp_path / "run")
+    described = recipe("spu", {"replay.size": 6}).model_copy(update={"summary": "in other words"})
+    stream = Stream.split(images("train", 4, 6), images("test", 4, 3), tasks=2, order=0)
+    control = images("control", 4, 3)
+    results = retouch.teach(
+        tiny_clip(), stream, described, settings=QUICK, control=control, out=tmp_path / "run"
+    )
+    assert results.finished
+
+
 def with_another_pixel(some: Images) -> Images:
     """The last picture differs in one bit per pixel."""
     arrays = some.read(np.arange(len(some)), tiny_clip().preprocess).copy()

@@ -46,7 +46,7 @@ def check_engine(
     if on is None and (gpus_per_cell is not None or cpus_per_cell is not None):
         raise UserError(
             "gpus_per_cell and cpus_per_cell are only for Ray (on='ray'); on one machine, `jobs` "
-            "divides its processor and GPUs"
+            "divides its CPU cores and GPUs"
         )
     if on is not None and on != "ray" and not on.startswith("ray://"):
         raise UserError(f"on={on!r}: use 'ray' (a cluster here, or a new one) or 'ray://HOST:PORT'")

@@ -11,7 +11,7 @@ from retouch.train.measure_step import Measurement, measure
 from retouch.train.work import work
 
 _CPU_IMAGES = 4
-"""Images of the step that is timed on a processor; a GPU needs a whole batch to show its speed."""
+"""Images of the step that is timed on a CPU; a GPU needs a whole batch to show its speed."""
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ class _Worker:
 
 
 class ProcessEngine(Engine):
-    """`jobs` processes that share the processor's threads; each uses one of the GPUs."""
+    """`jobs` processes that share the CPU's threads; each uses one of the GPUs."""
 
     def __init__(self, jobs: int, device: str = "auto") -> None:
         self.size = jobs

@@ -1,4 +1,4 @@
-"""Cells on a Ray cluster: Ray picks the machine, with a GPU or a share of the processor per cell.
+"""Cells on a Ray cluster: Ray picks the machine, with a GPU or a share of the CPU cores per cell.
 
 Workers need the same version of retouch. A worker that sees the output folder writes there, and a
 cell whose worker died resumes from its checkpoint. Other workers run the cell in a local folder and

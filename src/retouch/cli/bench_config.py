@@ -86,7 +86,7 @@ class MachineOptions(OptionGroup):
         typer.Option(help="With Ray: GPUs per cell; at 0.5, two cells share one.", min=0),
     ] = None
     cpus_per_cell: Annotated[
-        float | None, typer.Option(help="With Ray: processor cores per cell.", min=1)
+        float | None, typer.Option(help="With Ray: CPU cores per cell.", min=1)
     ] = None
 
 

@@ -69,7 +69,7 @@ def user_errors(folder: Path | None = None) -> Iterator[None]:
         _fail(first_problem(why), 1)
     except KeyboardInterrupt:
         resume = f" Everything done so far is in {folder}; the same command resumes it."
-        _fail(f"stopped.{resume if folder else ''}", 130)
+        _fail(f"stopped.{resume if folder and folder.exists() else ''}", 130)
     except OSError as why:
         _fail(_system_error(why), 1)
 

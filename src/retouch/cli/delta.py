@@ -76,11 +76,12 @@ def apply(
     """
     with user_errors():
         from retouch.sparse import Delta, in_order
-        from retouch.train.deltas import headers_in, model_and_tasks
+        from retouch.train.deltas import headers_in, model_and_tasks, refuse_done
 
         check_new_file(folder)
         steps = in_order(headers_in(files))
         clip, tasks = model_and_tasks(base, steps[0].before)
+        refuse_done(clip, steps)
         for step in steps:
             Delta.load(step.name).apply(clip.model)
         write_model(clip, folder, steps, "Applied", json, base, tasks)
@@ -102,11 +103,12 @@ def undo(
     """
     with user_errors():
         from retouch.sparse import Delta, in_order
-        from retouch.train.deltas import headers_in, model_to_undo
+        from retouch.train.deltas import headers_in, model_to_undo, refuse_done
 
         check_new_file(folder)
         steps = in_order(headers_in(files))
         clip = model_to_undo(model, steps[-1])
+        refuse_done(clip, steps, undo=True)
         for step in reversed(steps):
             Delta.load(step.name).undo(clip.model)
         write_model(clip, folder, steps, "Undid", json)

@@ -1,6 +1,7 @@
 """`retouch learn`."""
 
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
@@ -101,6 +102,8 @@ def _run(config: LearnConfig, plan: Plan, console: "Console") -> None:
     from retouch.distributed import collectives
     from retouch.train import teach
 
+    folder, overwrite = config.output.folder, config.output.overwrite
+    finished = not overwrite and _is_finished(folder)
     results = teach(
         plan.clip,
         plan.stream,
@@ -108,18 +111,26 @@ def _run(config: LearnConfig, plan: Plan, console: "Console") -> None:
         settings=plan.defaults.settings,
         control=plan.control,
         reference=plan.reference,
-        out=config.output.folder,
+        out=folder,
         callback=_callback(config, plan),
         earlier=plan.earlier,
-        overwrite=config.output.overwrite,
+        overwrite=overwrite,
         store_images=plan.stores_images,
         command=command_line(),
     )
     if collectives.is_rank0():
+        if finished:
+            print_line(console, f"{folder} was finished before; nothing was trained.")
         _show_results(config, results, console)
     new = results.fraction_kept[plan.done :]
     if new and not any(new):
         raise typer.Exit(NOTHING_KEPT)
+
+
+def _is_finished(folder: Path) -> bool:
+    from retouch.evaluate import Results
+
+    return (folder / "results.json").exists() and Results.read(folder).finished
 
 
 def _weights_per_rank(plan: Plan) -> str:

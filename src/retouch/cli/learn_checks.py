@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from retouch.checksummed import parse_yaml
 from retouch.cli.images import find_control, find_pairs
-from retouch.cli.learn_sources import check_sources, find_sources, make_streams, read_tasks
+from retouch.cli.learn_sources import (
+    check_classes,
+    check_sources,
+    find_sources,
+    make_streams,
+    read_tasks,
+)
 from retouch.errors import UserError
 
 if TYPE_CHECKING:
@@ -52,6 +58,7 @@ def check_request(config: "LearnConfig") -> Request:
     data, training, machine = config.data, config.training, config.machine
     if training.model is None and training.earlier is None:
         raise UserError("no model given; name one with --model, or a run to continue with --from")
+    _refuse_run(training.model)
     _check_machine(training.model, machine.device, machine.precision)
     settings = training.model_dump(include={"epochs", "batch", "lr", "weight_decay", "seed"})
     settings |= machine.model_dump(include={"micro_batch"})
@@ -69,7 +76,9 @@ def check_request(config: "LearnConfig") -> Request:
     sources = find_sources(data)
     control = find_control(data.control, data.data_root) if data.control else None
     pairs = find_pairs(data.reference)
-    make_streams(sources, data.holdout, tasks, order)  # refuses images that cannot be split
+    streams = make_streams(sources, data.holdout, tasks, order)  # refuses what cannot be split
+    learned = [name for task in earlier.results.tasks for name in task.classes] if earlier else []
+    check_classes(streams, learned)
     return Request(settings, order, earlier, method, sources, tasks, control, pairs)
 
 
@@ -110,6 +119,16 @@ def check_disk_space(folder: Path, cost: "Cost") -> None:
         raise UserError(
             f"--out {folder}: the run will take about {file_size(cost.disk)} of disk, and there is "
             f"room for {file_size(free)}; free some space, or name another folder"
+        )
+
+
+def _refuse_run(model: str | None) -> None:
+    from retouch.train.run_folder import is_run
+
+    if model is not None and is_run(model):
+        raise UserError(
+            f"--model {model} is a run, not a model; continue it with --from {model}, or export "
+            "its model first"
         )
 
 

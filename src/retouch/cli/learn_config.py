@@ -30,7 +30,7 @@ class DataOptions(OptionGroup):
     sources: Annotated[
         list[str],
         typer.Argument(
-            metavar="DATA...",
+            metavar="DATA",
             help="A folder with a subfolder of images per class, a table, tar shards, a benchmark "
             "(NAME or NAME:SPLIT), or 'builtin'; see `retouch datasets`. Several are learned one "
             "after the other.",
@@ -121,7 +121,10 @@ class TrainingOptions(OptionGroup):
     ] = None
     replay: Annotated[
         str | None,
-        typer.Option(help="Images the run may store to replay them later; 'none' stores none."),
+        typer.Option(
+            help="Images the run may store to replay them later; 'none' stores none.",
+            metavar="N",
+        ),
     ] = None
     epochs: Annotated[
         int | None,
@@ -131,7 +134,8 @@ class TrainingOptions(OptionGroup):
         int | None, typer.Option(help="New images per step.", min=2, show_default="128, or fewer")
     ] = None
     lr: Annotated[
-        float | None, typer.Option(help="Learning rate.", show_default="by the model")
+        float | None,
+        typer.Option(help="Learning rate.", show_default="by the method and the model"),
     ] = None
     weight_decay: Annotated[
         float | None, typer.Option(help="AdamW's weight decay.", show_default="by the model")

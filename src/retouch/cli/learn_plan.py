@@ -68,7 +68,7 @@ def make_plan(
         cache=data.cache,
         no_cache=data.no_cache or config.output.dry_run,
         skip_bad=data.skip_bad,
-        background=clip.device.type == "cuda",  # a processor has no core to spare
+        background=clip.device.type == "cuda",  # a CPU has no core to spare
     )
     sources = {name: splits.map(decoded) for name, splits in request.sources.items()}
     stream, earlier_run = _make_stream(run, sources, request, config)

@@ -1,6 +1,6 @@
 """What `retouch learn` learns from: one data set, or several, one after the other."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +22,14 @@ def read_tasks(tasks: str) -> int:
 
 
 def check_sources(data: "DataOptions", earlier: Path | None) -> None:
-    """Refuse options that are for a single data set, or for several."""
+    """Refuse DATA as the control set, and options that are for one data set, or for several."""
+    control = Path(data.control) if data.control else None
+    for source in map(Path, data.sources):
+        if control and control.exists() and source.exists() and source.samefile(control):
+            raise UserError(
+                f"--control {data.control} is what is to be learned; name images of what the model "
+                "could do before"
+            )
     if len(data.sources) == 1:
         if data.choices:
             raise UserError(
@@ -65,3 +72,23 @@ def make_streams(
         name: Stream.split(*splits.train_and_test(holdout), tasks=tasks, order=order)
         for name, splits in sources.items()
     }
+
+
+def check_classes(streams: "Mapping[str, Stream]", learned: Sequence[str]) -> None:
+    """Refuse a single class, with nothing to tell it apart from, and names that CLIP confuses.
+
+    Args:
+        streams: What to learn, by the name of the data set.
+        learned: The classes of the run to continue; none for a new run.
+    """
+    from retouch.data.images import refuse_confusable_classes
+
+    new = [name for stream in streams.values() for name in stream.train.classes]
+    classes = list(dict.fromkeys([*learned, *new]))
+    if len(classes) == 1:
+        raise UserError(
+            f"there is only one class, {classes[0]!r}, and nothing to tell it apart from; add a "
+            "folder with images of something else"
+        )
+    if learned:  # those of one data set are compared already, and several may share names
+        refuse_confusable_classes("the new classes and those learned before", classes)

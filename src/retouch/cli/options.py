@@ -7,7 +7,7 @@ import typer
 
 MODEL_HELP = (
     "The model: a folder, a hub id, open_clip:NAME/TAG, 'builtin', or a FILE.py:FUNCTION that "
-    "returns one; with @hf:OWNER/NAME behind it, with these deltas from the hub applied."
+    "returns one. Append @hf:OWNER/NAME to apply the deltas of that repository on the hub."
 )
 NAMES_HELP = "Class names: a CSV file of FOLDER,NAME, or a JSON object."
 

@@ -50,7 +50,7 @@ def overlap(
 
     Of the weights that one task was free to move, how many was another free to move as well? The
     answer is shown layer by layer, next to what chance would give. Neither the model nor the images
-    are needed. Of a run over several data sets, it also shows which of these share neurons.
+    are needed. For a run over several data sets, it also shows which of these share neurons.
 
     Example: `retouch overlap runs/march --layers 5,10`
     """
@@ -120,7 +120,7 @@ def _note(results: "Overlap") -> str:
     )
     return (
         f"\nThe share of one task's selection that another selected as well: mean over all pairs "
-        f"of {results.tasks} tasks.\nNeurons: the tenth of each layer with most selected weights; "
-        "where neurons are selected as a whole, all that are."
+        f"of {results.tasks} tasks.\nNeurons: the tenth of each layer with the most selected "
+        "weights, or all that were selected where a method selects whole neurons."
         f"{left_out if results.fully_selected else ''}"
     )

@@ -84,19 +84,25 @@ def hub_options(name: str, random_weights: bool) -> dict[str, Any]:
     except (RepositoryNotFoundError, HFValidationError):
         raise UserError(
             f"there is no model {name!r}: neither a folder here nor a name on the hub. Check the "
-            "spelling; 'builtin' always works; private models need `hf auth login`"
+            f"spelling{_open_clip_hint(name)}; private models need `hf auth login`"
         ) from None
     except Exception as error:  # a missing connection raises many kinds of errors
         if not cached:
             raise UserError(
-                f"the hub cannot be reached to load {name!r} ({type(error).__name__}), and it is "
-                "not in the cache. Go online, or give the path of a downloaded folder"
+                f"{name!r} is neither a folder here nor in the cache, and the hub cannot be "
+                f"reached ({type(error).__name__}). Check the spelling{_open_clip_hint(name)}, go "
+                "online, or give the path of a downloaded folder"
             ) from None
         log.warning("the hub cannot be reached; using the cached copy of %s", name)
         return {"local_files_only": True}
     if not random_weights:
         refuse_unreadable(name, [file.rfilename for file in info.siblings or []])
     return {}
+
+
+def _open_clip_hint(name: str) -> str:
+    """A name without an owner, such as ViT-B-32, is likely one of open_clip's."""
+    return "" if "/" in name else " (models of open_clip are named open_clip:NAME/TAG)"
 
 
 def _load_complete(model_class: Any, source: str, options: dict[str, Any]) -> Any:

@@ -35,7 +35,7 @@ def reuse_frozen(
         trained: The names of the parameters that may change. None: any.
         folder: Where activations may lie on disk when memory does not suffice. None: nowhere.
         neurons: Reuse what frozen neurons of the lowest trained block give, too, where whole
-            neurons are trained on a processor. Features then differ by rounding.
+            neurons are trained on a CPU. Features then differ by rounding.
         trained_texts: As `trained`, for the text tower.
     """
     store, neuron_store = ActivationStore(folder), ActivationStore(folder)

@@ -133,7 +133,7 @@ def _open(
     cache = folder / f"{slug}-{preprocess.transform}-{source.version()[:12]}-v{VERSION}"
     shape = (len(source), *preprocess.size, 3)
     if not cache.is_dir() or find_damage(cache, shape):
-        folder.mkdir(parents=True, exist_ok=True)
+        _make_folder(folder)
         with FileLock(folder / f".{cache.name}.lock"):
             damage = find_damage(cache, shape) if cache.is_dir() else ""
             if damage:
@@ -141,6 +141,16 @@ def _open(
             if damage or not cache.is_dir():  # no other process has built it in the meantime
                 build(name, source, preprocess, cache, progress)
     return CachedStore(source, preprocess, cache)
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as why:
+        raise UserError(
+            f"{folder} cannot hold decoded images ({why.strerror}); set RETOUCH_CACHE to another "
+            "folder, or use no cache"
+        ) from None
 
 
 def verify_caches(images: Images, folder: Path | None = None) -> dict[Path, str]:

@@ -179,8 +179,31 @@ def refuse_empty(images: Images) -> None:
         )
 
 
+def normalized_name(name: str) -> str:
+    """A class name as CLIP's tokenizer reads it: in lower case, with single spaces."""
+    return " ".join(name.casefold().split())
+
+
 def refuse_duplicate_classes(name: str, classes: Sequence[str]) -> None:
     """Raise an error if two classes have the same name."""
-    (class_name, count), *_ = Counter(classes).most_common(1) or [("", 0)]
-    if count > 1:
-        raise UserError(f"{name}: two classes have the name {class_name!r}; rename one")
+    if (twice := _repeated(classes)) is not None:
+        raise UserError(f"{name}: two classes have the name {twice!r}; rename one")
+
+
+def refuse_confusable_classes(name: str, classes: Sequence[str]) -> None:
+    """Raise an error if two classes to learn have the same name, or names that CLIP reads alike.
+
+    In a control set such names cost a little accuracy, before and after alike, and no more.
+    """
+    refuse_duplicate_classes(name, classes)
+    if (twice := _repeated([normalized_name(each) for each in classes])) is not None:
+        alike = [each for each in classes if normalized_name(each) == twice]
+        raise UserError(
+            f"{name}: the classes {alike[0]!r} and {alike[1]!r} differ only in case or spaces, "
+            "which CLIP does not see; rename one, or make them one class"
+        )
+
+
+def _repeated(names: Sequence[str]) -> str | None:
+    """The first name that is there more than once."""
+    return next((name for name, count in Counter(names).items() if count > 1), None)

@@ -119,10 +119,17 @@ def read_data(source: str | Path, root: str | Path | None = None) -> Splits:
     for source_format in SOURCE_FORMATS.values():
         if source_format.matches(path):
             return source_format.read(path)
-    close = get_close_matches(name, BENCHMARKS, 1)
-    descriptions = ", ".join(form.description for form in SOURCE_FORMATS.values())
-    raise UserError(
-        f"{name} is an unknown data set or path; give the name of a benchmark "
-        f"({', '.join(BENCHMARKS)}), or the path of {descriptions}"
-        + (f". Did you mean {close[0]}?" if close else "")
-    )
+    raise UserError(_why_not_readable(path))
+
+
+def _why_not_readable(path: Path) -> str:
+    """What is wrong with a path that no format matches, and what it may have meant."""
+    formats = ", ".join(form.description for form in reversed(SOURCE_FORMATS.values()))
+    remedy = f"give {formats}, or the name of a benchmark (`retouch datasets` lists them)"
+    if path.exists():
+        return f"{path} cannot be read as images with labels; {remedy}"
+    siblings = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
+    close = [str(path.with_name(name)) for name in get_close_matches(path.name, siblings, 1)]
+    close += get_close_matches(str(path), BENCHMARKS, 1)
+    hint = f". Did you mean {close[0]}?" if close else ""
+    return f"{path}: there is no such file or folder, nor a benchmark of that name; {remedy}{hint}"

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from retouch.data.image_store import Indices
-from retouch.data.images import Images, refuse_duplicate_classes, refuse_empty
+from retouch.data.images import Images, refuse_confusable_classes, refuse_empty
 from retouch.data.join_images import join_images, twins_note
 from retouch.data.progress import Progress, no_progress
 from retouch.errors import UserError
@@ -73,7 +73,7 @@ class Stream:
         _check_types(train, test)
         if train.classes != test.classes:
             raise UserError(f"{train.name} and {test.name} do not have the same classes")
-        refuse_duplicate_classes(train.name, train.classes)
+        refuse_confusable_classes(train.name, train.classes)
         for images in (train, test):
             refuse_empty(images)
         sizes = _task_sizes(len(train.classes), _as_list(tasks))

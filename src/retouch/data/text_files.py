@@ -51,6 +51,8 @@ def open_regular(path: Path) -> BinaryIO:
         kind = special_kind(os.stat(path).st_mode)  # noqa: PTH116
         if kind is None:
             return path.open("rb")
+    except FileNotFoundError:
+        raise UserError(f"there is no file {path}; check the path") from None
     except OSError as why:
         raise UserError(f"{path} cannot be read: {why.strerror}") from None
     except ValueError:  # a NUL, or half of a surrogate pair

@@ -18,7 +18,7 @@ from retouch.data.prefetch import load_images, prefetch, to_device
 from retouch.data.progress import Progress
 from retouch.distributed import collectives
 
-_CPU_BATCH, _CPU_DEPTH = 64, 2  # what fits into a processor's cache is faster
+_CPU_BATCH, _CPU_DEPTH = 64, 2  # what fits into a CPU's cache is faster
 _GPU_BATCH, _GPU_DEPTH = 256, 8  # larger, since a few threads load images more slowly than that
 
 

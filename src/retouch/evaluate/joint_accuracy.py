@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from retouch.data.image_store import Indices
+from retouch.data.images import normalized_name
 from retouch.evaluate.row import Joint
 
 
@@ -47,11 +48,7 @@ def joint_accuracy(new: Encoded, control: Encoded) -> Joint | None:
 def class_ids(names: Sequence[str]) -> dict[str, int]:
     """An id for each name; names that differ only in case or spaces are the same class."""
     ids: dict[str, int] = {}
-    return {name: ids.setdefault(_normalized(name), len(ids)) for name in names}
-
-
-def _normalized(name: str) -> str:
-    return " ".join(name.casefold().split())
+    return {name: ids.setdefault(normalized_name(name), len(ids)) for name in names}
 
 
 def _choices(part: Encoded) -> list[int]:

@@ -210,7 +210,7 @@ class Results(BaseModel):
         try:
             results = cls.model_validate(checksummed.read_json(file, _REMEDY))
         except FileNotFoundError:
-            raise UserError(f"{folder} holds no run: {FILE} is missing there") from None
+            raise UserError(f"{folder} holds no run (no {FILE}); name a run's folder") from None
         except ValidationError as why:
             raise UserError(
                 f"{file} was written by another version of retouch ({first_problem(why)}); use "

@@ -118,10 +118,10 @@ def _what_was_kept(task: int, fraction: float, merged: bool) -> str:
         return f"nothing of task {task} was kept"
     if merged:
         return (
-            f"{fraction:.0%} of what was learned up to task {task} was kept, in the weights that "
-            "this task could change"
+            f"{100 * fraction:.0f} % of what was learned up to task {task} was kept, in the "
+            "weights that this task could change"
         )
-    return f"{fraction:.0%} of what task {task} changed was kept"
+    return f"{100 * fraction:.0f} % of what task {task} changed was kept"
 
 
 def _why(fraction: float, limit: float, full_drop: float, drop: float) -> str:
@@ -132,9 +132,7 @@ def _why(fraction: float, limit: float, full_drop: float, drop: float) -> str:
             "lost less"
         )
     outcome = (
-        f"so it forgot {drop:.1f}"
-        if fraction
-        else "no shorter step that was tried stays within that"
+        f"so it lost {drop:.1f}" if fraction else "no shorter step that was tried stays within that"
     )
     return (
         f"all of it would have cost {full_drop:.1f} points of what the model could do before, more "

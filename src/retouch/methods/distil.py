@@ -29,7 +29,9 @@ class Distillation(Regularizer):
     copies: ClassVar[int] = 1
 
     temperature: Annotated[float, Field(gt=0)] = 2.0
+    """Divides the scores of both models before they are compared."""
     weight: Annotated[float, Field(ge=0)] = 1.0
+    """Weight of the distillation, relative to the loss on pairs."""
     _teacher: Clip | None = PrivateAttr(None)
     _context: TaskContext | None = PrivateAttr(None)
 
@@ -93,6 +95,7 @@ class PRD(Distillation):
     """
 
     temperature: Annotated[float, Field(gt=0)] = 0.1
+    """Divides the scores of both models before they are compared."""
 
     def scores(self, features: Features) -> Tensor:
         return features.texts @ features.images.T  # [P, B]

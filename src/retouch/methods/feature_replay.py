@@ -77,6 +77,7 @@ class FeatureReplay(Regularizer):
     _word_features: Tensor | None = PrivateAttr(None)
     _words: _Words | None = PrivateAttr(None)
     _known: int = PrivateAttr(0)
+    """Classes learned so far and in this task; their prompts are the first of a batch's texts."""
     _context: TaskContext | None = PrivateAttr(None)
 
     def start(self, clip: Clip, settings: Settings, reference: Pairs | None) -> None:

@@ -16,6 +16,7 @@ class FullFinetune(Update):
     """Which parameters are trained? All, or all layers of a kind (see `sparse.locate`)."""
 
     where: str | tuple[str, ...] = "everything"
+    """Which parameters are trained: kinds of layers, or patterns of names (see `sparse.locate`)."""
     text_lr_factor: Annotated[float, Field(gt=0)] = 1.0
     """Factor on the text tower's learning rate."""
 

@@ -43,9 +43,11 @@ class LoRA(Update):
     """Which parameters are trained? Low-rank factors next to the weights, merged after the task."""
 
     rank: Annotated[int, Field(gt=0)] = 8
+    """Rank of the two factors of a layer's change."""
     alpha: Annotated[float, Field(gt=0)] = 32.0
     """The product of the factors is scaled by alpha / rank."""
     where: str | tuple[str, ...] = QUERY_AND_VALUE
+    """Patterns of the names of the weights that get factors."""
     lr_factor: Annotated[float, Field(gt=0)] = 1.0
     """Factor on the learning rate."""
 

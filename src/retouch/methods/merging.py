@@ -45,22 +45,22 @@ class WeightMerging(AfterTask):
         """Continue from the trained weights."""
         for name, index in update.selection.items():
             if name in self._trained:
-                _scatter(index, update.tensors[name], _gather(index, self._trained[name]))
+                index.scatter(update.tensors[name], index.gather(self._trained[name]))
 
     @torch.no_grad()
     def end(self, context: TaskContext, update: TaskUpdate) -> None:
         for name, snapshot in update.float_snapshot().items():
             index, trained = update.selection[name], snapshot.cpu()
-            base = _gather(index, self._base[name])
+            base = index.gather(self._base[name])
             if name not in self._trained:  # entries never selected are the pre-trained ones
                 self._trained[name] = self._base[name].clone()
-            _scatter(index, self._trained[name], trained)
-            _scatter(index, update.tensors[name], self.merge(name, index, base, trained))
+            index.scatter(self._trained[name], trained)
+            index.scatter(update.tensors[name], self.merge(name, index, base, trained))
 
     def origin(self, update: TaskUpdate) -> dict[str, Tensor]:
         """The pre-trained entries: a task does not start from the merged weights before it."""
         return {
-            name: _gather(index, self._base[name]).to(update.tensors[name].device)
+            name: index.gather(self._base[name]).to(update.tensors[name].device)
             for name, index in update.selection.items()
             if update.tensors[name].is_floating_point()
         }
@@ -73,7 +73,7 @@ class WeightMerging(AfterTask):
         return _add_prefix("trained:", changed_entries(self._base, self._trained))
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        self._trained = restore_entries(self._base, _with_prefix("trained:", state))
+        self._trained = restore_entries(self._base, _strip_prefix("trained:", state))
 
 
 class Interpolate(WeightMerging):
@@ -108,9 +108,9 @@ class MagMax(WeightMerging):
     def merge(self, name: str, index: SparseIndex, base: Tensor, trained: Tensor) -> Tensor:
         if name not in self._largest:
             self._largest[name] = torch.zeros_like(self._base[name])
-        change, previous = trained - base, _gather(index, self._largest[name])
+        change, previous = trained - base, index.gather(self._largest[name])
         largest = torch.where(change.abs() >= previous.abs(), change, previous)
-        _scatter(index, self._largest[name], largest)
+        index.scatter(self._largest[name], largest)
         return base + self.scale * largest
 
     def state(self) -> dict[str, Tensor]:
@@ -120,27 +120,15 @@ class MagMax(WeightMerging):
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
         super().restore(state)
-        self._largest = restore_entries(self._latest_change(), _with_prefix("largest:", state))
+        self._largest = restore_entries(self._latest_change(), _strip_prefix("largest:", state))
 
     def _latest_change(self) -> dict[str, Tensor]:
         return {name: trained - self._base[name] for name, trained in self._trained.items()}
-
-
-def _gather(index: SparseIndex, tensor: Tensor) -> Tensor:
-    """The entries at `index` of a tensor on the CPU."""
-    positions = None if index.index is None else index.index.cpu()
-    return SparseIndex(index.shape, positions).gather(tensor)
-
-
-def _scatter(index: SparseIndex, tensor: Tensor, entries: Tensor) -> None:
-    """Write entries into a tensor on any device."""
-    positions = None if index.index is None else index.index.to(tensor.device)
-    SparseIndex(index.shape, positions).scatter(tensor, entries)
 
 
 def _add_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {f"{prefix}{name}": tensor for name, tensor in tensors.items()}
 
 
-def _with_prefix(prefix: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _strip_prefix(prefix: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {n.removeprefix(prefix): t for n, t in state.items() if n.startswith(prefix)}

@@ -5,6 +5,7 @@ A new method is a new part in a file of its own, or a new combination of parts, 
 """
 
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, ValidationError
@@ -238,12 +239,10 @@ def _with_setting(part: Part, setting: str, value: Any) -> Part:
 
 
 def _refusal(method: Method, path: str, value: Any, why: Exception) -> str:
-    known = [
-        f"{name}.{setting}"
-        for name in PARTS
-        for setting in type(getattr(method, name)).model_fields
-    ]
-    reason = (
-        why.errors()[0]["msg"] if isinstance(why, ValidationError) else "there is no such setting"
-    )
-    return f"{path}={value}: {reason}; this method has {', '.join(known) or 'no settings'}"
+    if isinstance(why, ValidationError) and why.errors()[0]["type"] != "extra_forbidden":
+        return f"{path}={value}: {why.errors()[0]['msg']}"
+    fields = {name: type(getattr(method, name)).model_fields for name in PARTS}
+    known = [f"{name}.{setting}" for name in fields for setting in fields[name]]
+    close = "".join(f"did you mean {name}? " for name in get_close_matches(path, known, 1))
+    settings = ", ".join(known) or "no settings"
+    return f"{path}={value}: there is no such setting; {close}{method.name} has {settings}"

@@ -110,6 +110,7 @@ class PromptPool(PromptUpdate):
 
     lr: Annotated[float, Field(gt=0)] = 0.03
     pool: Count = 10
+    """Prompts in the pool."""
     length: Count = 5
     """Tokens per prompt."""
     top: Count = 5
@@ -145,7 +146,9 @@ class DualPrompts(PromptUpdate):
     general_length: Count = 5
     """Prefix keys per layer, and as many values."""
     expert: Layers = (3, 4, 5)
+    """Layers with a task's own prompts, from 1."""
     expert_length: Count = 20
+    """Prefix keys per layer of a task's own prompts, and as many values."""
 
     def shape(self, tower: ViTAdapter) -> dict[str, Any]:
         layers, depth = (*self.general, *self.expert), len(tower.attentions)
@@ -172,6 +175,7 @@ class KeyLoss(Regularizer):
     """
 
     weight: Annotated[float, Field(ge=0)] = 0.5
+    """λ, the weight of this loss relative to that on pairs."""
     _prompts: VisualPrompts | None = PrivateAttr(None)
 
     def begin(self, context: TaskContext) -> None:

@@ -27,7 +27,7 @@ DEFAULT_METHOD = "spu+"
 """The method that is used where none is chosen."""
 WITHOUT_IMAGES = "spu+no-images"
 """The method that is used where none is chosen and no image may be stored."""
-_ALL_WEIGHTS: Any = {"lr": 7.5e-6, "small_model_lr": 1e-4}
+_ALL_WEIGHTS_LR: Any = {"lr": 7.5e-6, "small_model_lr": 1e-4}
 """Learning rates of methods that train all weights: the paper's, and one for small models.
 
 Those for small models were chosen from 3e-5, 1e-4, 3e-4, 1e-3 and 3e-3 on the built-in model (seed
@@ -35,22 +35,22 @@ Those for small models were chosen from 3e-5, 1e-4, 3e-4, 1e-3 and 3e-3 on the b
 (spu-code was not tried above 1e-3). docs/demo.md shows the results of other rates. The other
 methods that train all weights have er's rate, and those that train few have spu's.
 """
-_ALL = (
+_METHODS = (
     Method(name="frozen", summary="no training: the model stays as it is", update=Update()),
-    Method(name="flyp", summary="full fine-tuning", update=FullFinetune(), **_ALL_WEIGHTS),
+    Method(name="flyp", summary="full fine-tuning", update=FullFinetune(), **_ALL_WEIGHTS_LR),
     Method(
         name="er",
         summary="full fine-tuning with replay",
         update=FullFinetune(),
         replay=BalancedReplay(),
-        **_ALL_WEIGHTS,
+        **_ALL_WEIGHTS_LR,
     ),
     Method(
         name="mas",
         summary="full fine-tuning with a penalty on changes to important weights",
         update=FullFinetune(),
         regularizer=MAS(),
-        **_ALL_WEIGHTS,
+        **_ALL_WEIGHTS_LR,
     ),
     Method(
         name="er+lwf",
@@ -58,7 +58,7 @@ _ALL = (
         update=FullFinetune(),
         replay=BalancedReplay(),
         regularizer=LwF(),
-        **_ALL_WEIGHTS,
+        **_ALL_WEIGHTS_LR,
     ),
     Method(
         name="er+prd",
@@ -66,7 +66,7 @@ _ALL = (
         update=FullFinetune(),
         replay=BalancedReplay(),
         regularizer=PRD(),
-        **_ALL_WEIGHTS,
+        **_ALL_WEIGHTS_LR,
     ),
     Method(
         name="lora-ewc",
@@ -102,7 +102,7 @@ _ALL = (
         summary="slow full fine-tuning, then projections aligned over all classes",
         update=SlowBackbone(),
         after_task=ClassifierAlignment(),
-        **_ALL_WEIGHTS,
+        **_ALL_WEIGHTS_LR,
     ),
     Method(
         name="zscl",
@@ -110,19 +110,19 @@ _ALL = (
         update=FullFinetune(),
         regularizer=ReferenceDistillation(),
         after_task=WeightEnsemble(),
-        **_ALL_WEIGHTS,
+        **_ALL_WEIGHTS_LR,
     ),
     Method(
         name="sparsecl",
         summary="weights selected by size and gradient, re-selected during training",
         update=DynamicMaskUpdate(),
-        **_ALL_WEIGHTS,
+        **_ALL_WEIGHTS_LR,
     ),
     Method(
         name="spg",
         summary="full fine-tuning in which weights important to earlier tasks move less",
         update=SoftMaskUpdate(),
-        **_ALL_WEIGHTS,
+        **_ALL_WEIGHTS_LR,
     ),
     Method(
         name="spu",
@@ -141,7 +141,7 @@ _ALL = (
     ),
     Method(
         name="spu+",
-        summary="ours: neurons of the upper blocks, half a step per task, features replayed",
+        summary="whole neurons of the upper blocks, half a step per task, features replayed",
         update=SelectiveUpdate(unit="neuron", blocks=0.5, rate=0.20, text_lr_factor=4),
         replay=BalancedReplay(balance="class"),
         regularizer=FeatureReplay(),
@@ -200,15 +200,15 @@ _ALL = (
         update=FullFinetune(),
         replay=BalancedReplay(),
         after_task=Interpolate(),
-        **_ALL_WEIGHTS,
+        **_ALL_WEIGHTS_LR,
     ),
     Method(
         name="magmax",
         summary="full fine-tuning; each weight takes its largest change over the tasks",
         update=FullFinetune(),
         after_task=MagMax(),
-        **_ALL_WEIGHTS,
+        **_ALL_WEIGHTS_LR,
     ),
 )
-RECIPES = {method.name: method for method in _ALL}
+RECIPES = {method.name: method for method in _METHODS}
 """The built-in methods; `registry.available_methods` adds those that users registered."""

@@ -27,7 +27,7 @@ class Cosine(Schedule):
     """Linear warm-up, then half a cosine, per step."""
 
     warmup: Annotated[float, Field(ge=0, lt=1)] = 0.1
-    """Share of the task's steps."""
+    """Share of the task's steps in which the learning rate rises."""
 
     def factor(self, step: int, steps: int, epochs: int, tasks: int = 1) -> float:
         warm = math.ceil(self.warmup * steps)

@@ -39,10 +39,15 @@ class SelectiveUpdate(Update):
     shards: ClassVar[bool] = True
 
     score: str = "gradient"
+    """How entries are ranked: gradient, magnitude, random, mask or piggyback."""
     where: str | tuple[str, ...] = "first-mlp"
+    """Which tensors entries are selected from: first-mlp, second-mlp, both-mlp, attention,
+    everything, or patterns of parameter names.
+    """
     rate: Annotated[float, Field(gt=0, le=1)] = 0.10
     """Share of each tensor that is selected."""
     unit: Unit = "weight"
+    """Whether single weights are selected, or whole neurons."""
     blocks: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Share of each tower's blocks, counted from its output, that entries are selected in."""
     tower: Literal["both", "image", "text"] = "both"
@@ -76,7 +81,7 @@ class SelectiveUpdate(Update):
         self, context: TaskContext, selection: Selection, sharding: ExitStack
     ) -> TaskUpdate:
         model = context.clip.model
-
+        lr_factors = dict.fromkeys(context.clip.text_parameters(selection), self.text_lr_factor)
         # A CUDA graph would have to be captured again for every choice of rows.
         rows_only = self.unit == "neuron" and not context.clip.captures
 
@@ -85,7 +90,7 @@ class SelectiveUpdate(Update):
                 dict(model.named_parameters()),
                 selection,
                 **context.settings.adamw,
-                lr_factors=self._lr_factors(context.clip, selection),
+                lr_factors=lr_factors,
                 layers=linear_layers(model, selection) if rows_only else None,
                 fused=context.clip.device.type == "cuda",
             )
@@ -95,21 +100,18 @@ class SelectiveUpdate(Update):
 
         return TaskUpdate(model, selection, make_optimizer, sharding=sharding)
 
-    def _lr_factors(self, clip: Clip, selection: Selection) -> dict[str, float]:
-        return dict.fromkeys(clip.text_parameters(selection), self.text_lr_factor)
-
     def selectable(self, clip: Clip) -> dict[str, nn.Parameter]:
         """The tensors that entries are selected from, by name."""
         lower: list[str] = []
         for names in clip.blocks.values():
             lower += [f"{name}." for name in names[: len(names) - ceil(self.blocks * len(names))]]
+
+        def is_selectable(name: str) -> bool:
+            tower = "image" if name.startswith(clip.image_prefix) else "text"
+            return self.tower in ("both", tower) and not name.startswith(tuple(lower))
+
         located = locate(clip.model, self.where)
-        towers = {"image": (True,), "text": (False,), "both": (True, False)}[self.tower]
-        return {
-            name: p
-            for name, p in located.items()
-            if name.startswith(clip.image_prefix) in towers and not name.startswith(tuple(lower))
-        }
+        return {name: p for name, p in located.items() if is_selectable(name)}
 
     def select(self, context: TaskContext) -> Selection:
         """Localise, score and select (Section 4 of the paper)."""

@@ -75,6 +75,7 @@ class ClassifierAlignment(AfterTask):
     """
 
     epochs: Annotated[int, Field(ge=0)] = 5
+    """Epochs of the alignment after a task."""
     samples: Annotated[int, Field(gt=0)] = 256
     """Samples per class and epoch; also the batch size."""
     temperature: Annotated[float, Field(gt=0)] | None = 0.1

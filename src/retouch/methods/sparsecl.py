@@ -47,6 +47,7 @@ class DynamicMaskUpdate(Update):
     """The weights before a step."""
 
     where: str | tuple[str, ...] = ("attention", "both-mlp")
+    """Which parameters are trained: kinds of layers, or patterns of names (see `sparse.locate`)."""
     rate: Annotated[float, Field(gt=0, le=1)] = 0.10
     """Share of each tensor in the mask (SparCL: 0.25, 0.10 or 0.05)."""
     swap: Annotated[float, Field(ge=0, lt=1)] = 0.01

@@ -43,6 +43,7 @@ class SoftMaskUpdate(Update):
     """The importance, and the weights before a step."""
 
     where: str | tuple[str, ...] = "everything"
+    """Which parameters are trained: kinds of layers, or patterns of names (see `sparse.locate`)."""
     share: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Share of the task's images to measure importance on."""
     heads: bool = True

@@ -36,6 +36,7 @@ class ReleasedUpdate(Update):
     """Which parameters are trained? The selection, first-MLP biases, the visual projection."""
 
     rate: Annotated[float, Field(gt=0, le=1)] = 0.10
+    """Share of each tensor that is selected."""
     share: Annotated[float, Field(gt=0, le=1)] = 0.25
     """Share of the task's B full batches to score on: at least ⌊share·B⌋ + 2 of them."""
 

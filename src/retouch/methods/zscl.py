@@ -52,7 +52,9 @@ class ReferenceDistillation(Regularizer):
     needs_reference: ClassVar[bool] = True
 
     temperature: Annotated[float, Field(gt=0)] = 2.0
+    """Divides the scores of both models before they are compared."""
     weight: Annotated[float, Field(ge=0)] = 5.0
+    """Weight of the distillation, relative to the loss on pairs."""
     batch: Annotated[int, Field(ge=2)] = 128
     """Reference pairs per step. They need as much memory as the same number of task images."""
     _teacher: Clip | None = PrivateAttr(None)

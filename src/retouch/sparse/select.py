@@ -17,6 +17,9 @@ from torch import Tensor, nn
 from retouch.errors import UserError
 
 Unit = Literal["weight", "neuron"]
+"""What is ranked and selected: single entries, or all entries of a neuron."""
+_BATCH_ENTRIES = 2**26
+"""Scores that are ranked at a time on a GPU; more would need too much memory."""
 
 
 @dataclass(frozen=True)
@@ -30,10 +33,12 @@ class SparseIndex:
 
     @property
     def count(self) -> int:
+        """The number of selected entries."""
         return self.size if self.index is None else self.index.numel()
 
     @property
     def size(self) -> int:
+        """The number of entries of the tensor."""
         return prod(self.shape)
 
     def gather(self, tensor: Tensor) -> Tensor:
@@ -99,15 +104,15 @@ class Selection(Mapping[str, SparseIndex]):
     @property
     def count(self) -> int:
         """The number of selected entries."""
-        return sum(c.count for c in self.entries.values())
+        return sum(index.count for index in self.entries.values())
 
     def rows(self) -> list[tuple[str, str, str, str]]:
         """The table: tensor, shape, selected, share; the last rows are the totals."""
         table = [
-            (name, "×".join(map(str, c.shape)) or "1", f"{c.count:,}", _percent(c.count, c.size))
-            for name, c in self.entries.items()
+            (name, _shape(index), f"{index.count:,}", _percent(index.count, index.size))
+            for name, index in self.entries.items()
         ]
-        size = sum(c.size for c in self.entries.values())
+        size = sum(index.size for index in self.entries.values())
         table.append(("these tensors", f"{size:,}", f"{self.count:,}", _percent(self.count, size)))
         if self.model_size:
             share = _percent(self.count, self.model_size)
@@ -186,9 +191,6 @@ def _top_per_tensor(scores: Mapping[str, Tensor], rate: float) -> dict[str, Tens
     return positions
 
 
-_BATCH_ENTRIES = 2**26
-
-
 def top_of_rows(rows: Tensor, count: int) -> Tensor:
     """The positions of the `count` largest entries of each row [R, count], as in `top`."""
     threshold = rows.topk(count, dim=1, sorted=False).values.amin(dim=1, keepdim=True)
@@ -233,6 +235,10 @@ def _top_neurons(score: Tensor, rate: float, axis: int) -> Tensor:
     best = top(score.double().sum(dim=others) if others else score, rate)
     positions = torch.arange(score.numel(), device=score.device).view(score.shape)
     return positions.index_select(axis, best).flatten().sort().values
+
+
+def _shape(index: SparseIndex) -> str:
+    return "×".join(map(str, index.shape)) or "1"
 
 
 def _percent(part: int, whole: int) -> str:

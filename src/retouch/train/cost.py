@@ -30,7 +30,7 @@ _MOMENT_BYTES = 8
 _PAGE_BYTES = 100_000_000
 """What is imported later, to draw the page."""
 _CPU_IMAGES = 16
-"""Images of the step that is timed on a processor; a GPU needs a whole batch to show its speed."""
+"""Images of the step that is timed on a CPU; a GPU needs a whole batch to show its speed."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
-"""Whether a processor computes faster in bfloat16 than in float32.
+"""Whether a CPU computes faster in bfloat16 than in float32.
 
 Without units for it, torch computes bfloat16 in plain loops, many times slower. With units it
-depends on the processor, so it is measured: a few matrix products of the size of a ViT-B/16's.
+depends on the CPU, so it is measured: a few matrix products of the size of a ViT-B/16's.
 """
 
 import platform
@@ -17,7 +17,7 @@ _REPEATS = 5
 
 
 def bf16_units() -> str | None:
-    """What this processor computes bfloat16 with; None if torch knows of nothing."""
+    """What this CPU computes bfloat16 with; None if torch knows of nothing."""
     if platform.machine() in ("aarch64", "arm64"):
         return "Arm BF16" if torch.ops.mkldnn._is_mkldnn_bf16_supported() else None
     names = {"_is_amx_tile_supported": "AMX", "_is_avx512_bf16_supported": "AVX-512 BF16"}
@@ -27,7 +27,7 @@ def bf16_units() -> str | None:
 
 @cache
 def bf16_gain() -> float:
-    """How many times as fast as in float32 this processor multiplies matrices in bfloat16."""
+    """How many times as fast as in float32 this CPU multiplies matrices in bfloat16."""
     return _seconds(torch.float32) / _seconds(torch.bfloat16)
 
 
@@ -35,7 +35,7 @@ def choose_on_cpu() -> tuple[str, str]:
     """The faster precision for a large model, and why."""
     units = bf16_units()
     if units is None:
-        return "fp32", "this processor has no units for bf16"
+        return "fp32", "this CPU has no units for bf16"
     gain = bf16_gain()
     measured = f"with {units}, bf16 was measured {gain:.1f} times as fast as fp32"
     return ("bf16" if gain >= MIN_GAIN else "fp32"), measured

@@ -1,4 +1,4 @@
-"""A run on a processor made faster: less work, and memory that is not given back each step."""
+"""A run on a CPU made faster: less work, and memory that is not given back each step."""
 
 import ctypes
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ _DEFAULTS = {_TRIM_THRESHOLD: 128 * 1024, _MMAP_MAX: 65536}
 
 @contextmanager
 def faster_on_cpu(clip: Clip, settings: Settings) -> Iterator[None]:
-    """Inside this context, a run on a processor is faster; on a GPU nothing changes.
+    """Inside this context, a run on a CPU is faster; on a GPU nothing changes.
 
     The last visual block of a large model is computed for its class token only, where nothing else
     of it is used: the same up to rounding. Small models are fast enough, and stay the same to the

@@ -14,6 +14,7 @@ from retouch.sparse import (
     Delta,
     Header,
     MergeMode,
+    fingerprint,
     in_order,
     join,
     merge,
@@ -62,6 +63,24 @@ def model_to_undo(name: str, last: Header) -> Clip:
             "all of them; or give a model to which that delta was applied last"
         )
     return run.load_task()
+
+
+def refuse_done(clip: Clip, steps: Sequence[Header], *, undo: bool = False) -> None:
+    """Refuse to apply, or to undo, all these deltas a second time.
+
+    Args:
+        clip: The model.
+        steps: The headers of the deltas, in order.
+        undo: Whether they are to be undone.
+    """
+    before, after = steps[0].before, steps[-1].after
+    goal = before if undo else after
+    if before != after and fingerprint(clip.model) == goal:
+        verb, moment = ("undo", "before") if undo else ("apply", "after")
+        raise UserError(
+            f"there is nothing to {verb}: the model has the weights {goal[:12]} already, those "
+            f"{moment} {steps[0 if undo else -1].name}"
+        )
 
 
 def _fingerprints(run: OpenRun) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from retouch.data.file_store import FileStore
-from retouch.data.images import Images, concatenate
+from retouch.data.images import Images, concatenate, refuse_confusable_classes
 from retouch.data.stream import Stream, Task
 from retouch.errors import UserError
 from retouch.evaluate import results as results_file
@@ -169,7 +169,9 @@ def _class_names(run: OpenRun, train: Images) -> list[str]:
             f"{run.folder / CONFIG} is damaged or was written by another version: data.classes "
             "does not hold the classes that were learned; take another copy of the run"
         )
-    return list(dict.fromkeys([*known, *train.classes]))
+    classes = list(dict.fromkeys([*known, *train.classes]))
+    refuse_confusable_classes(f"{run.folder} and {train.name}", classes)
+    return classes
 
 
 def _no_images_note(run: OpenRun) -> str:

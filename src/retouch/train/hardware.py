@@ -88,11 +88,11 @@ def hardware(
 
 
 def _on_cpu(precision: str) -> tuple[str, str]:
-    """The precision of a large model on a processor, and why."""
+    """The precision of a large model on a CPU, and why."""
     if precision == "auto":
         return choose_on_cpu()
     slow = precision == "bf16" and bf16_units() is None
-    return precision, "slow: this processor has no units for it, fp32 is faster" if slow else ""
+    return precision, "slow: this CPU has no units for it, fp32 is faster" if slow else ""
 
 
 def seconds_saved_by_compiling(work: Work, size: int) -> float:
@@ -135,4 +135,4 @@ def device_name(device: torch.device) -> str:
     """The device in words."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    return f"the processor ({count(torch.get_num_threads(), 'thread')})"
+    return f"the CPU ({count(torch.get_num_threads(), 'thread')})"

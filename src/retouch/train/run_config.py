@@ -20,7 +20,7 @@ def run_config(inputs: RunInputs, weights: str) -> dict[str, Any]:
     stream, control, reference = inputs.stream, inputs.control, inputs.reference
     config: dict[str, Any] = {
         "weights": weights,
-        "method": inputs.method.model_dump(mode="json"),
+        "method": inputs.method.model_dump(mode="json", exclude={"summary"}),
         "settings": result_settings(inputs.settings),
         "data": {
             "prompt": stream.train.prompt,

@@ -125,7 +125,11 @@ def read_config(folder: Path) -> dict[str, Any]:
     try:
         config = checksummed.read_yaml(file, "take another copy of the run")
     except FileNotFoundError:
-        raise UserError(f"{folder} holds no run: {CONFIG} is missing there") from None
+        problem = f"{folder} holds no run: {CONFIG} is missing there"
+        raise UserError(
+            f"{problem if folder.is_dir() else f'there is no folder {folder}'}; name the folder of "
+            "a run"
+        ) from None
     wrong = [key for key, expected in _TYPES.items() if not isinstance(config.get(key), expected)]
     if wrong:
         raise UserError(

@@ -25,7 +25,7 @@ def test_train_and_test_must_have_the_same_classes(tmp_path: Path):
 
 
 def test_invalid_folders_are_refused(tmp_path: Path):
-    with pytest.raises(UserError, match="nowhere is an unknown data set or path"):
+    with pytest.raises(UserError, match="nowhere: there is no such file or folder"):
         read_data(tmp_path / "nowhere")
     with pytest.raises(UserError, match="has no subfolders"):
         read_data(tmp_path).train_and_test()
@@ -44,6 +44,13 @@ def test_two_folders_for_one_class_are_refused(tmp_path: Path):
     make_folder(tmp_path, {"red_kite": 1, "red kite": 1})
     with pytest.raises(UserError, match="two classes have the name 'red kite'"):
         read_data(tmp_path)
+
+
+def test_names_that_a_text_tower_reads_alike_are_refused_where_they_are_learned(tmp_path: Path):
+    make_folder(tmp_path, {"Red_kite": 2, "crow": 2, "red  kite": 2})
+    splits = read_data(tmp_path)  # a control set may have them
+    with pytest.raises(UserError, match="'Red kite' and 'red  kite' differ only in case or spaces"):
+        Stream.split(*splits.train_and_test(), tasks=1)
 
 
 CLASSES = {"cat": 3, "dog": 2}

@@ -15,6 +15,7 @@ from retouch.errors import UserError
     ("name", "text", "message"),
     [
         ("a.csv", "path,label\nx.png,\n", "x.png has no label"),
+        ("a.csv", "path,kind\nx.png,cat\n", "a.csv has no column `label`; it has `path`, `kind`"),
         ("a.csv", "file name,label\nx.png,cat\n", "line 2: has no path of an image.*column `path`"),
         ("a.csv", "path,label,split\nx.png,cat,some\n", "line 2: the split 'some'"),
         ("a.csv", "path,label,split\nx,a,train\ny,a,\n", "a line has no split"),

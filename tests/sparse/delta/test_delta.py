@@ -63,8 +63,19 @@ def test_other_weights_are_refused_and_left_unchanged():
     with pytest.raises(UserError, match=r"belongs to weights \w+, but the model's are"):
         delta.apply(other)
     with pytest.raises(UserError, match="leads to"):
-        delta.undo(network())
+        delta.undo(other)
     assert fingerprint(other) == before
+
+
+def test_what_was_done_before_is_said_to_be_done():
+    delta, model = learn(network()), network()
+    with pytest.raises(UserError, match="this delta is already undone, or was never applied"):
+        delta.undo(model)
+    delta.apply(model)
+    learned = fingerprint(model)
+    with pytest.raises(UserError, match="this delta is already applied"):
+        delta.apply(model)
+    assert fingerprint(model) == learned
 
 
 def test_a_delta_with_a_wrong_fingerprint_changes_nothing():

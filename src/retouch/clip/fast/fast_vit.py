@@ -52,7 +52,7 @@ def fast_vit(model: nn.Module, prefix: str, wrap: Wrap) -> Iterator[None]:
 def class_token_only(model: nn.Module, prefix: str) -> Iterator[None]:
     """Inside this context, the last block of a tower is computed for the class token only.
 
-    That is the part of `fast_vit` that a processor gains from: most of a block, forward and
+    That is the part of `fast_vit` that a CPU gains from: most of a block, forward and
     backward. Features differ by rounding. A tower that pools all its tokens stays as it is.
 
     Args:

@@ -55,7 +55,7 @@ def _read_images(file: Path) -> Images:
     paths, captions, label_names = StringArray(), StringArray(), StringArray()
     for path, label, caption, _ in rows(file):
         if not label:
-            raise UserError(f"{file}: {path} has no label; give each image a `{LABEL_COLUMNS[0]}`")
+            raise UserError(_why_no_label(file, path))
         paths.append(path)
         label_names.append(label)
         captions.append(caption)
@@ -69,6 +69,14 @@ def _read_images(file: Path) -> Images:
         FileStore(file.parent, paths),
         captions=captions if any(captions) else None,
     )
+
+
+def _why_no_label(file: Path, path: str) -> str:
+    columns = list(next(row for _, row in _numbered_rows(file)))
+    if set(columns).isdisjoint(LABEL_COLUMNS):
+        listed = ", ".join(f"`{column}`" for column in columns)
+        return f"{file} has no column `{LABEL_COLUMNS[0]}`; it has {listed}. Rename or add one"
+    return f"{file}: {path} has no label; give each image a `{LABEL_COLUMNS[0]}`"
 
 
 def rows(file: Path) -> Iterator[tuple[str, str, str, str]]:

@@ -47,7 +47,7 @@ class Delta:
         Args:
             model: The model to change in place.
         """
-        self._transform(model, self.before, self.after, "belongs to")
+        self._transform(model, self.before, self.after, "belongs to", "is already applied")
 
     def undo(self, model: nn.Module) -> None:
         """Turn the weights after back into the weights before, to the bit.
@@ -55,7 +55,8 @@ class Delta:
         Args:
             model: The model to change in place.
         """
-        self._transform(model, self.after, self.before, "was applied to other weights: it leads to")
+        done = "is already undone, or was never applied"
+        self._transform(model, self.after, self.before, "leads to", done)
 
     def compose(self, later: "Delta") -> "Delta":
         """This change and the next one as a single change.
@@ -129,9 +130,11 @@ class Delta:
                     ".clone() on it first"
                 )
 
-    def _transform(self, model: nn.Module, start: str, goal: str, relation: str) -> None:
+    def _transform(self, model: nn.Module, start: str, goal: str, relation: str, done: str) -> None:
         tensors, digests = model.state_dict(), Digests()
         current = digests(tensors, tensors)
+        if current == goal != start:
+            raise UserError(f"{self.name} {done}: the model has the weights {goal[:12]} already")
         if current != start:
             raise UserError(
                 f"{self.name} {relation} weights {start[:12]}, but the model's are {current[:12]}; "

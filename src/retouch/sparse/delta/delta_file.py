@@ -177,7 +177,9 @@ def _opened(path: str | Path) -> Iterator[Any]:
     except ValidationError as why:
         raise UserError(f"{path} is damaged ({first_problem(why)}); take another copy") from None
     except (_DamagedDelta, safetensors.SafetensorError, json.JSONDecodeError) as why:
-        raise UserError(f"{path} is damaged or not a delta ({why}); take another copy") from None
+        raise UserError(
+            f"{path} is damaged or not a delta ({why}); take another copy, or give another file"
+        ) from None
     except OSError as why:
         raise UserError(f"{path} cannot be read ({why})") from None
 
