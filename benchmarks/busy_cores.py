@@ -1,4 +1,4 @@
-"""A `learn` on a processor beside other programs: threads that wait by spinning or by sleeping.
+"""A `learn` on a CPU beside other programs: threads that wait by spinning or by sleeping.
 
     python benchmarks/busy_cores.py                    # the built-in model, no and one busy core
     python benchmarks/busy_cores.py --shape b16 --epochs 1 --photos 4

@@ -3,9 +3,10 @@ to start with a million files.
 
     python benchmarks/data.py --data-root ../shared/data        # about two minutes on two cores
 
-Decoding and reading are timed alternately in the same run, on the same cores and random batches.
-How busy building a cache keeps the cores is compared with what bare Pillow decodes on one of them,
-before and after, in the same run; `--files 0` leaves out the rest.
+Decoding and reading are timed alternately in the same run, on the same cores and random batches; so
+are storing images in a run's folder and Pillow's own way to write a PNG. How busy building a cache
+keeps the cores is compared with what bare Pillow decodes on one of them, before and after, in the
+same run; `--files 0` leaves out the rest.
 """
 
 import argparse
@@ -27,6 +28,7 @@ from PIL import Image
 from retouch.clip.preprocess import Preprocess
 from retouch.data import Images, Stream, cached, read_data
 from retouch.data.decode import workers
+from retouch.train.replay_store import write_pngs
 
 PREPROCESS = Preprocess(size=(224, 224), shortest=224)  # as CLIP ViT-B/16 takes them
 BATCH = 256
@@ -43,6 +45,7 @@ def main() -> None:
     images = read_data(options.data, options.data_root).evaluation_images()
     with tempfile.TemporaryDirectory() as folder:
         numbers = measure_throughput(images, Path(folder), options.rounds)
+        numbers |= measure_storing(images, Path(folder), options.rounds)
         if options.files:
             numbers |= measure_start(Path(folder) / "many", options.files)
     for name, value in numbers.items():
@@ -82,6 +85,32 @@ def measure_throughput(images: Images, folder: Path, rounds: int) -> dict[str, f
         "seconds from the last block to the end": end - timeline.blocks[-1][0],
         "images per second, from the cache": read,
         "times as fast from the cache": read / decoded,
+    }
+
+
+def measure_storing(images: Images, folder: Path, rounds: int) -> dict[str, float]:
+    """Images per second that a run stores, and that Pillow's defaults would in one thread."""
+    rng, names = np.random.default_rng(2), [f"{number}.png" for number in range(BATCH)]
+    seconds: dict[str, list[float]] = {"stored": [], "Pillow": []}
+    sizes = dict.fromkeys(seconds, 0)
+    for _ in range(rounds):
+        pixels = images.read(rng.permutation(len(images))[:BATCH], PREPROCESS)
+        for kind, took in seconds.items():
+            (folder / kind).mkdir(exist_ok=True)
+            start = time.perf_counter()
+            if kind == "stored":
+                write_pngs(folder / kind, names, pixels)
+            else:
+                for name, array in zip(names, pixels, strict=True):
+                    Image.fromarray(array).save(folder / kind / name)
+            took.append(time.perf_counter() - start)
+            sizes[kind] += sum(file.stat().st_size for file in (folder / kind).iterdir())
+    stored, pillow = (BATCH / statistics.median(seconds[kind]) for kind in seconds)
+    return {
+        "images per second, stored to continue from": stored,
+        "images per second, Pillow's PNG in one thread": pillow,
+        "times as fast": stored / pillow,
+        "times as large": sizes["stored"] / sizes["Pillow"],
     }
 
 

@@ -1,4 +1,4 @@
-"""A first `learn` on a processor: ViT-B/16 with random weights, 8 classes of 25 photos.
+"""A first `learn` on a CPU: ViT-B/16 with random weights, 8 classes of 25 photos.
 
     python benchmarks/first_learn_cpu.py --against ../before      # two threads, as long as it takes
     python benchmarks/first_learn_cpu.py --threads 8
@@ -6,7 +6,7 @@
 
 The whole of it, with folders, reports and evaluations, each in a process of its own: by this
 checkout and by another one, or, without `--against`, by this one with every block computed in every
-step. Seconds of the wall clock and of processor time (which other processes disturb less, the more
+step. Seconds of the wall clock and of CPU time (which other processes disturb less, the more
 so with OMP_WAIT_POLICY=PASSIVE), and how far the losses of the steps differ.
 """
 
@@ -40,14 +40,14 @@ def write_photos(folder: Path, classes: int, photos: int) -> None:
             image.save(folder / f"class {label}" / f"{number}.jpg", quality=90)
 
 
-def processor_seconds() -> tuple[float, float]:
+def cpu_seconds() -> tuple[float, float]:
     """In all, and of that in the system."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_utime + usage.ru_stime, usage.ru_stime
 
 
 def learn(args: argparse.Namespace, photos: Path, out: Path) -> dict[str, Any]:
-    """Wall-clock seconds, processor seconds, and the loss of every step."""
+    """Wall-clock seconds, CPU seconds, and the loss of every step."""
     import torch
     from shapes import model_of
 
@@ -58,7 +58,7 @@ def learn(args: argparse.Namespace, photos: Path, out: Path) -> dict[str, Any]:
 
     torch.set_num_threads(args.threads)
     clip = model_of(args.shape, torch.device("cpu"))
-    began, (busy, system) = time.monotonic(), processor_seconds()
+    began, (busy, system) = time.monotonic(), cpu_seconds()
     decoded = retouch.read_data(photos).map(partial(retouch.cached, preprocess=clip.preprocess))
     train, test = decoded.train_and_test()
     stream = Stream.split(train, test, tasks=args.tasks)
@@ -69,7 +69,7 @@ def learn(args: argparse.Namespace, photos: Path, out: Path) -> dict[str, Any]:
     if args.every_step:
         settings = settings.model_copy(update={"reuse_frozen": False})
     retouch.teach(clip, stream, chosen.method, settings=settings, out=out)
-    busy_now, system_now = processor_seconds()
+    busy_now, system_now = cpu_seconds()
     lines = (out / "metrics.jsonl").read_text().splitlines()
     return {
         "wall": round(time.monotonic() - began, 1),
@@ -94,7 +94,7 @@ def run(
     environment = os.environ | variables
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True)
     measured: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    sys.stderr.write(f"{name}: {measured['wall']} s, {measured['busy']} s of processor\n")
+    sys.stderr.write(f"{name}: {measured['wall']} s, {measured['busy']} s of CPU time\n")
     return measured
 
 

@@ -139,8 +139,7 @@ def _write(
     text = f"Storing {count(len(positions), 'image')} {purpose}"
     for chunk in progress(chunks, text, len(positions)) if chunks else ():
         names = [f"{use}-{len(entries) + number:06}.png" for number in range(len(chunk))]
-        write = partial(_write_png, folder, names, images.read(chunk, preprocess))
-        digests = parallel_map(write, len(chunk))
+        digests = write_pngs(folder, names, images.read(chunk, preprocess))
         for name, digest, position in zip(names, digests, chunk, strict=True):
             label = images.classes[images.labels[position]]
             entry = {"file": name, "sha256": digest, "class": label}
@@ -148,6 +147,17 @@ def _write(
                 entry["caption"] = images.captions[int(position)]
             entries.append(entry)
     return entries
+
+
+def write_pngs(folder: Path, names: Sequence[str], pixels: Uint8) -> Sequence[str]:
+    """Write images losslessly, on all cores; returns the SHA-256 of each.
+
+    Args:
+        folder: Where to write them.
+        names: The files' names.
+        pixels: The images [N, H, W, 3].
+    """
+    return parallel_map(partial(_write_png, folder, names, pixels), len(names))
 
 
 def _write_png(folder: Path, names: Sequence[str], pixels: Uint8, number: int) -> str:
