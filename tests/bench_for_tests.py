@@ -1,12 +1,12 @@
 """Small benches, for the tests of bench: a tiny model on tiny images."""
 
-import copy
 from functools import cache
 from pathlib import Path
 
 import torch
 import transformers
 from fake_results import fake_results
+from model_copies import copy_module
 from recipes_for_tests import reference
 from tiny import images, tiny_config, tiny_tokenizer
 
@@ -23,7 +23,7 @@ PAPER = ("aircraft", "birdsnap", "cars", "cifar100", "cub", "gtsrb")
 
 def tiny_model(blocks: int = 5) -> HuggingFaceClip:
     """DualPrompt needs five blocks in the visual tower."""
-    model = copy.deepcopy(_prototype(blocks))
+    model = copy_module(_prototype(blocks))
     return HuggingFaceClip(model, tiny_tokenizer(), Preprocess(size=(16, 16)), "tiny")
 
 
