@@ -41,21 +41,25 @@ class Delta:
     name: str = "this delta"
     """What messages call it: its file, if it was read from one."""
 
-    def apply(self, model: nn.Module) -> None:
+    def apply(self, model: nn.Module, digests: Digests | None = None) -> None:
         """Turn the weights before into the weights after. Any other weights are refused.
 
         Args:
             model: The model to change in place.
+            digests: Of this model, if several deltas are applied or undone in a row: weights that
+                none of them changes are then read once, not once per delta.
         """
-        self._transform(model, self.before, self.after, "belongs to")
+        self._transform(model, self.before, self.after, "belongs to", digests)
 
-    def undo(self, model: nn.Module) -> None:
+    def undo(self, model: nn.Module, digests: Digests | None = None) -> None:
         """Turn the weights after back into the weights before, to the bit.
 
         Args:
             model: The model to change in place.
+            digests: As for `apply`.
         """
-        self._transform(model, self.after, self.before, "was applied to other weights: it leads to")
+        relation = "was applied to other weights: it leads to"
+        self._transform(model, self.after, self.before, relation, digests)
 
     def compose(self, later: "Delta") -> "Delta":
         """This change and the next one as a single change.
@@ -129,9 +133,12 @@ class Delta:
                     ".clone() on it first"
                 )
 
-    def _transform(self, model: nn.Module, start: str, goal: str, relation: str) -> None:
-        tensors, digests = model.state_dict(), Digests()
-        current = digests(tensors, tensors)
+    def _transform(
+        self, model: nn.Module, start: str, goal: str, relation: str, digests: Digests | None
+    ) -> None:
+        tensors = model.state_dict()
+        digests = Digests() if digests is None else digests
+        current = digests(tensors, ())
         if current != start:
             raise UserError(
                 f"{self.name} {relation} weights {start[:12]}, but the model's are {current[:12]}; "
@@ -141,6 +148,7 @@ class Delta:
         flip(self.changes, tensors)
         if digests(tensors, self.changes) != goal:
             flip(self.changes, tensors)
+            digests(tensors, self.changes)
             raise UserError(
                 f"the content of {self.name} does not match its header; take another copy"
             )
