@@ -1,6 +1,5 @@
 """Small CLIPs of every library, for tests that must hold for all of them."""
 
-import copy
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from pathlib import Path
@@ -8,6 +7,8 @@ from tempfile import mkdtemp
 
 import numpy as np
 import torch
+from model_copies import copy_clip
+from open_clip_library import open_clip_library
 from PIL import Image
 from tiny import tiny_clip, tiny_metaclip2, tiny_siglip, tiny_tokenizer
 from torch import Tensor, nn
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 import retouch
 from retouch.clip import Clip, DualEncoder, Preprocess
 from retouch.clip.hf import HuggingFaceClip
-from retouch.clip.open_clip import OpenClip, import_open_clip
+from retouch.clip.open_clip import OpenClip
 
 PROMPTS = ["a photo of the dark red", "red", "a picture of a bright green"]
 
@@ -41,7 +42,7 @@ def small_open_clip(name: str = "tiny", **overrides: object) -> str:
     vision = {"image_size": 16, "layers": 2, "width": 64, "head_width": 32, "patch_size": 8}
     text = {"context_length": 77, "vocab_size": 49408, "width": 32, "heads": 2, "layers": 2}
     config = {"embed_dim": 16, "vision_cfg": vision, "text_cfg": text, **overrides}
-    import_open_clip().factory._MODEL_CONFIGS[name] = config
+    open_clip_library().factory._MODEL_CONFIGS[name] = config
     return name
 
 
@@ -119,9 +120,7 @@ def _prototype(name: str) -> Clip:
 
 def _copy(name: str) -> Clip:
     """A copy of a model that was built once: building takes most of a small test's time."""
-    prototype = _prototype(name)
-    tokenizer = getattr(prototype, "tokenizer", None)
-    return copy.deepcopy(prototype, {id(tokenizer): tokenizer})
+    return copy_clip(_prototype(name))
 
 
 BACKBONES: dict[str, Callable[[], Clip]] = {name: partial(_copy, name) for name in _BUILDERS}

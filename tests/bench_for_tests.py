@@ -1,12 +1,13 @@
 """Small benches, for the tests of bench: a tiny model on tiny images."""
 
-import copy
-from functools import cache
+from collections.abc import Iterable
+from functools import cache, partial
 from pathlib import Path
 
 import torch
 import transformers
 from fake_results import fake_results
+from model_copies import copy_module
 from recipes_for_tests import reference
 from tiny import images, tiny_config, tiny_tokenizer
 
@@ -14,6 +15,7 @@ from retouch.bench import Bench, Done, load_suite
 from retouch.bench.cell import Cell
 from retouch.bench.cells import Options
 from retouch.bench.datasets import BenchData
+from retouch.bench.suite import SuiteRow
 from retouch.clip.hf import HuggingFaceClip
 from retouch.clip.preprocess import Preprocess
 
@@ -21,9 +23,9 @@ SMALL = Options(tasks=2, epochs=1, replay=10, lr=(1e-3,))
 PAPER = ("aircraft", "birdsnap", "cars", "cifar100", "cub", "gtsrb")
 
 
-def tiny_model(blocks: int = 5) -> HuggingFaceClip:
-    """DualPrompt needs five blocks in the visual tower."""
-    model = copy.deepcopy(_prototype(blocks))
+def tiny_model(blocks: int = 2) -> HuggingFaceClip:
+    """With this many blocks in the visual tower."""
+    model = copy_module(_prototype(blocks))
     return HuggingFaceClip(model, tiny_tokenizer(), Preprocess(size=(16, 16)), "tiny")
 
 
@@ -36,9 +38,9 @@ def _prototype(blocks: int) -> transformers.CLIPModel:
     return transformers.CLIPModel(config)
 
 
-def tiny_data() -> BenchData:
+def tiny_data(blocks: int = 2) -> BenchData:
     """What `builtin` stands for, in seconds: the tests are about running, not about learning."""
-    data = BenchData(tiny_model, reference="builtin", small=True)
+    data = BenchData(partial(tiny_model, blocks), reference="builtin", small=True)
     data._splits["builtin"] = images("train", 4, 6), images("test", 4, 2)
     data._controls["builtin"] = images("control", 4, 2)
     data.pairs = reference()
@@ -46,7 +48,13 @@ def tiny_data() -> BenchData:
 
 
 def tiny_bench(name: str, out: Path, methods: list[str] | None = None) -> Bench:
-    return Bench(load_suite(name).only(methods), tiny_data(), "builtin", out, SMALL)
+    suite = load_suite(name).only(methods)
+    return Bench(suite, tiny_data(blocks_for(suite.rows)), "builtin", out, SMALL)
+
+
+def blocks_for(rows: Iterable[SuiteRow]) -> int:
+    """How deep the visual tower must be: DualPrompt has prompts in its fifth block."""
+    return 5 if any(row.method == "dualprompt" for row in rows) else 2
 
 
 def fake_done(

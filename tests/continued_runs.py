@@ -1,11 +1,11 @@
 """A run in March and its continuation in April, which tests of several rooms share."""
 
-import copy
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from model_copies import copy_clip
 from recipes_for_tests import quick, reference
 from tiny import images
 
@@ -52,8 +52,7 @@ def _prototype(model: Path) -> Clip:
 
 def loaded(model: Path) -> Clip:
     """A copy of a model that was loaded once: loading takes a quarter of so short a run."""
-    prototype = _prototype(model)
-    return copy.deepcopy(prototype, {id(prototype.tokenizer): prototype.tokenizer})
+    return copy_clip(_prototype(model))
 
 
 def march(

@@ -15,9 +15,11 @@ TWO_METHODS = Suite(
 )
 
 
-def letters_bench(out: Path, photos: Path, suite: Suite = TWO_METHODS, **data: object) -> Bench:
+def letters_bench(
+    out: Path, photos: Path, suite: Suite = TWO_METHODS, epochs: int = 40, **data: object
+) -> Bench:
     """A bench on a folder of photos that other processes can open, long enough to be killed."""
-    options = Options((str(photos),), control=str(photos), tasks=2, epochs=40, batch=4)
+    options = Options((str(photos),), control=str(photos), tasks=2, epochs=epochs, batch=4)
     return Bench(suite, BenchData(letters_clip, **data), "builtin", out, options)
 
 

@@ -6,10 +6,11 @@ from tempfile import mkdtemp
 from typing import Any
 
 import torch
+from open_clip_library import open_clip_library
 from tiny import tiny_tokenizer
 
 import retouch
-from retouch.clip.open_clip import OpenClip, import_open_clip
+from retouch.clip.open_clip import OpenClip
 
 TOWERS = (
     "ViT-B-16-SigLIP",
@@ -30,7 +31,7 @@ _TIMM_SHAPES: dict[str, dict[str, Any]] = {
 
 def small_config(name: str) -> dict[str, Any]:
     """open_clip's own configuration, with smaller numbers."""
-    config: dict[str, Any] = copy.deepcopy(import_open_clip().get_model_config(name))
+    config: dict[str, Any] = copy.deepcopy(open_clip_library().get_model_config(name))
     vision, text = config["vision_cfg"], config["text_cfg"]
     vision["image_size"], config["embed_dim"] = 32, 32
     if "timm_model_name" in vision:
@@ -62,6 +63,6 @@ def _small_timm_model(name: str) -> str:
 
 def small_tower(name: str) -> OpenClip:
     """A small copy of one of open_clip's models, with random weights."""
-    import_open_clip().factory._MODEL_CONFIGS[f"small-{name}"] = small_config(name)
+    open_clip_library().factory._MODEL_CONFIGS[f"small-{name}"] = small_config(name)
     torch.manual_seed(0)
     return retouch.load(f"open_clip:small-{name}", random_weights=True)

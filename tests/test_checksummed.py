@@ -56,3 +56,14 @@ def test_yaml_with_aliases_or_nested_too_deeply_is_refused():
     for deep in ("[" * 1_000_000, "- " * 100_000):  # libyaml alone would crash
         with pytest.raises(UserError, match="the file is nested too deeply"):
             checksummed.parse_yaml(deep, "the file")
+
+
+@pytest.mark.parametrize("name", ["Fuchs, 狐", "a smile 😀", "x \udcff", "C:\\Users", "\x07 \x85"])
+def test_yaml_is_written_as_python_alone_would(name: str, tmp_path: Path):
+    """People read it: emoji and the like are not escaped."""
+    content = {"name": name, "rows": [[1, 2.5e-5], {}, None, "yes", "1e5"], "long": "word " * 50}
+    checksummed.write_yaml(tmp_path / "a", content)
+    sealed = checksummed.seal(content)
+    expected = yaml.safe_dump(sealed, sort_keys=False, allow_unicode=True)
+    assert (tmp_path / "a").read_text() == expected
+    assert checksummed.read_yaml(tmp_path / "a", "try again") == content

@@ -61,7 +61,19 @@ def write_json(path: str | Path, content: Mapping[str, Any]) -> None:
 
 def write_yaml(path: str | Path, content: Mapping[str, Any]) -> None:
     """Write a sealed YAML document, whole or not at all."""
-    write_atomically(path, yaml.safe_dump(seal(content), sort_keys=False, allow_unicode=True))
+    write_atomically(path, _dump_yaml(seal(content)))
+
+
+def _dump_yaml(content: Mapping[str, Any]) -> str:
+    """With libyaml, in a fifth of the time. It writes neither lone surrogates nor, unescaped, what
+    lies beyond the first 65,536 characters, such as emoji: that is left to Python.
+    """
+    options: Any = {"sort_keys": False, "allow_unicode": True}
+    with suppress(UnicodeEncodeError):
+        text: str = yaml.dump(content, Dumper=_FAST_DUMPER, **options)
+        if "\\U" not in text:
+            return text
+    return str(yaml.safe_dump(content, **options))
 
 
 def read_json(path: str | Path, remedy: str) -> dict[str, Any]:
@@ -136,6 +148,7 @@ class _PlainLoader(_PlainComposer, yaml.SafeLoader):
     pass
 
 
+_FAST_DUMPER: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 _LIBYAML: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 

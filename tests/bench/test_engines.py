@@ -100,7 +100,7 @@ def test_options_that_do_not_fit_are_refused(options: dict[str, object], problem
 
 
 def run_bench(out: Path, photos: Path) -> dict[str, object]:
-    return numbers(letters_bench(out, photos).run())
+    return numbers(letters_bench(out, photos, epochs=4).run())
 
 
 @pytest.mark.slow

@@ -36,7 +36,7 @@ def test_each_kind_of_update_is_timed_once_on_few_images(
 @pytest.mark.slow
 def test_disk_is_that_of_the_largest_cell_unless_deltas_are_kept(tmp_path: Path):
     bench = tiny_bench("demo", tmp_path, ["flyp", "spu"])
-    size = tiny_model().size
+    size = bench.data.make_model().size
     one = estimate(bench).bytes
     assert one == 2 * 4 * size, "two tasks of full fine-tuning"
     bench.keep_deltas = True

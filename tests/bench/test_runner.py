@@ -7,18 +7,19 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from bench_for_tests import SMALL, tiny_bench, tiny_data, tiny_model
+from bench_for_tests import SMALL, blocks_for, tiny_bench, tiny_data, tiny_model
 
 from retouch.bench import SUITES, Bench, Done, Failed, Incomplete, Suite, load_suite
 from retouch.bench.cells import Options
 from retouch.bench.datasets import BenchData
 from retouch.bench.events import Event
+from retouch.bench.suite import SuiteRow
 from retouch.bench.table import tabulate
 from retouch.clip.hf import HuggingFaceClip
 from retouch.errors import UserError
 
 
-def distinct_rows() -> list[dict[str, object]]:
+def distinct_rows() -> list[SuiteRow]:
     """Every method with every kind of change that a suite makes of it, once."""
     rows = {}
     for name in SUITES:
@@ -33,8 +34,14 @@ def distinct_rows() -> list[dict[str, object]]:
 def test_every_row_of_every_suite_runs(tmp_path: Path):
     suite = Suite(title="all", name="all", rows=distinct_rows())
     assert {row.method for row in suite.rows} >= {"spu", "zscl", "l2p", "mask", "lora-ewc+er"}
-    bench = Bench(suite, tiny_data(), "builtin", tmp_path, replace(SMALL, lr=()))
-    table = tabulate(suite, bench.run())
+    done = []
+    for blocks in (2, 5):
+        part = suite.model_copy(
+            update={"rows": tuple(row for row in suite.rows if blocks_for([row]) == blocks)}
+        )
+        options, out = replace(SMALL, lr=()), tmp_path / str(blocks)
+        done += Bench(part, tiny_data(blocks), "builtin", out, options).run()
+    table = tabulate(suite, done)
     for row in table.rows.values():
         assert row["builtin", "Acc."].mean is not None
         assert row["builtin", "C."].mean is not None

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from fake_results import HOSTILE, SEVERAL, fake_results
 from PIL import Image
+from report_pages import page_of
 from run_folders import by_class, write_run
 
 from retouch.plotting.theme import THEME
-from retouch.report import write_report
 
 CHROMIUM = shutil.which("chromium")
 pytestmark = [
@@ -69,13 +69,13 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("pages")
     evil = fake_results(HOSTILE[0], classes=NAMES, notes=[HOSTILE[1], NAMES[6]], model=HOSTILE[1])
     story = write_run(folder / "one", evil, by_class(NAMES))
-    write_report(story, [story])
-    write_report(folder / "several", [*SEVERAL, evil])
-    write_report(folder / "no-control", [fake_results(control=None)])
-    write_report(folder / "under-way", [fake_results(accuracy=(80, 70))])
+    page_of(story, story)
+    page_of(folder / "several", *SEVERAL, evil)
+    page_of(folder / "no-control", fake_results(control=None))
+    page_of(folder / "under-way", fake_results(accuracy=(80, 70)))
     names = [f"class {i} {NAMES[i % 8]}" for i in range(200)]
     many = write_run(folder / "many", fake_results(), by_class(names))
-    write_report(many, [many])
+    page_of(many, many)
     (folder / "bad").mkdir()
     (folder / "bad" / "report.html").write_text(
         '<!doctype html><meta http-equiv="Content-Security-Policy" content="img-src data:">'

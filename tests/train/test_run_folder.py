@@ -1,14 +1,18 @@
 """Opening a run: its model after any task, and what is refused."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tiny import tiny_folder
+from tiny import tiny_clip, tiny_folder
+from torch import Tensor
 
 from retouch import checksummed
 from retouch.errors import UserError
-from retouch.sparse import fingerprint
+from retouch.sparse import fingerprint, fingerprints
 from retouch.train import open_run
+
+WholeRun = Callable[[str], tuple[Path, str]]
 
 
 def test_the_model_after_any_task(model: Path, march_folder: Path):
@@ -19,6 +23,26 @@ def test_the_model_after_any_task(model: Path, march_folder: Path):
     run.load_task(1)
     assert fingerprint(run.clip.model) != before
     assert fingerprint(run.load_task(0).model) == before
+
+
+def test_on_the_way_over_several_tasks_only_changed_weights_are_read_again(
+    whole_run: WholeRun, monkeypatch: pytest.MonkeyPatch
+):
+    """Each delta checks all weights before and after it; a large model takes seconds to read."""
+    clip, read = tiny_clip(), list[int]()
+    run = open_run(whole_run("spu")[0], model=clip)
+    own = {tensor.data_ptr() for tensor in clip.model.state_dict().values()}
+    digest_one = fingerprints._digest_one
+
+    def counting(tensor: Tensor) -> str:
+        read.extend({tensor.data_ptr()} & own)
+        return digest_one(tensor)
+
+    monkeypatch.setattr(fingerprints, "_digest_one", counting)
+    for tasks in (3, 0):
+        run.load_task(tasks)
+        assert len(read) == len(own) + 3 * 4, "all once, and the four layers that each task changed"
+        read.clear()
 
 
 def test_another_model_is_refused(march_folder: Path, tmp_path: Path):

@@ -75,15 +75,16 @@ def apply(
     `retouch delta apply openai/clip-vit-base-patch16 hf:OWNER/NAME -o march`
     """
     with user_errors():
-        from retouch.sparse import Delta, in_order
+        from retouch.sparse import Delta, Digests, in_order
         from retouch.train.deltas import headers_in, model_and_tasks, refuse_done
 
         check_new_file(folder)
         steps = in_order(headers_in(files))
         clip, tasks = model_and_tasks(base, steps[0].before)
-        refuse_done(clip, steps)
+        digests = Digests()
+        refuse_done(clip, steps, digests)
         for step in steps:
-            Delta.load(step.name).apply(clip.model)
+            Delta.load(step.name).apply(clip.model, digests)
         write_model(clip, folder, steps, "Applied", json, base, tasks)
 
 
@@ -102,15 +103,16 @@ def undo(
     `retouch delta undo march runs/march/deltas/task-02.safetensors -o after-one`
     """
     with user_errors():
-        from retouch.sparse import Delta, in_order
+        from retouch.sparse import Delta, Digests, in_order
         from retouch.train.deltas import headers_in, model_to_undo, refuse_done
 
         check_new_file(folder)
         steps = in_order(headers_in(files))
         clip = model_to_undo(model, steps[-1])
-        refuse_done(clip, steps, undo=True)
+        digests = Digests()
+        refuse_done(clip, steps, digests, undo=True)
         for step in reversed(steps):
-            Delta.load(step.name).undo(clip.model)
+            Delta.load(step.name).undo(clip.model, digests)
         write_model(clip, folder, steps, "Undid", json)
 
 

@@ -3,16 +3,17 @@
 import os
 import re
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from retouch.evaluate.results import Results
 from retouch.files import write_atomically
 from retouch.plotting.formatting import number
-from retouch.plotting.theme import THEME
+from retouch.plotting.theme import THEME, plot_style
 from retouch.report.answers import answers
 from retouch.report.class_changes import class_sections
 from retouch.report.compare import cautions, comparison_sentences
@@ -48,9 +49,17 @@ def write_report(folder: str | Path, runs: Sequence[Run]) -> Path:
     # Before anything is written, since a damaged run raises an error here.
     content = _results_content(results) | _run_content(summaries)
     gallery = Gallery(folder / "plots")
-    content |= result_figures(results, gallery) | loss_figures(summaries, gallery)
-    content |= change_figures(summaries, gallery) | analysis_figures(summaries, gallery)
+    with plot_style():  # once for all figures
+        content |= result_figures(results, gallery) | loss_figures(summaries, gallery)
+        content |= change_figures(summaries, gallery) | analysis_figures(summaries, gallery)
     content["links"] = _links(folder, summaries)
+    write_atomically(folder / FILE, _template().render(content))
+    return folder / FILE
+
+
+@cache
+def _template() -> Template:
+    """The page without its content; compiled once, for a process may write many pages."""
     environment = Environment(
         loader=PackageLoader("retouch.report", ""),
         autoescape=True,
@@ -58,8 +67,7 @@ def write_report(folder: str | Path, runs: Sequence[Run]) -> Path:
         keep_trailing_newline=True,
     )
     environment.filters |= {"unbroken": _unbroken, "number": number}
-    write_atomically(folder / FILE, environment.get_template("page.html.j2").render(content))
-    return folder / FILE
+    return environment.get_template("page.html.j2")
 
 
 def _links(folder: Path, summaries: Sequence[RunSummary]) -> list[str]:

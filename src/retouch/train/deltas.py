@@ -12,9 +12,9 @@ from retouch.evaluate.results import Results
 from retouch.files import atomic_folder
 from retouch.sparse import (
     Delta,
+    Digests,
     Header,
     MergeMode,
-    fingerprint,
     in_order,
     join,
     merge,
@@ -65,17 +65,20 @@ def model_to_undo(name: str, last: Header) -> Clip:
     return run.load_task()
 
 
-def refuse_done(clip: Clip, steps: Sequence[Header], *, undo: bool = False) -> None:
+def refuse_done(
+    clip: Clip, steps: Sequence[Header], digests: Digests, *, undo: bool = False
+) -> None:
     """Refuse to apply, or to undo, all these deltas a second time.
 
     Args:
         clip: The model.
         steps: The headers of the deltas, in order.
+        digests: Of this model.
         undo: Whether they are to be undone.
     """
     before, after = steps[0].before, steps[-1].after
     goal = before if undo else after
-    if before != after and fingerprint(clip.model) == goal:
+    if before != after and digests(clip.model.state_dict(), ()) == goal:
         verb, moment = ("undo", "before") if undo else ("apply", "after")
         raise UserError(
             f"there is nothing to {verb}: the model has the weights {goal[:12]} already, those "

@@ -4,6 +4,7 @@ import os
 import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from importlib.metadata import version
 from typing import Any
 
@@ -24,7 +25,7 @@ def environment(clip: Clip, settings: Settings) -> dict[str, str]:
         "python": platform.python_version(),
         "retouch": VERSION,
         "torch": torch.__version__,
-        "transformers": version("transformers"),
+        "transformers": _installed_version("transformers"),
         "device": _device_name(clip.device),
         "threads": str(torch.get_num_threads()),
     }
@@ -35,6 +36,12 @@ def environment(clip: Clip, settings: Settings) -> dict[str, str]:
     if settings.compile and (skipped := skipped_shortcut(clip.model, clip.image_prefix)):
         entries["compiled visual tower"] = skipped
     return entries
+
+
+@cache
+def _installed_version(package: str) -> str:
+    """Read once: many short runs in one process would spend a fiftieth of their time on it."""
+    return version(package)
 
 
 def _device_name(device: torch.device) -> str:

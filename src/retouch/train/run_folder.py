@@ -13,7 +13,7 @@ from retouch.evaluate.results import Results
 from retouch.methods import Method, Settings, recipe
 from retouch.methods.bounded_drop import BoundedDrop
 from retouch.plural import count
-from retouch.sparse import Delta, fingerprint
+from retouch.sparse import Delta, Digests, fingerprint
 
 CONFIG = "config.yaml"
 _TYPES = {"weights": str, "places": dict, "method": dict, "settings": dict, "data": dict}
@@ -46,11 +46,12 @@ class OpenRun:
             raise UserError(
                 f"{self.folder} has learned {count(self.results.done, 'task')}, not {target}"
             )
+        model, digests = self.clip.model, Digests()
         while self.at < target:
-            Delta.load(delta_file(self.folder, self.at)).apply(self.clip.model)
+            Delta.load(delta_file(self.folder, self.at)).apply(model, digests)
             self.at += 1
         while self.at > target:
-            Delta.load(delta_file(self.folder, self.at - 1)).undo(self.clip.model)
+            Delta.load(delta_file(self.folder, self.at - 1)).undo(model, digests)
             self.at -= 1
         return self.clip
 

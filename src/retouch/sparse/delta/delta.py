@@ -41,22 +41,24 @@ class Delta:
     name: str = "this delta"
     """What messages call it: its file, if it was read from one."""
 
-    def apply(self, model: nn.Module) -> None:
+    def apply(self, model: nn.Module, digests: Digests | None = None) -> None:
         """Turn the weights before into the weights after. Any other weights are refused.
 
         Args:
             model: The model to change in place.
+            digests: Of this model, if several deltas are applied or undone in a row: weights that
+                none of them changes are then read once, not once per delta.
         """
-        self._transform(model, self.before, self.after, "belongs to", "is already applied")
+        self._transform(model, digests)
 
-    def undo(self, model: nn.Module) -> None:
+    def undo(self, model: nn.Module, digests: Digests | None = None) -> None:
         """Turn the weights after back into the weights before, to the bit.
 
         Args:
             model: The model to change in place.
+            digests: As for `apply`.
         """
-        done = "is already undone, or was never applied"
-        self._transform(model, self.after, self.before, "leads to", done)
+        self._transform(model, digests, undo=True)
 
     def compose(self, later: "Delta") -> "Delta":
         """This change and the next one as a single change.
@@ -130,12 +132,15 @@ class Delta:
                     ".clone() on it first"
                 )
 
-    def _transform(self, model: nn.Module, start: str, goal: str, relation: str, done: str) -> None:
-        tensors, digests = model.state_dict(), Digests()
-        current = digests(tensors, tensors)
+    def _transform(self, model: nn.Module, digests: Digests | None, *, undo: bool = False) -> None:
+        start, goal = (self.after, self.before) if undo else (self.before, self.after)
+        tensors, digests = model.state_dict(), digests or Digests()
+        current = digests(tensors, ())
         if current == goal != start:
+            done = "is already undone, or was never applied" if undo else "is already applied"
             raise UserError(f"{self.name} {done}: the model has the weights {goal[:12]} already")
         if current != start:
+            relation = "leads to" if undo else "belongs to"
             raise UserError(
                 f"{self.name} {relation} weights {start[:12]}, but the model's are {current[:12]}; "
                 "load the model it was made for, with the deltas before it applied in order"
@@ -144,6 +149,7 @@ class Delta:
         flip(self.changes, tensors)
         if digests(tensors, self.changes) != goal:
             flip(self.changes, tensors)
+            digests(tensors, self.changes)
             raise UserError(
                 f"the content of {self.name} does not match its header; take another copy"
             )
