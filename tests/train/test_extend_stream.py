@@ -19,6 +19,7 @@ from retouch.data import Stream
 from retouch.data.images import concatenate
 from retouch.data.string_array import StringArray
 from retouch.errors import UserError
+from retouch.evaluate.evaluator import Evaluator
 from retouch.methods import RECIPES
 from retouch.sparse import Delta, fingerprint
 from retouch.train import open_run
@@ -69,6 +70,24 @@ def test_every_method_can_be_continued_and_interrupted(name: str, model: Path, t
     assert run.classes == ["bright red", "dark red", "bright green", "dark green"]
     assert len(results.rows) == 3
     assert all(value is not None for row in results.rows for value in row.tasks)
+
+
+@pytest.mark.slow
+def test_blocks_that_an_earlier_run_changed_are_computed_again(model: Path, tmp_path: Path):
+    """`spu+` trains upper blocks only; what lower ones gave before `er` trained them is stale."""
+    quickly = {"settings": QUICK.model_copy(update={"lr": 2e-2}), "per_class": False}
+    march(model, tmp_path / "march", "er", **quickly)
+    run = open_run(tmp_path / "march", model=loaded(model))
+    stream, earlier = extend_stream(run, read_stored_images(run.folder), *halves()[1])
+    control, method = images("control", 4, 3), quick("spu+", replay__balance="task")
+    few = {"settings": QUICK, "control": control, "earlier": earlier, "per_class": False}
+    results = retouch.teach(run.clip, stream, method, out=tmp_path / "april", **few)
+    for done in (1, 2):
+        clip = open_run(tmp_path / "april", model=loaded(model)).load_task(done)
+        again = Evaluator(stream, control)(clip, done)
+        assert results.rows[done].tasks == again.tasks
+        assert results.rows[done].control == again.control
+        assert results.rows[done].joint == again.joint
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ from importlib.resources import files
 from torch import Tensor
 
 from retouch.clip.model import Clip
-from retouch.clip.zero_shot import classifier
+from retouch.clip.zero_shot import PromptEnsemble
 
 TEMPLATE = "a photo of {}"
 
@@ -15,6 +15,11 @@ def words() -> list[str]:
     return (files("retouch.clip") / "everyday_words.txt").read_text().splitlines()
 
 
+def word_prompts(clip: Clip) -> PromptEnsemble:
+    """A prompt per word; keep it if the features are needed again."""
+    return PromptEnsemble(clip, [(words(), (TEMPLATE,))])
+
+
 def word_features(clip: Clip) -> Tensor:
     """One text feature per word [W, D]."""
-    return classifier(clip, words(), (TEMPLATE,))
+    return word_prompts(clip).features(clip)

@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from retouch.clip import Clip
-from retouch.clip.everyday_words import word_features
+from retouch.clip.everyday_words import word_prompts
+from retouch.clip.zero_shot import PromptEnsemble
 from retouch.data.image_store import Indices
 from retouch.data.images import Images
 from retouch.data.progress import Progress, no_progress
@@ -49,7 +50,7 @@ class Evaluator:
         self._each_task = each_task
         self._control = control
         self._control_part = control_part
-        self._word_features: Tensor | None = None
+        self._words: tuple[PromptEnsemble, Tensor] | None = None
         self._prompts: dict[int, ClassFeatures] = {}
         self.predicted: dict[int, Predicted] = {}
         """What the model predicted before the first task and after the last, by their number."""
@@ -60,7 +61,8 @@ class Evaluator:
         Args:
             clip: The model before the first task.
         """
-        self._word_features = word_features(clip)
+        prompts = word_prompts(clip)
+        self._words = prompts, prompts.features(clip)
 
     def __call__(self, clip: Clip, learned: int, all_control: bool = False) -> Row:
         """Accuracies after `learned` tasks. Every image passes through the visual tower once.
@@ -202,9 +204,10 @@ class Evaluator:
 
     def _drift(self, clip: Clip, learned: int) -> Drift | None:
         """Measured after the last task only; in between it would cost more than it tells."""
-        if self._word_features is None or learned < len(self._stream.tasks):
+        if self._words is None or learned < len(self._stream.tasks):
             return None
-        return drift_between(self._word_features, word_features(clip))
+        prompts, before = self._words
+        return drift_between(before, prompts.features(clip))
 
 
 def _nearest(images: Encoded | None) -> Indices:
