@@ -70,7 +70,7 @@ ONWARD = ["{home}/more", "--from", "{home}/march", "--out", "{out}"]
         ([*ONWARD, "--max-drop", "1"], "--control"),
         ([*PHOTOS, "--method", "spu-bounded"], "--control"),
         ([*PHOTOS, "--control", "{home}/nothing"], "there is no such file or folder"),
-        ([*PHOTOS, "--control", "{home}/../home0/photos"], "is what is to be learned"),
+        ([*PHOTOS, "--control", "{home}/march/../photos"], "is what is to be learned"),
         ([*PHOTOS[:2], "{home}/march", *PHOTOS[3:]], "continue it with --from {home}/march"),
         ([*PHOTOS, "--method", "spo"], "no method 'spo'"),
         ([*PHOTOS, "--method", "zscl"], "--reference"),

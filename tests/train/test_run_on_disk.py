@@ -195,11 +195,9 @@ def test_a_method_that_changes_frozen_weights_is_found_out(tmp_path: Path):
     """All weights are read after the last task."""
     stream = Stream.split(images("train", 6, 12), images("test", 6, 4), tasks=3, order=0)
     faulty = method().model_copy(update={"regularizer": ChangesFrozenWeights()})
-    with pytest.raises(UserError, match="does not match its header"):  # as classes are compared
+    with pytest.raises(UserError, match="that it had not selected, in task 3 or before"):
         retouch.teach(tiny_clip(), stream, faulty, settings=QUICK, out=tmp_path)
+    assert Results.read(tmp_path).done == 2
     clip = tiny_clip()
-    *first, last = (Delta.load(file) for file in sorted((tmp_path / "deltas").iterdir()))
-    for delta in first:
-        delta.apply(clip.model)
-    with pytest.raises(UserError, match="does not match its header"):
-        last.apply(clip.model)
+    for file in sorted((tmp_path / "deltas").iterdir()):
+        Delta.load(file).apply(clip.model)

@@ -1,7 +1,7 @@
 """A fingerprint names exactly these weights: SHA-256 over names, types, shapes and bits."""
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 
 import torch
@@ -11,6 +11,8 @@ from retouch.distributed.cuda_streams import thread_pool
 from retouch.errors import UserError
 from retouch.sparse.storage import storage_pointer
 
+Group = Sequence[str]
+"""Names of tensors that share memory."""
 _PARALLEL_FROM = 2**24  # bytes
 _THREADS = 4  # more would starve the other threads of a busy run
 
@@ -54,6 +56,26 @@ class Digests:
         }
         self._cache |= _digest_each(stale)
         return _combine({name: self._cache[name] for name in tensors})
+
+    def with_others(
+        self, groups: Iterable[Group], other_values: Callable[[Group], Mapping[str, Tensor]]
+    ) -> str:
+        """What the digest would be if some tensors had other values.
+
+        Args:
+            groups: Their names, in groups.
+            other_values: Makes the tensors of a group. They are not kept, so that only a few groups
+                are in memory at a time.
+        """
+
+        def digests_of(group: Group) -> dict[str, str]:
+            return {name: _digest_one(tensor) for name, tensor in other_values(group).items()}
+
+        others: dict[str, str] = {}
+        with thread_pool(_THREADS) as pool:
+            for part in pool.map(digests_of, groups):
+                others |= part
+        return _combine(self._cache | others)
 
 
 def _combine(digests: Mapping[str, str]) -> str:

@@ -144,6 +144,12 @@ class RunOnDisk(RunRecord):
         last = self._task + 1 == len(self.results.tasks)
         after = self._digests(tensors, tensors if last else self._update.selection)
         delta = self._snapshot.delta(metadata, tensors, after)
+        if not delta.can_be_undone(tensors, self._digests):
+            raise UserError(
+                f"{self._method.name} changed weights that it had not selected, in task "
+                f"{self._task + 1} or before, so this task could not be undone; a method may only "
+                "change what its update selects. The tasks before are kept"
+            )
         delta.save(delta_file(self.folder, self._task))
         self._weights = delta.after
 

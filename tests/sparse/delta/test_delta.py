@@ -9,7 +9,15 @@ from networks import learn, network, perturb
 from torch import nn
 
 from retouch.errors import UserError
-from retouch.sparse import Delta, Selection, Snapshot, SparseIndex, fingerprint, read_change_stats
+from retouch.sparse import (
+    Delta,
+    Digests,
+    Selection,
+    Snapshot,
+    SparseIndex,
+    fingerprint,
+    read_change_stats,
+)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
@@ -76,6 +84,26 @@ def test_what_was_done_before_is_said_to_be_done():
     with pytest.raises(UserError, match="this delta is already applied"):
         delta.apply(model)
     assert fingerprint(model) == learned
+
+
+@pytest.mark.parametrize("also", ["nothing", "an entry of a selected tensor", "another tensor"])
+@pytest.mark.parametrize("tied", [False, True])
+def test_whether_a_delta_can_be_undone_is_known_at_once(also: str, tied: bool):
+    model = network()
+    if tied:
+        model.register_parameter("alias", model[0].weight)
+    selection = Selection({"0.weight": SparseIndex((50, 30), torch.tensor([3, 40, 700]))})
+    snapshot = Snapshot(model, selection)
+    perturb(model, selection)
+    with torch.no_grad():
+        if also == "an entry of a selected tensor":
+            model[0].weight[0, 0] += 1
+        elif also == "another tensor":
+            model[1].bias += 1
+    state, digests, now = model.state_dict(), Digests(), fingerprint(model)
+    delta = snapshot.delta(tensors=state, weights_digest=digests(state, ()))
+    assert delta.can_be_undone(state, digests) == (also == "nothing")
+    assert fingerprint(model) == now, "nothing is changed"
 
 
 def test_a_delta_with_a_wrong_fingerprint_changes_nothing():
