@@ -68,6 +68,7 @@ def test_one_image_and_a_text(home: Path, tmp_path: Path):
     done = run("cam", model, image, "--text", "a photo of\x1b[31m the $red$ 漢字", "-o", tmp_path)
     assert "Block 1 of 2, 6 of 64 neurons (gradient)" in done.stdout
     assert "\x1b[31m" not in done.stdout
+    assert f"dark_red/{image.name}" in done.stdout
     ElementTree.parse(tmp_path / "cam.svg")
     facts = json.loads((tmp_path / "cam.json").read_text())
     assert facts["title"]

@@ -173,7 +173,7 @@ def _show(
         print_line(out, f"Note: {note}.")
     table = make_table("image", "looked for", "similarity", name_columns=2)
     for image in cams:
-        name = Path(image.name).name
+        name = "/".join(Path(image.name).parts[-2:])  # file names repeat from class to class
         add_row(table, name_cell(name), name_cell(image.text), image.similarity)
     out.print(table)
     first = next(iter(cams[0].cams.values()))
