@@ -13,7 +13,7 @@ from retouch.clip import Preprocess
 from retouch.data import in_memory
 from retouch.evaluate import examples as examples_module
 from retouch.evaluate.per_class import PerClass, accuracy
-from retouch.evaluate.predict import Predicted
+from retouch.evaluate.predict import PredictedClasses
 from retouch.sparse import fingerprint
 from retouch.train import OpenRun, open_run
 from retouch.train.compare_run import compare_run, eval_set_of_run
@@ -50,14 +50,14 @@ def test_what_the_run_has_predicted_is_not_computed_again(run: OpenRun):
     assert written is not None
     assert len(written.classes) == 10
     assert written == compare_run(run, TEST, CONTROL), "both models evaluated again"
-    of_run = {0: Predicted(TEST.labels, CONTROL.labels)}
+    of_run = {0: PredictedClasses(TEST.labels, CONTROL.labels)}
     predicted = compare_run(run, TEST, CONTROL, predicted=of_run)
     assert [row.before for row in predicted.classes] == [100] * 10
     assert [row.after for row in predicted.classes] == [row.after for row in written.classes]
 
 
 def test_images_without_a_prediction_are_evaluated(run: OpenRun):
-    lacking = Predicted(np.where(np.arange(24) == 5, -1, TEST.labels), CONTROL.labels)
+    lacking = PredictedClasses(np.where(np.arange(24) == 5, -1, TEST.labels), CONTROL.labels)
     known = dict.fromkeys((0, 3), lacking)
     assert compare_run(run, TEST, CONTROL, predicted=known) == compare_run(run, TEST, CONTROL)
 

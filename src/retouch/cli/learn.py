@@ -128,9 +128,9 @@ def _run(config: LearnConfig, plan: Plan, console: "Console") -> None:
 
 
 def _is_finished(folder: Path) -> bool:
-    from retouch.evaluate import Results
+    from retouch.evaluate.results import FILE, Results
 
-    return (folder / "results.json").exists() and Results.read(folder).finished
+    return (folder / FILE).exists() and Results.read(folder).finished
 
 
 def _weights_per_rank(plan: Plan) -> str:

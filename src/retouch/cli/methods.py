@@ -49,10 +49,12 @@ def methods(
 def _methods_table(methods: "Iterable[Method]") -> "Table":
     from rich.table import Table
 
+    from retouch.methods.method import PARTS
+
     table = Table("method", "what it does", box=None)
     table.add_column("settings (change with --set)", overflow="fold")
     for method in methods:
-        parts = method.model_dump(include={"update", "replay", "regularizer", "after_task"})
+        parts = method.model_dump(include=set(PARTS))
         settings = [f"{p}.{name}={_as_yaml(v)}" for p in parts for name, v in parts[p].items()]
         table.add_row(method.name, method.summary, " ".join(settings))
     return table
@@ -70,9 +72,9 @@ def _settings_table(method: "Method") -> "Table":
     owners: dict[str, Any] = {f"{part}.": getattr(method, part) for part in PARTS}
     for prefix, owner in {**owners, "": method}.items():
         docstrings = field_docstrings(type(owner))
-        for field in type(owner).model_fields:
+        for field, value in owner.model_dump().items():
             if prefix or field not in (*PARTS, "name", "summary"):
-                setting = f"{prefix}{field}={_as_yaml(owner.model_dump()[field])}"
+                setting = f"{prefix}{field}={_as_yaml(value)}"
                 table.add_row(setting, docstrings.get(field, ""))
     return table
 

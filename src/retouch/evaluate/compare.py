@@ -87,7 +87,7 @@ def predict_both(
     after: ModelAt | Predictions,
     progress: Progress | None = None,
 ) -> Comparison:
-    """Predictions of the model at both points in time, or of one of them where one is known.
+    """Predictions of the model at both points in time. Those that are known are not computed.
 
     Each point is visited once, for all images: to load it may mean applying many deltas. `after`
     comes first, so that a damaged file of the run is noticed at once.

@@ -20,7 +20,7 @@ from retouch.evaluate.class_features import ClassFeatures, prompt_names
 from retouch.evaluate.drift import drift_between
 from retouch.evaluate.image_features import ImageSubset, encode_image_sets
 from retouch.evaluate.joint_accuracy import Encoded, joint_accuracy
-from retouch.evaluate.predict import Predicted, nearest, nearest_classes
+from retouch.evaluate.predict import PredictedClasses, nearest, nearest_classes
 from retouch.evaluate.row import ControlPart, Drift, Joint, Row
 from retouch.plural import count
 
@@ -52,8 +52,8 @@ class Evaluator:
         self._control_part = control_part
         self._words: tuple[PromptEnsemble, Tensor] | None = None
         self._prompts: dict[int, ClassFeatures] = {}
-        self.predicted: dict[int, Predicted] = {}
-        """What the model predicted before the first task and after the last, by their number."""
+        self.predicted: dict[int, PredictedClasses] = {}
+        """The predictions before the first task and after the last, by how many were learned."""
 
     def begin(self, clip: Clip) -> None:
         """Encode everyday words before anything is learned, to measure their drift later.
@@ -77,7 +77,7 @@ class Evaluator:
         test, control = self._encode(clip, self._test_subset(all_tasks), self._control_subset(part))
         predicted, of_control = self._predict(test, learned, all_tasks), _nearest(control)
         if not between:
-            self.predicted[learned] = Predicted(self._of_test_images(predicted), of_control)
+            self.predicted[learned] = PredictedClasses(self._of_test_images(predicted), of_control)
         tasks, hits = self._accuracies(predicted, all_tasks), _hits(of_control, control)
         row = Row(tasks=tasks, drift=self._drift(clip, learned))
         if part is not None:

@@ -63,7 +63,7 @@ def nearest(similarity: Tensor, choices: Sequence[int]) -> Indices:
     return classes
 
 
-class Predicted(NamedTuple):
+class PredictedClasses(NamedTuple):
     """The classes that were predicted in an evaluation."""
 
     test: Indices

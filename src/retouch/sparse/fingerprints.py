@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from retouch.distributed.cuda_streams import thread_pool
 from retouch.errors import UserError
-from retouch.sparse.storage import storage_pointer
+from retouch.sparse.storage import sharing_memory
 
 Group = Sequence[str]
 """Names of tensors that share memory."""
@@ -48,13 +48,8 @@ class Digests:
 
         Tensors that share memory with a changed one are read again too.
         """
-        touched = {storage_pointer(tensors[name]) for name in changed}
-        stale = {
-            name: tensor
-            for name, tensor in tensors.items()
-            if name not in self._cache or storage_pointer(tensor) in touched
-        }
-        self._cache |= _digest_each(stale)
+        unknown = {name: tensor for name, tensor in tensors.items() if name not in self._cache}
+        self._cache |= _digest_each(unknown | sharing_memory(tensors, changed))
         return _combine({name: self._cache[name] for name in tensors})
 
     def with_others(

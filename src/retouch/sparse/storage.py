@@ -1,6 +1,6 @@
 """Which tensors of a model share memory."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor
@@ -9,6 +9,12 @@ from torch import Tensor
 def storage_pointer(tensor: Tensor) -> int:
     """The address of the memory that a tensor is a view of."""
     return tensor.untyped_storage().data_ptr()
+
+
+def sharing_memory(tensors: Mapping[str, Tensor], names: Iterable[str]) -> dict[str, Tensor]:
+    """The tensors of these names, and all that share memory with one of them."""
+    pointers = {storage_pointer(tensors[name]) for name in names}
+    return {name: t for name, t in tensors.items() if storage_pointer(t) in pointers}
 
 
 def names_by_storage(tensors: Mapping[str, Tensor]) -> list[list[str]]:

@@ -14,7 +14,7 @@ from retouch.distributed import collectives
 from retouch.evaluate.compare import EvalSet, Predictions, predict_both
 from retouch.evaluate.examples import write_examples
 from retouch.evaluate.per_class import EXAMPLES, FILE, PerClass
-from retouch.evaluate.predict import Predicted
+from retouch.evaluate.predict import PredictedClasses
 from retouch.evaluate.row import Joint
 from retouch.plural import count
 from retouch.train.run_folder import OpenRun
@@ -82,7 +82,7 @@ def _learned_sets(run: OpenRun, test: Images) -> list[EvalSet]:
 
 
 def _known(
-    sets: Sequence[EvalSet], test: Images, predicted: Predicted | None, joint: Joint | None
+    sets: Sequence[EvalSet], test: Images, predicted: PredictedClasses | None, joint: Joint | None
 ) -> Predictions | None:
     """What an evaluation predicted, for the sets of a comparison; None if it lacks some images."""
     if predicted is None:
@@ -111,7 +111,7 @@ def compare_run(
     test: Images,
     control: Images | None = None,
     *,
-    predicted: Mapping[int, Predicted] | None = None,
+    predicted: Mapping[int, PredictedClasses] | None = None,
     examples: bool = True,
     progress: Progress | None = None,
 ) -> PerClass:

@@ -9,7 +9,7 @@ from retouch.data.progress import Progress, no_progress
 from retouch.data.stream import Stream
 from retouch.distributed import collectives
 from retouch.evaluate.per_class import PerClass
-from retouch.evaluate.predict import Predicted
+from retouch.evaluate.predict import PredictedClasses
 from retouch.evaluate.results import Results
 from retouch.train.compare_run import compare_run
 from retouch.train.extend_stream import remove_earlier_copy
@@ -23,7 +23,7 @@ def finish(
     stream: Stream,
     results: Results,
     control: Images | None = None,
-    predicted: Mapping[int, Predicted] | None = None,
+    predicted: Mapping[int, PredictedClasses] | None = None,
     progress: Progress = no_progress,
     *,
     store_images: bool = True,

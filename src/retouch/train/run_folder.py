@@ -126,11 +126,12 @@ def read_config(folder: Path) -> dict[str, Any]:
     try:
         config = checksummed.read_yaml(file, "take another copy of the run")
     except FileNotFoundError:
-        problem = f"{folder} holds no run: {CONFIG} is missing there"
-        raise UserError(
-            f"{problem if folder.is_dir() else f'there is no folder {folder}'}; name the folder of "
-            "a run"
-        ) from None
+        problem = (
+            f"{folder} holds no run: {CONFIG} is missing there"
+            if folder.is_dir()
+            else f"there is no folder {folder}"
+        )
+        raise UserError(f"{problem}; name the folder of a run") from None
     wrong = [key for key, expected in _TYPES.items() if not isinstance(config.get(key), expected)]
     if wrong:
         raise UserError(

@@ -18,7 +18,7 @@ from retouch.sparse.delta import delta_file
 from retouch.sparse.delta.change_stats import ChangeStats
 from retouch.sparse.delta.xor_diff import XorDiff, flip
 from retouch.sparse.fingerprints import Digests
-from retouch.sparse.storage import names_by_storage, storage_pointer
+from retouch.sparse.storage import names_by_storage, sharing_memory
 
 SEQUENCE = "then"
 """The value of `combined` in the metadata of deltas that were composed one after the other."""
@@ -69,15 +69,14 @@ class Delta:
             tensors: The model's state after the change.
             digests: Of these tensors.
         """
-        touched = {storage_pointer(tensors[name]) for name in self.changes}
-        shared = {name: t for name, t in tensors.items() if storage_pointer(t) in touched}
+        changed = sharing_memory(tensors, self.changes)
 
         def before(names: Sequence[str]) -> dict[str, Tensor]:
             copies = deepcopy({name: tensors[name].detach() for name in names})
             flip({name: self.changes[name] for name in names if name in self.changes}, copies)
             return copies
 
-        return digests.with_others(names_by_storage(shared), before) == self.before
+        return digests.with_others(names_by_storage(changed), before) == self.before
 
     def compose(self, later: "Delta") -> "Delta":
         """This change and the next one as a single change.
