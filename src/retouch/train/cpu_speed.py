@@ -40,20 +40,20 @@ def faster_on_cpu(clip: Clip, settings: Settings) -> Iterator[None]:
 
 
 @contextmanager
-def keep_freed_memory() -> Iterator[bool]:
+def keep_freed_memory() -> Iterator[None]:
     """Inside this context, memory that is freed stays with the process, for the next step to use.
 
     glibc returns a large tensor's memory to the system when it is freed, and the system clears
     every page of the next one: in a step that holds gigabytes of activations, and frees them all, a
-    tenth of the time or more. Afterwards the memory is given back. Yields whether this C library
-    can do so.
+    tenth of the time or more. Afterwards the memory is given back. Nothing changes with another C
+    library, or where torch has its own allocator, as on Arm (mimalloc).
     """
     libc = _glibc()
     if libc is not None:
         libc.mallopt(_MMAP_MAX, 0)
         libc.mallopt(_TRIM_THRESHOLD, -1)
     try:
-        yield libc is not None
+        yield
     finally:
         if libc is not None:
             for option, value in _DEFAULTS.items():
