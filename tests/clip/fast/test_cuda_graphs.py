@@ -4,6 +4,7 @@ A fake stands in for the CUDA graph: like one, it runs the pass again with fixed
 and outputs. `benchmarks/speed.py` checks that real CUDA graphs give the same bits.
 """
 
+from itertools import count
 from types import SimpleNamespace
 
 import pytest
@@ -27,7 +28,7 @@ class FakeGraph(CapturedGraph):
         self._graph_output = forward_pass.run(*self._inputs)
         self.leaves = leaf_tensors(self._graph_output)
         self._output = self._graph_output.detach().clone()
-        self.forward = SimpleNamespace(pool=lambda: None, replay=self._run_again)
+        self.forward = SimpleNamespace(pool=lambda: pool, replay=self._run_again)
 
     def _run_again(self) -> None:
         FakeGraph.replayed += 1
@@ -46,7 +47,8 @@ def _fake_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(graph_capture, "_run_concurrently", lambda _, jobs: [j() for j in jobs])
     for name in ("synchronize", "current_stream"):
         monkeypatch.setattr(torch.cuda, name, lambda: None)
-    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 1))
+    handles = count(1)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, next(handles)))
 
 
 class TwoTowers(nn.Module):
@@ -215,17 +217,48 @@ def test_a_failed_capture_is_cleaned_up_and_tried_again_later(
         assert FakeGraph.captured == captured, "tried on the 3rd pass and on the 9th"
     said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     if free_at == 5:  # gone by the second attempt
-        assert aborted == [(3, (0, 1))] * 2
+        assert aborted == [(3, (0, number)) for number in (1, 2)]
         assert FakeGraph.replayed
         assert not said
     else:
-        assert aborted == [(3, (0, 1))] * 4
+        assert aborted == [(3, (0, number)) for number in (1, 2, 3, 4)]
         assert not FakeGraph.replayed
         assert [line.split(" is not captured")[0] for line in said] == [
             "the encoder of images",
             "the encoder of texts",
         ]
         assert all("somebody holds a gradient" in line for line in said)
+
+
+def test_a_failed_capture_does_not_spoil_later_ones(monkeypatch: pytest.MonkeyPatch):
+    """torch refuses to capture into a pool of which one capture has failed."""
+    recording: set[object] = set()
+
+    class StrictGraph(FakeGraph):
+        def __init__(self, forward_pass: ForwardPass, pool: object) -> None:
+            if pool in recording:
+                raise RuntimeError("beginAllocateToPool: already recording to mempool_id")
+            recording.add(pool)
+            super().__init__(forward_pass, pool)
+            if blocked:
+                raise RuntimeError("somebody holds a gradient")
+            recording.remove(pool)
+
+    monkeypatch.setattr(graph_capture, "CapturedGraph", StrictGraph)
+    stream = SimpleNamespace(device=torch.device("cuda", 0))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
+    monkeypatch.setattr(graph_capture, "_abort_capture", lambda *args: None)
+    model, blocked = TwoTowers(), False
+    recorder = GraphRecorder(model)
+    with torch.no_grad():
+        for seed in range(3):
+            recorder(passes(model, seed))
+    assert (FakeGraph.captured, FakeGraph.replayed) == (2, 2), "evaluated"
+    for seed in range(9):
+        blocked = seed == 2
+        step(model, recorder, seed)
+    assert FakeGraph.captured == 6, "two failed on the 3rd pass and were captured on the 9th"
+    assert FakeGraph.replayed == 4
 
 
 def test_hooks_are_found():

@@ -48,6 +48,7 @@ class GraphRecorder:
     def __init__(self, model: nn.Module) -> None:
         self._model = model
         self._caches = {True: _GraphCache(), False: _GraphCache()}  # by whether gradients are on
+        self._unusable_pools: set[Any] = set()
 
     def clear(self) -> None:
         """Forget all graphs, which frees their memory."""
@@ -78,9 +79,10 @@ class GraphRecorder:
         num_seen = cache.num_seen[key] = cache.num_seen.get(key, 0) + 1
         if num_seen < cache.retry_at.get(key, WARMUP_PASSES + 1):
             return
-        again = key in cache.retry_at
-        if (graph := capture(forward_pass, self._pool(forward_pass.name), again)) is None:
+        again, pool = key in cache.retry_at, self._pool(forward_pass.name)
+        if (graph := capture(forward_pass, pool, again)) is None:
             cache.retry_at[key] = RETRY_FACTOR * num_seen
+            self._unusable_pools.add(pool)
         else:
             cache.graphs[key] = graph
 
@@ -94,9 +96,14 @@ class GraphRecorder:
         return free if len(free) == len(graphs) else None
 
     def _pool(self, name: str) -> Any:
-        """The memory pool of a tower's graphs, which share it: no two are in use at a time."""
+        """The memory pool of a tower's graphs, which share it: no two are in use at a time.
+
+        After a failed capture, torch's allocator of pinned memory goes on recording to its pool and
+        refuses another capture into it.
+        """
         pools = (graph.forward.pool() for graph in self._graphs() if graph.name == name)
-        return next(pools, None)
+        usable = (pool for pool in pools if pool not in self._unusable_pools)
+        return next(usable, None) or torch.cuda.graph_pool_handle()
 
     def _graphs(self) -> Iterator[CapturedGraph]:
         return (graph for cache in self._caches.values() for graph in cache.graphs.values())

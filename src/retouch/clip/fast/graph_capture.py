@@ -135,7 +135,6 @@ def capture(forward_pass: ForwardPass, pool: Any, again: bool = False) -> Captur
     The first failure may pass, such as a gradient that is still held; one that happens `again` is
     worth a warning.
     """
-    pool = pool or torch.cuda.graph_pool_handle()
     try:
         return CapturedGraph(forward_pass, pool)
     except RuntimeError as error:
