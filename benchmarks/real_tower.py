@@ -12,6 +12,8 @@ in between, so that the towers are compiled and captured once; no weights are wr
 model before the first task and after the last is evaluated, unless `--each-task` asks for more.
 Rows that differ only in an interpolation at the end are trained once (`shared_training`). The same
 command goes on where it was stopped, and writes the table and the figure of what is finished.
+`--stored results/real-tower-frontier/table.json` takes the cells of that table as finished, so that
+several machines can share the work one after the other.
 """
 
 import argparse
@@ -26,6 +28,7 @@ import numpy as np
 import torch
 from rich.console import Console
 from shared_training import SharedModel, SharedTrainingBench, Trained
+from stored_cells import StoredCells
 
 from retouch.bench import Bench, Suite, load_suite
 from retouch.bench.cells import Options
@@ -109,6 +112,7 @@ def arguments() -> argparse.Namespace:
     options.add_argument("--fp32", action="store_true")
     options.add_argument("--each-task", action="store_true", help="evaluate after every task")
     options.add_argument("--control-images", type=int, default=5, help="control images per class")
+    options.add_argument("--stored", type=Path, nargs="+", default=[], help="table.json of others")
     options.add_argument("--out", type=Path, default=Path("runs/real"))
     return options.parse_args()
 
@@ -124,12 +128,13 @@ def benches(args: argparse.Namespace, suite: Suite, data: BenchData) -> list[Ben
     )
     result: list[Bench] = []
     trained: Trained = {}
+    stored = StoredCells(args.stored)
     for row in suite.rows:
         for text in args.datasets.split(","):
             dataset, _, epochs = text.partition(":")
             own = replace(options, datasets=(dataset,), epochs=int(epochs or 0) or args.epochs)
             of_row = suite.model_copy(update={"rows": (row,)})
-            flags = {"evaluate_each_task": args.each_task, "trained": trained}
+            flags = {"evaluate_each_task": args.each_task, "trained": trained, "stored": stored}
             result.append(SharedTrainingBench(of_row, data, NAME, args.out, own, **flags))
     return result
 

@@ -9,11 +9,13 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 
 import torch
+from stored_cells import StoredCells
 from torch import Tensor
 
 from retouch.bench import Bench
 from retouch.bench.cell import Cell
 from retouch.bench.cell_runner import CellRunner
+from retouch.bench.events import Done
 from retouch.clip import Clip
 from retouch.evaluate import Results
 from retouch.evaluate.evaluator import Evaluator
@@ -43,6 +45,10 @@ class SharedTrainingRunner(CellRunner):
     """Runs cells on a `SharedModel`, one after the other in this process."""
 
     trained: Trained = field(default_factory=dict)
+    stored: StoredCells = field(default_factory=StoredCells)
+
+    def finished(self, cell: Cell) -> Done | None:
+        return super().finished(cell) or self.stored.find(cell)
 
     def run(self, cell: Cell, callback: Callback | None = None) -> None:
         after_task, key = cell.recipe.after_task, _training(cell)
@@ -96,10 +102,12 @@ class SharedTrainingBench(Bench):
     """A bench on a `SharedModel`. Evaluated after every task, each cell is trained on its own."""
 
     trained: Trained = field(default_factory=dict)
+    stored: StoredCells = field(default_factory=StoredCells)
 
     @property
     def cell_runner(self) -> CellRunner:
         flags = {"checkpoints": False, "evaluate_each_task": self.evaluate_each_task}
         if self.evaluate_each_task:
             return CellRunner(self.data, self.out, **flags)
-        return SharedTrainingRunner(self.data, self.out, **flags, trained=self.trained)
+        known = {"trained": self.trained, "stored": self.stored}
+        return SharedTrainingRunner(self.data, self.out, **flags, **known)

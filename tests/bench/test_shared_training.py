@@ -1,11 +1,14 @@
 """The benchmark that trains once for a method and for WiSE-FT of it."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from bench_for_tests import SMALL, tiny_data, tiny_model
 
-from retouch.bench import Bench, Suite
+from retouch.bench import Bench, Suite, pareto
+from retouch.bench.table import tabulate
+from retouch.bench.write import write_table
 
 ROWS = (
     {"name": "ER", "method": "er"},
@@ -33,3 +36,34 @@ def test_interpolated_rows_have_the_results_of_their_own_training(tmp_path: Path
         assert ours.results.rows == theirs.results.rows
         assert ours.results.method == theirs.results.method
     assert actual[0].results.rows != actual[1].results.rows != actual[2].results.rows
+
+
+@pytest.mark.slow
+def test_cells_of_a_stored_table_are_not_run_again(tmp_path: Path, monkeypatch):
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
+    from shared_training import SharedModel, SharedTrainingBench
+    from stored_cells import StoredCells
+
+    data = tiny_data()
+    data.make_model = SharedModel(tiny_model())
+
+    def bench(folder: str, rates: tuple[float, ...], stored: StoredCells) -> SharedTrainingBench:
+        suite = Suite(title="stored", name="stored", kind="pareto", rows=ROWS[:2])
+        options = replace(SMALL, lr=rates)
+        flags = {"evaluate_each_task": False, "stored": stored}
+        return SharedTrainingBench(suite, data, "builtin", tmp_path / folder, options, **flags)
+
+    first = bench("first", (1e-3,), StoredCells())
+    done = first.run()
+    write_table(tmp_path, tabulate(first.suite, done))
+    table = StoredCells([tmp_path / "table.json"])
+    second = bench("second", (1e-3, 1e-2), table)
+    both = second.run()
+    ran = [file.parts[-4] for file in tmp_path.glob("second/cells/*/*/*/done.json")]
+    assert sorted(ran) == ["ER-lr=0.01", "WiSE-FT-lr=0.01"]
+    known = [d for d in both if d.cell.settings["lr"] == 1e-3]
+    assert tabulate(first.suite, known).rows == tabulate(first.suite, done).rows
+    assert [d.results.matrix for d in known] == [d.results.matrix for d in done]
+    assert pareto.areas(known) == pareto.areas(done)
+    other = replace(known[0].cell, settings={**known[0].cell.settings, "batch": 3})
+    assert table.find(other) is None, "other settings"
