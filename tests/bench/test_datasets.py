@@ -11,7 +11,7 @@ from retouch.bench.datasets import BenchData
 from retouch.bench.table import tabulate
 
 
-def test_unreadable_images_are_skipped_without_a_cache(tmp_path: Path):
+def test_unreadable_images_are_skipped_without_a_cache(tmp_path: Path, caplog):
     for part in ("train", "test"):
         for name in ("cat", "dog"):
             folder = tmp_path / part / name
@@ -23,6 +23,8 @@ def test_unreadable_images_are_skipped_without_a_cache(tmp_path: Path):
     options = Options(datasets=(str(tmp_path),), tasks=1)
     cell = Bench(load_suite("demo"), data, "builtin", Path("x"), options).cells[-1]
     assert len(data.stream(cell).train) == 6
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert "1 of 7 images skipped" in said
 
 
 def test_a_part_of_the_images_is_noted(tmp_path: Path):

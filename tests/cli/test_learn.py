@@ -122,6 +122,7 @@ def test_images_decoded_once_or_every_time_give_the_same_run(model: Path, tmp_pa
         settings = ("--tasks", 3, "--skip-bad", "--epochs", 1, "--batch", 8, "--lr", 1e-3)
         result = run(*words, *settings, *cache)
         assert ("MB in" in result.stderr) == (cache[0] == "--cache")
+        assert (result.stdout + result.stderr).count("1 of 15 images skipped") == 1
         runs.append(Results.read(out))
         assert [task.classes for task in runs[-1].tasks] == [["dog"], ["cat"], ["red kite"]]
         assert "1 of 15 images skipped" in runs[-1].notes[0]

@@ -1,5 +1,6 @@
 """What the cells of a suite are run on: models, streams and control sets, each opened once."""
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -18,6 +19,8 @@ from retouch.data.cache import drop_unreadable
 from retouch.data.data_set_names import BUILTIN, data_set_names
 from retouch.data.progress import Progress, no_progress
 from retouch.data.registry import find_benchmark
+
+log = logging.getLogger("retouch")
 
 
 @dataclass
@@ -128,13 +131,17 @@ class BenchData:
         return replace(subset, classes=images.classes[:classes], templates=images.templates[:1])
 
     def _prepared(self, images: Images) -> Images:
-        if not self.use_cache:
-            return (
-                drop_unreadable(images, self.preprocess, self.progress) if self.skip_bad else images
+        if self.use_cache:
+            prepared = cached(
+                images, self.preprocess, self.cache, skip_bad=self.skip_bad, progress=self.progress
             )
-        return cached(
-            images, self.preprocess, self.cache, skip_bad=self.skip_bad, progress=self.progress
-        )
+        elif self.skip_bad:
+            prepared = drop_unreadable(images, self.preprocess, self.progress)
+        else:
+            return images
+        for note in prepared.notes[len(images.notes) :]:
+            log.warning("%s", note)
+        return prepared
 
 
 def _is_builtin(dataset: str) -> bool:

@@ -75,7 +75,7 @@ def learn(config: LearnConfig) -> None:
             collectives.broadcast_str(lambda: "started" if is_run(output.folder) else "")
         )
         plan = make_plan(config, request, device, started, console)
-        show_notes(console, [plan.stream.train], shown)
+        show_notes(console, [plan.stream.train, plan.stream.test, plan.control], shown)
         if not started:
             plan = _show_plan(config, plan, console)
         if not output.dry_run:

@@ -120,7 +120,6 @@ def _without(images: Images, unreadable: list[UnreadableImage], skip_bad: bool) 
             f"{listed}. Repair or remove what is broken, or skip it", argument="skip_bad=True"
         )
     note = f"{images.name}: {len(unreadable)} of {count(len(images), 'image')} skipped: {listed}"
-    log.warning("%s", note)
     readable = np.setdiff1d(np.arange(len(images)), [image.index for image in unreadable])
     return replace(images.subset(readable), notes=[*images.notes, note])
 
