@@ -201,6 +201,10 @@ def test_a_task_that_costs_more_than_the_allowed_drop_is_not_kept(
     facts = run_json(*words, *wild, "--out", tmp_path / "some", "--max-drop", cost / 2)
     assert facts["metrics"]["control_drop"] <= cost / 2
     assert facts["fraction_kept"][0] < 1
+    words = ["learn", data / "more", "--from", tmp_path / "some", "--out", tmp_path / "on"]
+    said = error_of(*words)
+    assert "was learned with --max-drop" in said
+    assert "name one with --control" in said
 
 
 def recognized_images(clip: Any, folder: Path) -> Path:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from commands import run
 
-from retouch.cli.learn_checks import read_changes
+from retouch.cli.learn_method import read_changes
 from retouch.errors import UserError
 
 BOMB = "[&a [1], &b [*a, *a, *a, *a], &c [*b, *b, *b, *b], *c]"

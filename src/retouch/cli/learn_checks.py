@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from retouch.checksummed import parse_yaml
 from retouch.cli.images import find_control, find_pairs
+from retouch.cli.learn_method import choose_method
 from retouch.cli.learn_sources import (
     check_classes,
     check_sources,
@@ -17,7 +17,7 @@ from retouch.cli.learn_sources import (
 from retouch.errors import UserError
 
 if TYPE_CHECKING:
-    from retouch.cli.learn_config import DataOptions, LearnConfig, OutputOptions, TrainingOptions
+    from retouch.cli.learn_config import DataOptions, LearnConfig, OutputOptions
     from retouch.data import Images, Pairs, Splits
     from retouch.evaluate import Results
     from retouch.methods import Method
@@ -68,7 +68,7 @@ def check_request(config: "LearnConfig") -> Request:
     check_sources(data, training.earlier)
     earlier = _find_earlier(training.earlier, config.output)
     _check_templates(templates, earlier)
-    method = _choose_method(training, earlier)
+    method = choose_method(training, earlier, data.control is not None)
     settings |= read_control_part(data, method)
     if machine.shard:
         check_shard(method, Settings(shard=True, compile=bool(machine.compiled)))
@@ -174,34 +174,6 @@ def _check_templates(templates: Sequence[str], earlier: FinishedRun | None) -> N
             )
 
 
-def _choose_method(training: "TrainingOptions", earlier: FinishedRun | None) -> "Method":
-    """The method that was asked for, or that of the run to continue."""
-    from retouch.methods import DEFAULT_METHOD, WITHOUT_IMAGES, BalancedReplay, Replay, recipe
-    from retouch.methods.bounded_drop import with_max_drop
-    from retouch.train.run_folder import method_of
-
-    name, replay = training.method, training.replay
-    if earlier and name not in (None, earlier.results.method):
-        raise UserError(
-            f"--method {name}: {earlier.folder} was learned by {earlier.results.method}, and only "
-            "that can continue it"
-        )
-    default = WITHOUT_IMAGES if replay == "none" else DEFAULT_METHOD
-    method = method_of(earlier.config) if earlier else recipe(name or default)
-    if earlier and replay is None and isinstance(method.replay, BalancedReplay):
-        # The size of its buffer is chosen again, for all images.
-        part = type(method.replay)(**method.replay.model_dump(exclude={"size"}))
-        method = method.with_change({"replay": part})
-    if replay == "none":
-        method = method.with_change({"replay": Replay()})
-    elif replay is not None:
-        if not replay.isdigit() or int(replay) < 1:
-            raise UserError(f"--replay {replay}: use a number of images, such as 200, or none")
-        method = method.with_change({"replay.size": int(replay)})
-    method = method.with_change(read_changes(training.change or []))
-    return method if training.max_drop is None else with_max_drop(method, training.max_drop)
-
-
 def read_control_part(data: "DataOptions", method: "Method") -> dict[str, Any]:
     """The setting `control_part`, if it was given; refused where it would be ignored."""
     part = data.control_part
@@ -217,16 +189,6 @@ def read_control_part(data: "DataOptions", method: "Method") -> dict[str, Any]:
             "all of them are checked; leave --control-part out"
         )
     return {"control_part": part if part == "all" else int(part)}
-
-
-def read_changes(pairs: list[str]) -> dict[str, Any]:
-    changes = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not equals:
-            raise UserError(f"--set {pair}: write NAME=VALUE, such as update.rate=0.05")
-        changes[name] = parse_yaml(value, f"--set {pair}")
-    return changes
 
 
 def read_order(order: str) -> int | list[str]:
