@@ -31,15 +31,18 @@ def headers_in(paths: Sequence[str | Path]) -> list[Header]:
 
 
 def model_at(name: str, weights: str | None = None) -> Clip:
-    """The model of this name. Of a run, its model with these weights, or after the last task."""
-    return model_and_tasks(name, weights)[0]
+    """The model of this name, to read its weights: a plain CLIP is loaded without its library.
+
+    Of a run, its model with these weights, or after the last task.
+    """
+    return model_and_tasks(name, weights, light=True)[0]
 
 
-def model_and_tasks(name: str, weights: str | None = None) -> tuple[Clip, int]:
+def model_and_tasks(name: str, weights: str | None = None, light: bool = False) -> tuple[Clip, int]:
     """The same, and how many tasks of the run it has learned; 0 where it is not a run."""
     if not is_run(name):
-        return load(name), 0
-    run = open_run(name)
+        return load(name, light=light), 0
+    run = open_run(name, light=light)
     fingerprints = _fingerprints(run)
     task = fingerprints.index(weights) if weights and weights in fingerprints else None
     clip = run.load_task(task)

@@ -158,13 +158,15 @@ def test_classify_prints_the_same_with_and_without_prompts(
 
 
 @pytest.mark.slow
-def test_classify_imports_nothing_that_it_does_not_need(home: Path):
+def test_commands_import_nothing_that_they_do_not_need(home: Path, tmp_path: Path):
     """Imports took most of its time."""
     heavy = ["transformers", "torchvision", "scipy", "sympy", "pandas", "matplotlib", "jinja2"]
     code = f"""
 import sys
 from retouch.cli import app
-app(["classify", {str(home / "spu")!r}, {str(home / "photos")!r}], standalone_mode=False)
+run = {str(home / "spu")!r}
+app(["classify", run, {str(home / "photos")!r}], standalone_mode=False)
+app(["delta", "diff", run, run, "-o", {str(tmp_path / "x")!r}], standalone_mode=False)
 imported = [name for name in {heavy} + ["torch._dynamo"] if name in sys.modules]
 sys.exit(", ".join(imported) or 0)
 """
