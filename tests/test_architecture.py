@@ -22,6 +22,7 @@ ROOMS = [
     "errors",
     "printable",
     "plural",
+    "no_gc",
     "random_streams",
     "files",
     "output_paths",

@@ -1,8 +1,6 @@
 """`retouch classify`."""
 
-import gc
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +12,7 @@ from retouch.cli.config_command import command
 from retouch.cli.console import err, out, print_json, print_line, user_errors
 from retouch.cli.load_models import LoadedModel
 from retouch.errors import UserError
+from retouch.no_gc import no_gc
 
 if TYPE_CHECKING:
     from retouch.data.domain import Domain
@@ -30,7 +29,7 @@ def classify(config: ClassifyConfig) -> None:
     Example: `retouch classify runs/march bird.jpg --names "red kite,buzzard,crow"`
     """
     with user_errors():
-        with _without_gc():  # most of the time goes into imports
+        with no_gc():  # most of the time goes into imports, whose objects are no garbage
             from retouch.evaluate.predict import classify_images
 
             images = _find_images(config.images.images)
@@ -52,18 +51,6 @@ def classify(config: ClassifyConfig) -> None:
             _show(loaded, images, answers, unreadable)
         if unreadable:
             raise typer.Exit(1)
-
-
-@contextmanager
-def _without_gc() -> Iterator[None]:
-    """Pause garbage collection: importing torch creates many objects, none of them garbage."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def _find_images(paths: Sequence[Path]) -> "ImageStore":

@@ -144,7 +144,7 @@ def merge(
     `retouch delta merge runs/anna runs/ben --how mean -o both.safetensors`
     """
     with user_errors():
-        from retouch.train.deltas import merge_files
+        from retouch.train.merge_files import merge_files
 
         check_new_file(file)
         merged = merge_files(files, how, base)

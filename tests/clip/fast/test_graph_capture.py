@@ -1,5 +1,6 @@
 """Capturing a CUDA graph: what happens around it, tested on a CPU."""
 
+import gc
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
@@ -13,7 +14,10 @@ from retouch.clip.fast.graph_capture import leaf_tensors
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_capture_always_returns_to_its_stream(fails: bool, monkeypatch: pytest.MonkeyPatch):
-    """It frees the GPU's cached memory first, but not the pinned memory of images."""
+    """It frees the GPU's cached memory first, but not the pinned memory of images.
+
+    Garbage waits, as freeing another graph meanwhile would end the capture with an error.
+    """
 
     class Graph:
         def capture_begin(self, pool: object, capture_error_mode: str) -> None:
@@ -41,10 +45,12 @@ def test_a_capture_always_returns_to_its_stream(fails: bool, monkeypatch: pytest
     expected = pytest.raises(RuntimeError, match="was aborted") if fails else nullcontext()
     with expected, graph_capture._capture(Graph(), (0, 1), "side"):
         events.append("run")
+        assert not gc.isenabled()
         if fails:
             raise RuntimeError("somebody holds a gradient")
     begun = ["synchronize", "empty_cache", "side", ((0, 1), "thread_local")]
     assert events == [*begun, "run", "end", "back"]
+    assert gc.isenabled()
 
 
 def test_leaf_tensors():

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.autograd.function import FunctionCtx, once_differentiable
 
 from retouch.distributed.cuda_streams import side_stream
+from retouch.no_gc import no_gc
 
 T = TypeVar("T")
 log = logging.getLogger("retouch")
@@ -174,7 +175,8 @@ def _capture(graph: torch.cuda.CUDAGraph, pool: Any, stream: torch.cuda.Stream) 
     """
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
-    with torch.cuda.stream(stream):
+    # A graph or kernel that is freed meanwhile would end the capture with an error.
+    with no_gc(), torch.cuda.stream(stream):
         # Other threads may load the next images meanwhile.
         graph.capture_begin(pool, capture_error_mode="thread_local")
         try:
