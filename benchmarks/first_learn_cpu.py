@@ -3,11 +3,13 @@
     python benchmarks/first_learn_cpu.py --against ../before      # two threads, as long as it takes
     python benchmarks/first_learn_cpu.py --threads 8
     python benchmarks/first_learn_cpu.py --epochs 2 --photos 10   # shorter
+    python benchmarks/first_learn_cpu.py --variable MIMALLOC_PURGE_DELAY=60000   # with and without
 
 The whole of it, with folders, reports and evaluations, each in a process of its own: by this
-checkout and by another one, or, without `--against`, by this one with every block computed in every
-step. Seconds of the wall clock and of CPU time (which other processes disturb less, the more
-so with OMP_WAIT_POLICY=PASSIVE), and how far the losses of the steps differ.
+checkout and by another one; or, without `--against`, by this one with every block computed in every
+step, or without a variable of the environment. Seconds of the wall clock and of CPU time (which
+other processes disturb less, the more so with OMP_WAIT_POLICY=PASSIVE), and how far the losses of
+the steps differ.
 """
 
 import argparse
@@ -101,6 +103,7 @@ def run(
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--against", type=Path, help="another checkout")
+    options.add_argument("--variable", metavar="NAME=VALUE", help="of the environment")
     options.add_argument("--shape", default="b16", help="see shapes.py")
     options.add_argument("--method", default="spu+")
     options.add_argument("--threads", type=int, default=2)
@@ -120,9 +123,10 @@ def main() -> None:
         folder = Path(name)
         write_photos(folder / "photos", args.classes, args.photos)
         other = args.against.resolve() if args.against else ROOT
-        every_step = [] if args.against else ["--every-step"]
+        every_step = [] if args.against or args.variable else ["--every-step"]
+        variables = [args.variable.partition("=")[::2]] if args.variable else []
         before = run(other, folder, "before", [*sys.argv[1:], *every_step])
-        now = run(ROOT, folder, "now", sys.argv[1:])
+        now = run(ROOT, folder, "now", sys.argv[1:], **dict(variables))
     ratios = {key: round(now[key] / before[key], 3) for key in ("wall", "busy")}
     pairs = list(zip(now.pop("losses"), before.pop("losses"), strict=True))
     apart = max(abs(a - b) / abs(b) for a, b in pairs)

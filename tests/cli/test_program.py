@@ -54,7 +54,7 @@ def test_help_does_not_import_torch():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("before", "after"), [(None, "PASSIVE"), ("ACTIVE", "ACTIVE")])
-def test_threads_sleep_while_they_wait_unless_the_user_wants_otherwise(
+def test_the_environment_is_set_before_torch_is_imported_unless_the_user_has(
     before: str | None, after: str
 ):
     code = """
@@ -63,12 +63,13 @@ sys.argv = ["retouch", "--version"]
 try:
     retouch.cli.main()
 except SystemExit:
-    print(os.environ["OMP_WAIT_POLICY"], "torch" in sys.modules)
+    names = "MIMALLOC_PURGE_DELAY", "OMP_WAIT_POLICY"
+    print(*(os.environ[name] for name in names), "torch" in sys.modules)
 """
     environment = {k: v for k, v in os.environ.items() if k != "OMP_WAIT_POLICY"}
     environment |= {"OMP_WAIT_POLICY": before} if before else {}
     result = subprocess.run([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE)
-    assert result.stdout.decode().split()[-2:] == [after, "False"]
+    assert result.stdout.decode().split()[-3:] == ["60000", after, "False"]
 
 
 def test_methods_are_listed():
