@@ -26,7 +26,7 @@ def demo(
     """See a small CLIP learn 25 traffic signs in five tasks, by five methods.
 
     The model and the pictures come with the package. A table and a page show what each method
-    learned and what it forgot. It takes about three minutes on two CPU cores.
+    learned and what it forgot. It takes three to six minutes on two CPU cores.
     """
     with user_errors(folder):
         check_folder(folder)
