@@ -103,7 +103,7 @@ def run(
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--against", type=Path, help="another checkout")
-    options.add_argument("--variable", metavar="NAME=VALUE", help="of the environment")
+    options.add_argument("--variable", action="append", default=[], metavar="NAME=VALUE")
     options.add_argument("--shape", default="b16", help="see shapes.py")
     options.add_argument("--method", default="spu+")
     options.add_argument("--threads", type=int, default=2)
@@ -124,9 +124,9 @@ def main() -> None:
         write_photos(folder / "photos", args.classes, args.photos)
         other = args.against.resolve() if args.against else ROOT
         every_step = [] if args.against or args.variable else ["--every-step"]
-        variables = [args.variable.partition("=")[::2]] if args.variable else []
+        variables = dict(variable.split("=", 1) for variable in args.variable)
         before = run(other, folder, "before", [*sys.argv[1:], *every_step])
-        now = run(ROOT, folder, "now", sys.argv[1:], **dict(variables))
+        now = run(ROOT, folder, "now", sys.argv[1:], **variables)
     ratios = {key: round(now[key] / before[key], 3) for key in ("wall", "busy")}
     pairs = list(zip(now.pop("losses"), before.pop("losses"), strict=True))
     apart = max(abs(a - b) / abs(b) for a, b in pairs)

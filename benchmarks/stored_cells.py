@@ -46,9 +46,11 @@ class StoredCells:
 
 
 def _same_settings(cell: Cell, run: dict[str, Any]) -> bool:
-    stored = {**run["settings"], "model": run["model"], "change": run["change"]}
-    asked = {**cell.settings, "model": cell.model, "change": cell.change}
-    return all(stored.get(key) == value for key, value in asked.items())
+    asked = cell.model, cell.change, cell.total_tasks
+    settings = cell.training.model_dump(mode="json")
+    return asked == (run["model"], run["change"], len(run["matrix"])) and all(
+        settings.get(name) == value for name, value in run["settings"].items()
+    )
 
 
 def _results(run: dict[str, Any]) -> StoredResults:

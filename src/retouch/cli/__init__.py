@@ -50,6 +50,17 @@ app.add_typer(datasets)
 app.add_typer(delta)
 
 
+ENVIRONMENT = {
+    # OpenMP's threads sleep while they wait for each other, instead of spinning: as fast on idle
+    # cores, or nearly so. Where another program uses one, a spinning thread takes the time of the
+    # one it waits for.
+    "OMP_WAIT_POLICY": "PASSIVE",
+    # On Arm, torch allocates with mimalloc, which gives freed memory back to the system after 10 ms
+    # and clears it anew for the next step. Milliseconds.
+    "MIMALLOC_PURGE_DELAY": "60000",
+}
+
+
 def main() -> None:
     """The program `retouch`."""
     log_to_terminal()
@@ -62,17 +73,6 @@ def main() -> None:
         if launched_world_size() > 1 or quick:
             exit_now(end.code)
         raise
-
-
-ENVIRONMENT = {
-    # OpenMP's threads sleep while they wait for each other, instead of spinning. As fast on idle
-    # cores. Where another program uses one, a spinning thread takes the time of the one it waits
-    # for.
-    "OMP_WAIT_POLICY": "PASSIVE",
-    # On Arm, torch allocates with mimalloc, which gives freed memory back to the system after 10 ms
-    # and clears it anew for the next step. Milliseconds.
-    "MIMALLOC_PURGE_DELAY": "60000",
-}
 
 
 def set_environment() -> None:

@@ -159,7 +159,7 @@ def test_classify_prints_the_same_with_and_without_prompts(
 
 @pytest.mark.slow
 def test_commands_import_nothing_that_they_do_not_need(home: Path, tmp_path: Path):
-    """Imports took most of its time."""
+    """Imports took most of their time."""
     heavy = ["transformers", "torchvision", "scipy", "sympy", "pandas", "matplotlib", "jinja2"]
     code = f"""
 import sys
