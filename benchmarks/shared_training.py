@@ -1,7 +1,9 @@
 """A bench that trains once for rows that differ only in what happens to the weights at the end.
 
-WiSE-FT trains as if nothing were interpolated. So where the same cell without it was run before in
-this process, that cell's weights are interpolated and evaluated, which takes a second or two.
+Full fine-tuning with WiSE-FT trains as if nothing were interpolated. So where the same cell without
+it was run before in this process, that cell's weights are interpolated and evaluated, which takes a
+second or two. Where a method selects weights for each task, those outside the selection stay
+interpolated during the task, so such cells are trained on their own.
 """
 
 import time
@@ -20,6 +22,7 @@ from retouch.clip import Clip
 from retouch.evaluate import Results
 from retouch.evaluate.evaluator import Evaluator
 from retouch.methods import AfterTask
+from retouch.methods.full_finetune import FullFinetune
 from retouch.methods.merging import Interpolate
 from retouch.train import Callback
 
@@ -51,6 +54,9 @@ class SharedTrainingRunner(CellRunner):
         return super().finished(cell) or self.stored.find(cell)
 
     def run(self, cell: Cell, callback: Callback | None = None) -> None:
+        if not isinstance(cell.recipe.update, FullFinetune):
+            super().run(cell, callback)
+            return
         after_task, key = cell.recipe.after_task, _training(cell)
         if isinstance(after_task, Interpolate) and key in self.trained:
             self._interpolate(cell, *self.trained[key], after_task.alpha)

@@ -10,11 +10,16 @@ from retouch.bench import Bench, Suite, pareto
 from retouch.bench.table import tabulate
 from retouch.bench.write import write_table
 
+ALL = {"update": "FullFinetune"}
 ROWS = (
     {"name": "ER", "method": "er"},
     {"name": "WiSE-FT", "method": "wise-ft"},
     {"name": "a third", "method": "wise-ft", "change": {"after_task.alpha": 0.3}},
     {"name": "other loss", "method": "wise-ft", "change": {"loss": "label-aware"}},
+    {"name": "features", "method": "spu+", "change": {**ALL, "after_task": "none"}},
+    {"name": "features, merged", "method": "spu+", "change": {**ALL, "after_task": "Interpolate"}},
+    {"name": "neurons", "method": "spu+", "change": {"after_task": "none"}},
+    {"name": "neurons, merged", "method": "spu+", "change": {"after_task": "Interpolate"}},
 )
 
 
@@ -31,7 +36,7 @@ def test_interpolated_rows_have_the_results_of_their_own_training(tmp_path: Path
         suite, data, "builtin", tmp_path / "shared", SMALL, evaluate_each_task=False
     )
     actual = bench.run()
-    assert len(bench.trained) == 1
+    assert len(bench.trained) == 2, "where neurons are selected, the merged row trains by itself"
     for ours, theirs in zip(actual, expected, strict=True):
         assert ours.results.rows == theirs.results.rows
         assert ours.results.method == theirs.results.method

@@ -9,6 +9,7 @@ import torch
 from recipes_for_tests import LossRecorder
 from tiny import images, tiny_clip
 from torch import Tensor, nn
+from torch.nn.utils import parameters_to_vector
 
 import retouch
 from retouch.clip import Clip
@@ -16,15 +17,20 @@ from retouch.data import Pairs, Stream
 from retouch.data.array_store import ArrayStore
 from retouch.data.string_array import StringArray
 from retouch.methods import (
+    AfterTask,
     BalancedReplay,
     Method,
+    Regularizer,
     Settings,
     TaskContext,
 )
+from retouch.methods.bounded_drop import BoundedDrop
 from retouch.methods.distil import PRD, LwF
 from retouch.methods.full_finetune import FullFinetune
 from retouch.methods.mas import MAS
+from retouch.methods.merging import Interpolate, MagMax
 from retouch.methods.selective import SelectiveUpdate
+from retouch.methods.shorter_step import ShorterStep
 from retouch.methods.zscl import ReferenceDistillation, WeightEnsemble
 from retouch.train.loop import backward
 
@@ -136,3 +142,36 @@ def test_in_micro_batches_the_gradient_is_the_same(name: str, stream: Stream):
     assert any(slope.abs().max() > 1e-3 for slope in found[0].values())
     for n, slope in found[0].items():
         torch.testing.assert_close(found[1][n], slope, rtol=1e-3, atol=1e-6, msg=n)
+
+
+AFTER_TASK = (
+    AfterTask(),
+    ShorterStep(),
+    WeightEnsemble(every=4),
+    Interpolate(),
+    MagMax(),
+    BoundedDrop(max_drop=0, after=ShorterStep()),
+    BoundedDrop(max_drop=0, after=Interpolate()),
+)
+
+
+@pytest.mark.parametrize("after_task", AFTER_TASK, ids=repr)
+def test_the_end_of_a_regularizer_sees_the_weights_that_the_next_task_starts_from(
+    after_task: AfterTask,
+):
+    began, ended = [], []
+
+    class Watcher(Regularizer):
+        def begin(self, context: TaskContext) -> None:
+            began.append(parameters_to_vector(context.clip.model.parameters()))
+
+        def end(self, context: TaskContext) -> None:
+            ended.append(parameters_to_vector(context.clip.model.parameters()))
+
+    parts = {"update": FullFinetune(), "regularizer": Watcher(), "after_task": after_task}
+    stream = Stream.split(images("train", 4, 8), images("test", 4, 4), tasks=2, order=0)
+    control = images("control", 4, 3)
+    method = Method(name="mine", **parts)
+    retouch.teach(tiny_clip(), stream, method, settings=QUICK, control=control)
+    assert torch.equal(began[1], ended[0])
+    assert not torch.equal(began[1], began[0])

@@ -50,6 +50,10 @@ class BoundedDrop(AfterTask):
     def fraction_kept(self) -> float:
         return self._fraction
 
+    @property
+    def merges(self) -> bool:
+        return self.after.merges
+
     def start(self, clip: Clip, settings: Settings, reference: Pairs | None) -> None:
         self.after.start(clip, settings, reference)
 
@@ -86,7 +90,7 @@ class BoundedDrop(AfterTask):
         else:
             update.restore(self._start)
             drop = context.control_drop()
-        kept = _what_was_kept(context.task.number + 1, self._fraction, merged=bool(origin))
+        kept = _what_was_kept(context.task.number + 1, self._fraction, self.merges)
         reason = _why(self._fraction, self.max_drop, full_drop, drop)
         log.warning(f"{kept}: {reason}{_cost(full_accuracy, context.accuracy())}")
 

@@ -37,6 +37,10 @@ class WeightMerging(AfterTask):
     _base: dict[str, Tensor] = PrivateAttr(default_factory=dict)
     _trained: dict[str, Tensor] = PrivateAttr(default_factory=dict)
 
+    @property
+    def merges(self) -> bool:
+        return True
+
     def start(self, clip: Clip, settings: Settings, reference: Pairs | None) -> None:
         parameters = clip.model.named_parameters()
         self._base = {name: p.detach().to("cpu", copy=True) for name, p in parameters}

@@ -137,7 +137,7 @@ class Regularizer(Part):
         """
 
     def end(self, context: TaskContext) -> None:
-        """Called after each task.
+        """Called after each task, with the weights that the next task starts from.
 
         Args:
             context: The task, its model and its data.
@@ -162,6 +162,14 @@ class Regularizer(Part):
 
 class AfterTask(Part):
     """What happens when a task ends? Nothing."""
+
+    @property
+    def merges(self) -> bool:
+        """Whether the next task starts from the weights before `end`, not from those after it.
+
+        The regularizer's `end` sees the weights that the next task starts from.
+        """
+        return False
 
     def begin(self, context: TaskContext, update: TaskUpdate) -> None:
         """Called before each task; may change the selected entries.

@@ -13,6 +13,7 @@ from retouch.data.stream import Stream, Task
 from retouch.evaluate.evaluator import Evaluator
 from retouch.methods import Method, Regularizer, Settings, TaskContext
 from retouch.methods.micro_batch import MicroBatch
+from retouch.methods.task_update import TaskUpdate
 from retouch.train.divergence import (
     check_finite,
     diverged_if_not_finite,
@@ -63,13 +64,21 @@ def train(
             with diverged_if_not_finite(task.number, settings):
                 update.end()
                 check_finite(update)
-                method.after_task.end(context, update)
-                method.regularizer.end(context)
+                end_task(method, context, update)
                 update.broadcast()
                 check_finite(update, method)
                 buffer.add(task.number, task.train, stream.train.labels[task.train])
                 evaluate = partial(evaluator, clip, task.number + 1)
                 record.end_task(update, evaluate, method.after_task.fraction_kept)
+
+
+def end_task(method: Method, context: TaskContext, update: TaskUpdate) -> None:
+    """The regularizer sees the weights that the next task starts from."""
+    if method.after_task.merges:
+        method.regularizer.end(context)
+    method.after_task.end(context, update)
+    if not method.after_task.merges:
+        method.regularizer.end(context)
 
 
 def backward(context: TaskContext, batch: Batch, regularizer: Regularizer) -> Tensor:
