@@ -4,13 +4,14 @@
         --datasets gtsrb:5,cub:5,cifar100:3 --seeds 1,2,3 --out runs/frontier
 
 The model is the visual tower of OpenAI's CLIP ViT-B/16 with a small text tower (see its README), so
-numbers are not the paper's. The control set is all 5,000 images of `imagenet-val-5k`, evaluated
-with seven templates.
+numbers are not the paper's. The control set is all 5,000 images of `imagenet-val-5k` unless
+`--control-images` asks for fewer, evaluated with seven templates.
 
 A cell is cheap: one process runs them one after the other on one model, whose weights are restored
 in between, so that the towers are compiled and captured once; no weights are written; and only the
 model before the first task and after the last is evaluated, unless `--each-task` asks for more.
-Rows that differ only in an interpolation at the end are trained once (`shared_training`). The same
+Rows of full fine-tuning that differ only in an interpolation at the end are trained once
+(`shared_training`). The same
 command goes on where it was stopped, and writes the table and the figure of what is finished.
 `--stored results/real-tower-frontier/table.json` takes the cells of that table as finished, so that
 several machines can share the work one after the other.

@@ -105,7 +105,7 @@ def _training(cell: Cell) -> Hashable:
 
 @dataclass
 class SharedTrainingBench(Bench):
-    """A bench on a `SharedModel`. Evaluated after every task, each cell is trained on its own."""
+    """A bench on a `SharedModel`. If evaluated after every task, cells share no training."""
 
     trained: Trained = field(default_factory=dict)
     stored: StoredCells = field(default_factory=StoredCells)

@@ -1,8 +1,8 @@
-"""Cells of a bench that was run elsewhere, as its `table.json` tells them.
+"""Cells that were run elsewhere, read from their `table.json`.
 
-A frontier takes more GPU time than one machine may be lent for. What a table holds of earlier cells
-is enough for the table and the figure of all of them, so the folders of these cells need not be
-kept.
+A frontier takes more GPU time than one session on a shared machine allows. What a table holds of
+earlier cells is enough for the table and the figure of all of them, so the folders of these cells
+need not be kept.
 """
 
 import json
@@ -18,7 +18,7 @@ from retouch.evaluate.task_info import TaskInfo
 
 
 class StoredResults(Results):
-    """Results of which the metrics are known, and of the images only their accuracies."""
+    """Results with known metrics; of single images nothing is known."""
 
     measured: dict[str, float]
 
@@ -31,7 +31,7 @@ class StoredResults(Results):
 
 
 class StoredCells:
-    """The cells of tables, for those who ask for the very same cell."""
+    """Looks up a finished cell that had the same settings."""
 
     def __init__(self, tables: Iterable[Path] = ()) -> None:
         runs = [run for table in tables for run in json.loads(table.read_text())["runs"]]

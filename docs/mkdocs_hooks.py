@@ -15,7 +15,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parents[1]
-ROOM = re.compile(r"^::: retouch\.(\w+)$", re.MULTILINE)
+SUBPACKAGE = re.compile(r"^::: retouch\.(\w+)$", re.MULTILINE)
 LINK = re.compile(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)")
 
 
@@ -59,21 +59,23 @@ def site_file(path: str, config: MkDocsConfig) -> File:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """On the page of a room, let mkdocstrings show each name of the room's `__all__`.
+    """On the page of a subpackage, let mkdocstrings show each name of the subpackage's `__all__`.
 
     Left to itself it would leave out `select`, as a module of that name lies in the same package.
     """
     if not page.file.src_uri.startswith("docs/api/") or page.file.name == "retouch":
         return markdown
-    return ROOM.sub(lambda room: public_names(room[1]), markdown)
+    return SUBPACKAGE.sub(lambda subpackage: public_names(subpackage[1]), markdown)
 
 
-def public_names(room: str) -> str:
-    """A directive for the docstring of a room, and one for each public name where it is defined."""
-    tree = ast.parse((ROOT / "src" / "retouch" / room / "__init__.py").read_text(encoding="utf-8"))
+def public_names(subpackage: str) -> str:
+    """Directives for the docstring of a subpackage and for each public name where it is defined."""
+    tree = ast.parse(
+        (ROOT / "src" / "retouch" / subpackage / "__init__.py").read_text(encoding="utf-8")
+    )
     origin = {
         alias.name: f"{node.module}.{alias.name}"
-        for node in ast.walk(tree)  # a room may import its names on first use
+        for node in ast.walk(tree)  # a subpackage may import its names on first use
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
     }
@@ -82,6 +84,6 @@ def public_names(room: str) -> str:
         for node in tree.body
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
     )
-    module = f"::: retouch.{room}\n    options: {{members: [], show_root_heading: false}}"
+    module = f"::: retouch.{subpackage}\n    options: {{members: [], show_root_heading: false}}"
     shown = [f"::: {origin[name]}\n    options: {{show_root_full_path: false}}" for name in names]
     return "\n\n".join([module, *shown])

@@ -1,4 +1,4 @@
-"""A run in March and its continuation in April, which tests of several rooms share."""
+"""A run in March and its continuation in April, which tests of several subpackages share."""
 
 from dataclasses import replace
 from functools import cache

@@ -1,4 +1,4 @@
-"""Streams of two data sets that have a class of the same name, for tests of several rooms."""
+"""Streams of two data sets that have a class of the same name, for tests of several subpackages."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Small runs that tests of several rooms share: taught in seconds, stopped anywhere, compared."""
+"""Small runs that several tests share: taught in seconds, stopped anywhere, compared."""
 
 import json
 import signal

@@ -33,7 +33,7 @@ def packages() -> list[str]:
 
 
 def public_objects() -> dict[str, Any]:
-    """All functions and classes in the `__all__` of the package and of its rooms, by full name."""
+    """All functions and classes in `__all__` of the package and its subpackages, by full name."""
     found = {}
     for package in map(import_module, packages()):
         for name in getattr(package, "__all__", ()):

@@ -1,4 +1,4 @@
-"""The structure of the package: rooms, imports, sizes, names, and the checks of `make check`."""
+"""The structure of the package: imports, sizes, names, and the checks of `make check`."""
 
 import ast
 import re
@@ -17,7 +17,7 @@ import retouch
 PACKAGE = Path(retouch.__file__).parent
 ROOT = Path(__file__).resolve().parents[1]
 MODULES = sorted(PACKAGE.rglob("*.py"))
-ROOMS = [
+SUBPACKAGES = [
     "version",
     "errors",
     "printable",
@@ -55,7 +55,7 @@ def short(file: Path) -> str:
     return file.relative_to(PACKAGE).as_posix()
 
 
-def room_of(file: Path) -> str:
+def subpackage_of(file: Path) -> str:
     return file.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
@@ -90,24 +90,24 @@ def imported_names(file: Path) -> set[str]:
     return names
 
 
-def imported_rooms(file: Path) -> set[str]:
-    """The rooms that a module imports from, also for type checking alone."""
-    rooms = set()
+def imported_subpackages(file: Path) -> set[str]:
+    """The subpackages that a module imports from, also for type checking alone."""
+    subpackages = set()
     for node in ast.walk(tree_of(file)):
         names = []
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
             names = [f"{node.module}.{alias.name}" for alias in node.names]
-        rooms |= {name.split(".")[1] for name in names if name.startswith("retouch.")}
-    return rooms & set(ROOMS)
+        subpackages |= {name.split(".")[1] for name in names if name.startswith("retouch.")}
+    return subpackages & set(SUBPACKAGES)
 
 
 def import_graph() -> dict[str, set[str]]:
     """The modules of the package that each module imports.
 
-    The implicit import of a module's parent packages does not count: a room's `__init__` may
-    import its modules. A module that imports its own room's `__init__` makes a cycle.
+    The implicit import of a module's parent packages does not count: a subpackage's `__init__` may
+    import its modules. A module that imports its own subpackage's `__init__` makes a cycle.
     """
     modules = {module_name(file): file for file in MODULES}
     graph = {}
@@ -135,18 +135,18 @@ def shortest_cycle(graph: dict[str, set[str]], start: str) -> list[str]:
     return []
 
 
-def test_every_module_belongs_to_a_room():
-    assert {room_of(file) for file in MODULES} - {"__init__", "__main__"} <= set(ROOMS)
+def test_every_module_belongs_to_a_subpackage():
+    assert {subpackage_of(file) for file in MODULES} - {"__init__", "__main__"} <= set(SUBPACKAGES)
 
 
 @pytest.mark.slow
-def test_a_room_imports_only_from_rooms_above_it():
+def test_a_subpackage_imports_only_from_those_above_it():
     wrong = [
-        f"{short(file)} imports from {room}"
+        f"{short(file)} imports from {subpackage}"
         for file in MODULES
-        if not room_of(file).startswith("__")
-        for room in sorted(imported_rooms(file))
-        if ROOMS.index(room) > ROOMS.index(room_of(file))
+        if not subpackage_of(file).startswith("__")
+        for subpackage in sorted(imported_subpackages(file))
+        if SUBPACKAGES.index(subpackage) > SUBPACKAGES.index(subpackage_of(file))
     ]
     assert not wrong, "\n".join(wrong)
 
@@ -160,7 +160,7 @@ def test_no_import_cycles():
         if (cycle := shortest_cycle(graph, module))
     }
     assert not cycles, "\n".join(sorted(cycles.values()))
-    # `retouch` itself imports every room on first use, so it must not be imported inside them.
+    # `retouch` itself imports all of them on first use, so it must not be imported inside them.
     assert not [module for module, imported in graph.items() if "retouch" in imported]
 
 
@@ -234,7 +234,7 @@ def test_no_method_is_recognized_by_its_name_outside_methods():
     comparisons = [
         f"{short(file)}:{node.lineno} {ast.unparse(node)}"
         for file in MODULES
-        if room_of(file) != "methods"
+        if subpackage_of(file) != "methods"
         for node in ast.walk(tree_of(file))
         if isinstance(node, ast.Compare | ast.MatchValue)
         and compared_strings(node) & retouch.RECIPES.keys()
@@ -260,7 +260,7 @@ def test_the_library_names_no_option_of_the_command_line():
     named = [
         f"{short(file)}:{line} {option}"
         for file in MODULES
-        if room_of(file) != "cli"
+        if subpackage_of(file) != "cli"
         for line, text in messages(tree_of(file))
         for option in OPTION.findall(text)
     ]
@@ -303,20 +303,24 @@ def test_make_check(command: str):
 
 
 @pytest.mark.slow
-def test_the_diagram_of_rooms_shows_every_import():
-    """Each room is in the diagram of docs/architecture.md, and each import follows its arrows."""
+def test_the_diagram_of_subpackages_shows_every_import():
+    """Each is in the diagram of docs/architecture.md, and each import follows its arrows."""
     text = (ROOT / "docs" / "architecture.md").read_text()
     diagram = text.split("```mermaid\n")[1].split("```")[0]
     chains = [line.split(" --> ") for line in diagram.splitlines() if " --> " in line]
     above: dict[str, set[str]] = {}
     for upper, lower in sorted(
         (pair for chain in chains for pair in pairwise(map(str.strip, chain))),
-        key=lambda pair: ROOMS.index(pair[0]),
+        key=lambda pair: SUBPACKAGES.index(pair[0]),
     ):
-        assert ROOMS.index(upper) < ROOMS.index(lower), f"{upper} --> {lower}"
+        assert SUBPACKAGES.index(upper) < SUBPACKAGES.index(lower), f"{upper} --> {lower}"
         above.setdefault(lower, set()).update({upper}, above.get(upper, set()))
-    rooms = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
-    assert set(above) | {"distributed", "plotting"} == rooms
-    for room in rooms:
-        used = set().union(*map(imported_rooms, (PACKAGE / room).rglob("*.py"))) & rooms - {room}
-        assert used <= above.get(room, set()), f"{room} uses {used - above.get(room, set())}"
+    subpackages = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+    assert set(above) | {"distributed", "plotting"} == subpackages
+    for subpackage in subpackages:
+        used = set().union(
+            *map(imported_subpackages, (PACKAGE / subpackage).rglob("*.py"))
+        ) & subpackages - {subpackage}
+        assert used <= above.get(subpackage, set()), (
+            f"{subpackage} uses {used - above.get(subpackage, set())}"
+        )

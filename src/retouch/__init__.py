@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from retouch.version import VERSION as __version__
 
-# The room that each name comes from. They are imported on first use, so that `retouch --help` does
-# not have to import torch.
-_ROOMS = {
+# The subpackage that each name comes from. They are imported on first use, so that
+# `retouch --help` does not have to import torch.
+_SUBPACKAGES = {
     "Bench": "bench",
     "Clip": "clip",
     "Delta": "sparse",
@@ -48,7 +48,7 @@ _ROOMS = {
     "teach": "train",
     "write_report": "report",
 }
-__all__ = sorted(_ROOMS)
+__all__ = sorted(_SUBPACKAGES)
 
 if TYPE_CHECKING:
     from retouch.bench import Bench, load_suite
@@ -75,9 +75,9 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _ROOMS:
+    if name not in _SUBPACKAGES:
         raise AttributeError(f"retouch has no {name!r}")
-    return getattr(import_module(f"retouch.{_ROOMS[name]}"), name)
+    return getattr(import_module(f"retouch.{_SUBPACKAGES[name]}"), name)
 
 
 def __dir__() -> list[str]:

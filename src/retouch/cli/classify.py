@@ -29,7 +29,7 @@ def classify(config: ClassifyConfig) -> None:
     Example: `retouch classify runs/march bird.jpg --names "red kite,buzzard,crow"`
     """
     with user_errors():
-        with no_gc():  # most of the time goes into imports, whose objects are no garbage
+        with no_gc():  # most of the time goes into imports, whose objects are not garbage
             from retouch.evaluate.predict import classify_images
 
             images = _find_images(config.images.images)

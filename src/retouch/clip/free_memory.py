@@ -23,7 +23,7 @@ def free_memory(device: torch.device) -> int:
 
 
 def free_gpu_memory(device: torch.device) -> int:
-    """A limit set with `torch.cuda.set_per_process_memory_fraction` counts."""
+    """Free bytes, within a limit set with `torch.cuda.set_per_process_memory_fraction`."""
     free, total = torch.cuda.mem_get_info(device)
     reserved = torch.cuda.memory_reserved(device)
     limit = torch.cuda.get_per_process_memory_fraction(device) * total

@@ -1,4 +1,4 @@
-"""The loss on image–prompt pairs, in the paper's two readings, and that of classification.
+"""The loss on image–prompt pairs, in two readings of the paper, and the classification loss.
 
 The loss follows the model: CLIP's softmax over the batch, or SigLIP's sigmoid for each pair where
 the model has a logit bias (`clip.sigmoid_loss`).

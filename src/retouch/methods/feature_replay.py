@@ -25,7 +25,7 @@ from retouch.methods.task_context import TaskContext
 from retouch.random_streams import RandomStream
 
 NEAR = 10
-"""As many words as are nearest to a class's prompt may be other words for it."""
+"""This many words nearest to a class's prompt may be synonyms of it, and are left out."""
 
 
 class _Gaussians(NamedTuple):
@@ -121,7 +121,7 @@ class FeatureReplay(Regularizer):
             terms.append(self.weight * self._classification(features, drawn, target))
         if self._words is not None:
             prompt = features.batch.prompt
-            named = (prompt < self._known).nonzero()[:, 0]  # captions are no classes
+            named = (prompt < self._known).nonzero()[:, 0]  # captions are not classes
             if len(named):
                 term = self._classification(features, features.images[named], prompt[named])
                 terms.append(self.words * term)

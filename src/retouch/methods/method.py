@@ -32,7 +32,7 @@ PARTS: dict[str, type[Part]] = {
 
 
 class Method(BaseModel):
-    """A recipe: four parts, and how the loss is computed."""
+    """A recipe: four parts, a schedule, and how the loss is computed."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -51,9 +51,9 @@ class Method(BaseModel):
     schedule: SerializeAsAny[Schedule] = Cosine()
     """How the learning rate changes over the steps of a task."""
     loss: LossName = "contrastive"
-    """`contrastive` as in pre-training; `label-aware`, where images of the same class are no
-    negatives; or `cross-entropy`, where an image is classified among all classes of its task. They
-    are forms of the model's own loss: CLIP's softmax, or SigLIP's sigmoid.
+    """`contrastive` as in pre-training; `label-aware`, where images of the same class are
+    not negatives; or `cross-entropy`, where an image is classified among all classes of its task.
+    They are forms of the model's own loss: CLIP's softmax, or SigLIP's sigmoid.
     """
     objective: Objective = "summed"
     """Whether the losses on new and replayed pairs are `summed`, as in the paper, or all pairs are

@@ -139,6 +139,9 @@ class Regularizer(Part):
     def end(self, context: TaskContext) -> None:
         """Called after each task, with the weights that the next task starts from.
 
+        Where weights are merged and entries are selected for each task, entries outside the next
+        selection start from their merged values instead.
+
         Args:
             context: The task, its model and its data.
         """

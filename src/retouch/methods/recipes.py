@@ -31,9 +31,10 @@ _ALL_WEIGHTS_LR: Any = {"lr": 7.5e-6, "small_model_lr": 1e-4}
 """Learning rates of methods that train all weights: the paper's, and one for small models.
 
 Those for small models were chosen from 3e-5, 1e-4, 3e-4, 1e-3 and 3e-3 on the built-in model (seed
-0): the one above which the final accuracy on the signs no longer rose, for er, spu, random and spu+
-(spu-code was not tried above 1e-3). docs/demo.md shows the results of other rates. The other
-methods that train all weights have er's rate, and those that train few have spu's.
+0): the one above which the final accuracy on the signs no longer rose, for er, spu and random
+(spu-code was not tried above 1e-3); that of spu+ on class orders 1 and 2. docs/demo.md shows the
+results of other rates. The other methods that train all weights have er's rate, and those that
+train few have spu's.
 """
 _METHODS = (
     Method(name="frozen", summary="no training: the model stays as it is", update=Update()),

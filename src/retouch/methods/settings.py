@@ -22,8 +22,8 @@ CountOrAll = Annotated[int | Literal["all"], PlainValidator(_count_or_all)]
 class Settings(BaseModel):
     """The hyperparameters of training.
 
-    The defaults are the paper's, and this is the only place that states them (the weight decay is
-    that of its released code). `train.defaults` chooses others to suit the data.
+    The defaults are the paper's (the weight decay is that of its released code).
+    `train.defaults` chooses others to suit the data.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)

@@ -169,7 +169,7 @@ def _running(
     clip, settings = inputs.clip, inputs.settings
     if settings.compile:
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder() / "compiled"))
-        importlib.import_module("torch._inductor.config")  # it is to be deterministic, too
+        importlib.import_module("torch._inductor.config")  # to be made deterministic
     cleanup: AbstractContextManager[None] = nullcontext()
     if folder is not None and collectives.is_rank0():
         cleanup = remove_if_refused(folder, is_new, record)

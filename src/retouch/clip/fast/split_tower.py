@@ -112,7 +112,7 @@ def starting_at(
     forwards[blocks[first - 1]] = resume
     if half is not None:
         forwards |= {half.norm: skip, half.attention: nothing}
-        forwards[blocks[first]] = blocks[first].forward  # not compiled: half of it is another
+        forwards[blocks[first]] = blocks[first].forward  # not compiled: half is replaced
     with _replaced({**forwards, **(replaced or {})}):
         yield
 
@@ -145,7 +145,7 @@ def splits_at(
     try:
         with starting_at(blocks, first, hidden, half):
             return torch.equal(encode(blank), whole)
-    except (TypeError, ValueError, IndexError, RuntimeError):  # the tower uses its blocks otherwise
+    except (TypeError, ValueError, IndexError, RuntimeError):  # blocks are used differently
         return False
 
 
