@@ -144,6 +144,27 @@ def test_without_stored_images_earlier_classes_are_not_evaluated(
 
 
 @pytest.mark.slow
+def test_images_on_the_other_side_of_the_earlier_split_are_noted(
+    model: Path, march_folder: Path, caplog: pytest.LogCaptureFixture
+):
+    """A folder that has grown is split anew, and the earlier images with it."""
+    run = open_run(march_folder, model=loaded(model))
+    stored = read_stored_images(march_folder)
+    (train, test), (new_train, new_test) = halves()
+    note = "this run tests on {} that the earlier run learned from and learns from {} that the"
+    for learned, tested, expected in (
+        (train, test, None),  # the same images again, on the same sides
+        (new_train, new_test, None),
+        (test, train, note.format(f"{len(stored.replay)} images", f"{len(test)} images")),
+        (test, test, f"this run learns from {len(test)} images that the earlier run tested on"),
+    ):
+        caplog.clear()
+        stream, _ = extend_stream(run, stored, learned, tested)
+        notes = " ".join(stream.train.notes)
+        assert (expected or "") in notes
+        assert bool(expected) == ("earlier run" in notes) == ("earlier run" in caplog.text)
+
+
 def test_an_unfinished_run_is_not_continued(model: Path, tmp_path: Path):
     with pytest.raises(ZeroDivisionError):
         march(model, tmp_path / "march", callback=Stop(2, ZeroDivisionError()))

@@ -19,6 +19,7 @@ from retouch.methods import Method
 from retouch.plural import count
 from retouch.train.method_state_file import state_file
 from retouch.train.metrics_file import METRICS
+from retouch.train.repeated_images import repeated_images_note
 from retouch.train.replay_store import FOLDER as IMAGES
 from retouch.train.replay_store import StoredImages, has_stored_images, with_classes
 from retouch.train.run_folder import CONFIG, OpenRun, delta_file, is_run
@@ -143,9 +144,9 @@ def extend_stream(
         with_classes(concatenate(old_images, new_images), classes)
         for old_images, new_images in ((old.replay, train), (old.test, test))
     )
-    if stored is None:
-        notes = [*train_images.notes, _no_images_note(run)]
-        train_images = replace(train_images, notes=notes)
+    if note := _images_note(run, stored, train, test):
+        log.warning(note)
+        train_images = replace(train_images, notes=[*train_images.notes, note])
     all_tasks = (*_old_tasks(run, old, train_images), *_new_tasks(run, old, new, train_images))
     missing = sum(task.train for task in run.results.tasks) - len(old.replay)
     stream = Stream(train_images, test_images, all_tasks, missing_images=missing)
@@ -174,16 +175,18 @@ def _class_names(run: OpenRun, train: Images) -> list[str]:
     return classes
 
 
-def _no_images_note(run: OpenRun) -> str:
-    """What it means that the earlier run stored no images; logged, and a note for the results."""
+def _images_note(
+    run: OpenRun, stored: StoredImages | None, train: Images, test: Images
+) -> str | None:
+    """What a user should know of the earlier images."""
+    if stored is not None:
+        return repeated_images_note(stored, train, test, run.clip.preprocess)
     total = len(run.classes)
     classes = "its class is" if total == 1 else f"its {total:,} classes are"
-    note = (
+    return (
         f"the earlier run stored no images (store_images=False, or no replay): {classes} neither "
         "replayed nor evaluated again, so what is forgotten of what it learned does not show"
     )
-    log.warning(note)
-    return note
 
 
 def _no_images(run: OpenRun) -> StoredImages:

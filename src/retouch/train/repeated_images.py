@@ -1,0 +1,65 @@
+"""Images of a continued run that the earlier run had already, on the other side of its split."""
+
+from collections.abc import Collection
+
+import numpy as np
+
+from retouch.clip.preprocess import Preprocess
+from retouch.data.image_store import Indices
+from retouch.data.images import Images
+from retouch.plural import count
+from retouch.train.replay_store import StoredImages
+
+MAX_COMPARED = 20_000
+"""Of more images of known classes, none are compared: that would take too long."""
+_CHUNK = 256  # images read at a time
+
+
+def repeated_images_note(
+    stored: StoredImages, train: Images, test: Images, preprocess: Preprocess
+) -> str | None:
+    """What to say if an image is both learned from and tested on, in either of the two runs.
+
+    Only classes that both runs have are compared, by their pixels.
+
+    Args:
+        stored: The images that the earlier run stored: some of those that it had.
+        train: The new images to learn from.
+        test: The new images to evaluate on.
+        preprocess: How the model takes images, which is how they are stored.
+    """
+    now_tested = _matches(stored.replay, test, preprocess)
+    now_learned = _matches(stored.test, train, preprocess)
+    parts = [
+        f"tests on {count(now_tested, 'image')} that the earlier run learned from",
+        f"learns from {count(now_learned, 'image')} that the earlier run tested on",
+    ]
+    found = [part for part, number in zip(parts, (now_tested, now_learned), strict=True) if number]
+    if not found:
+        return None
+    return (
+        f"{train.name}: this run {' and '.join(found)}, so its accuracy looks better than it is. "
+        "There may be more, for only some images of a run are stored. Give only new images"
+    )
+
+
+def _matches(earlier: Images, new: Images, preprocess: Preprocess) -> int:
+    """How many of the new images equal an earlier one of the same class."""
+    known = [label for label, name in enumerate(new.classes) if name in earlier.classes]
+    positions = new.of_classes(known)
+    if not 0 < len(positions) <= MAX_COMPARED:
+        return 0
+    names = {new.classes[label] for label in known}
+    labels = [label for label, name in enumerate(earlier.classes) if name in names]
+    seen = set(_pixels(earlier, earlier.of_classes(labels), preprocess))
+    return sum(pixels in seen for pixels in _pixels(new, positions, preprocess))
+
+
+def _pixels(images: Images, positions: Indices, preprocess: Preprocess) -> Collection[int]:
+    """A hash of each image's pixels."""
+    chunks = [positions[i : i + _CHUNK] for i in range(0, len(positions), _CHUNK)]
+    return [
+        hash(np.ascontiguousarray(pixels).tobytes())
+        for chunk in chunks
+        for pixels in images.read(chunk, preprocess)
+    ]
