@@ -10,7 +10,7 @@ from layouts import make_folder
 
 from retouch.data import read_data
 from retouch.data.check import check_dataset
-from retouch.data.dataset_notes import add_dataset_notes, find_duplicates
+from retouch.data.dataset_notes import add_control_note, add_dataset_notes, find_duplicates
 
 CLASSES = {"cat": 3, "dog": 2}
 
@@ -54,6 +54,20 @@ def test_duplicates_in_shards_and_too_many_candidates(tmp_path: Path, monkeypatc
 
 
 @pytest.mark.slow
+def test_control_images_that_are_learned_from(tmp_path: Path):
+    learned = read_data(make_folder(tmp_path / "learned", CLASSES)).train
+    folder = make_folder(tmp_path / "control", {"bird": 4}, size=31)
+    assert add_control_note(read_data(folder).train, [learned]).notes == []
+    for number in range(2):
+        shutil.copy(
+            tmp_path / "learned" / "dog" / f"{number}.png", folder / "bird" / f"x{number}.png"
+        )
+    shutil.copy(folder / "bird" / "0.png", folder / "bird" / "again.png")  # only there
+    (note,) = add_control_note(read_data(folder).train, [learned]).notes
+    assert "control: 2 images are also learned from, such as" in note
+    assert str(folder / "bird" / "x0.png") in note
+
+
 def test_learn_shows_the_notes(tmp_path: Path):
     photos = tmp_path / "photos"
     make_folder(photos / "train", {"cat": 3, "dog": 2})

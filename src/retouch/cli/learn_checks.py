@@ -52,6 +52,7 @@ class Request:
 
 def check_request(config: "LearnConfig") -> Request:
     """Turn the options into a `Request`, the cheap checks first."""
+    from retouch.data.dataset_notes import add_control_note
     from retouch.methods import Settings
     from retouch.train.hardware import check_shard
 
@@ -75,6 +76,8 @@ def check_request(config: "LearnConfig") -> Request:
     method.check_needs(data.control is not None, data.reference is not None)
     sources = find_sources(data)
     control = find_control(data.control, data.data_root) if data.control else None
+    if control is not None:
+        control = add_control_note(control, [s.train for s in sources.values() if s.train])
     pairs = find_pairs(data.reference)
     streams = make_streams(sources, data.holdout, tasks, order)  # refuses what cannot be split
     learned = [name for task in earlier.results.tasks for name in task.classes] if earlier else []

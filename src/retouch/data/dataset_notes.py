@@ -5,7 +5,7 @@ the result look better than it is. Duplicates are found by comparing the files' 
 the same size are opened, so this is cheap enough to do before every run.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 
@@ -47,7 +47,7 @@ class Duplicates:
             (self.within_class, "duplicated, and may end up both in train and in test"),
         )
         notes = [
-            f"{source}: {_image_count(pairs)} {what}, such as {pairs[0][0]} and {pairs[0][1]}"
+            f"{source}: {_image_count(len(pairs))} {what}, such as {pairs[0][0]} and {pairs[0][1]}"
             for pairs, what in kinds
             if pairs
         ]
@@ -66,6 +66,32 @@ def add_dataset_notes(splits: Splits) -> Splits:
     ]
     train = replace(splits.train, notes=[*splits.train.notes, *notes])
     return Splits(train, splits.test)
+
+
+def add_control_note(control: Images, learned: Sequence[Images]) -> Images:
+    """The same control set, with a note if some of its images are among those to learn from.
+
+    Args:
+        control: The control set.
+        learned: The images to learn from.
+    """
+    duplicates = Duplicates()
+    if len(control) + sum(map(len, learned)) > MAX_IMAGES:
+        return control
+    shared = [
+        group
+        for group in _identical_files([control, *learned], duplicates, across=True)
+        if group[0][0] is control and group[-1][0] is not control
+    ]
+    if not shared:
+        return control
+    (_, first), (images, index) = shared[0][0], shared[0][-1]
+    pair = control.store.location(first), images.store.location(index)
+    note = (
+        f"{control.name}: {_image_count(len(shared))} also learned from, such as {pair[0]} and "
+        f"{pair[1]}, so what is forgotten of them does not show; remove them from the control set"
+    )
+    return replace(control, notes=[*control.notes, note])
 
 
 def find_duplicates(splits: Splits) -> Duplicates:
@@ -92,14 +118,21 @@ def _classify(group: list[Entry], is_split: bool, duplicates: Duplicates) -> Non
             duplicates.within_class.append(pair)
 
 
-def _identical_files(parts: list[Images], duplicates: Duplicates) -> Iterable[list[Entry]]:
+def _identical_files(
+    parts: Sequence[Images], duplicates: Duplicates, across: bool = False
+) -> Iterable[list[Entry]]:
+    """Groups of images with the same bytes; with `across`, only files that two parts may share."""
     by_size: dict[int, list[_Candidate]] = {}
     for images in parts:
         for index in range(len(images)):
             file_range = images.store.file_range(index)
             if file_range is not None and file_range.size:
                 by_size.setdefault(file_range.size, []).append(((images, index), file_range))
-    candidates = [group for group in by_size.values() if len(group) > 1]
+    candidates = [
+        group
+        for group in by_size.values()
+        if len(group) > 1 and not (across and group[0][0][0] is group[-1][0][0])
+    ]
     if sum(map(len, candidates)) > MAX_OPENED_FILES:
         duplicates.complete = False
         return
@@ -136,5 +169,5 @@ def _single_image_note(images: Images) -> list[str]:
     return [f"{images.name}: {have} a single image to learn from, such as {example!r}"]
 
 
-def _image_count(pairs: list[tuple[str, str]]) -> str:
-    return "1 image is" if len(pairs) == 1 else f"{len(pairs):,} images are"
+def _image_count(number: int) -> str:
+    return "1 image is" if number == 1 else f"{number:,} images are"
