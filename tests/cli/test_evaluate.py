@@ -80,6 +80,18 @@ def test_a_run_after_an_earlier_task(evaluated: Path, results: Results):
 
 
 @pytest.mark.slow
+def test_images_that_a_run_learned_from_under_other_names(evaluated: Path, tmp_path: Path):
+    photos = shutil.copytree(evaluated / "photos" / "train", tmp_path / "photos")
+    names = tmp_path / "names.csv"
+    names.write_text("".join(f"{f.name},a {f.name.replace('_', ' ')}\n" for f in photos.iterdir()))
+    model = ("--model", evaluated / "model", "--epochs", 0, "--out", tmp_path / "run")
+    run("learn", photos, "--names", names, *model)
+    for given in ((), ("--names", names)):
+        facts = run_json("eval", tmp_path / "run", "--data", photos, *given)
+        assert "the run learned from some of them" in " ".join(facts["notes"])
+
+
+@pytest.mark.slow
 def test_notes_on_the_images(evaluated: Path, tmp_path: Path):
     words = ("eval", evaluated / "run", "--data")
     undivided = run_json(*words, evaluated / "photos" / "test")

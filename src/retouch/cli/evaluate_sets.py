@@ -77,14 +77,15 @@ def _eval_set(loaded: "LoadedModel", images: "Images", has_test_part: bool) -> "
             f"{images.name} has no image of a class that {run.folder} had learned by then; give "
             "other images, or another --task"
         )
-    if not has_test_part and set(images.classes) & set(run.classes):
-        eval_set.notes.append(_leakage_note(images, run.config["places"]["train"]))
+    trained_on = Path(run.config["places"]["train"])
+    same = Path(images.name).resolve() == trained_on.resolve()  # perhaps with other class names
+    if not has_test_part and (same or set(images.classes) & set(run.classes)):
+        eval_set.notes.append(_leakage_note(images, same))
     return eval_set
 
 
-def _leakage_note(images: "Images", trained_on: str) -> str:
+def _leakage_note(images: "Images", same: bool) -> str:
     """Without a test part all images count, and the run may have learned from some of them."""
-    same = Path(images.name).resolve() == Path(trained_on).resolve()
     return (
         f"{images.name} has no test part, so all its images count, and the run "
         f"{'learned' if same else 'may have learned'} from some of them: the numbers "

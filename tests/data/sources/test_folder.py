@@ -20,7 +20,7 @@ def test_train_and_test_must_have_the_same_classes(tmp_path: Path):
     train, test = read_data(tmp_path).train_and_test()
     assert (len(train), len(test)) == (5, 2)
     make_folder(tmp_path / "test", {"c": 1})
-    with pytest.raises(UserError, match="'c' is missing in train or in test"):
+    with pytest.raises(UserError, match="'c' is missing in train;"):
         read_data(tmp_path).train_and_test()
 
 
@@ -42,7 +42,7 @@ def test_invalid_folders_are_refused(tmp_path: Path):
 
 def test_two_folders_for_one_class_are_refused(tmp_path: Path):
     make_folder(tmp_path, {"red_kite": 1, "red kite": 1})
-    with pytest.raises(UserError, match="two classes have the name 'red kite'"):
+    with pytest.raises(UserError, match="'red kite' and 'red_kite' both name the class 'red kite'"):
         read_data(tmp_path)
 
 
@@ -107,7 +107,7 @@ def test_equivalent_split_names_and_other_folders(tmp_path: Path):
     notes = notes_of(read_data(tmp_path))
     assert f"{tmp_path}: not used, because they are beside test/: extra/, val/" in notes
     make_folder(tmp_path / "test", {"bird": 1})
-    with pytest.raises(UserError, match="'bird' is missing in train or in test"):
+    with pytest.raises(UserError, match="'bird' is missing in train;"):
         read_data(tmp_path)
 
 

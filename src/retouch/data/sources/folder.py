@@ -5,14 +5,14 @@ images but cannot be decoded here.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from retouch.data.decode import EXTENSIONS
 from retouch.data.file_store import FileStore
-from retouch.data.images import Images, refuse_duplicate_classes, refuse_empty
+from retouch.data.images import Images, refuse_empty
 from retouch.data.sources.skipped_files import SkippedFiles, skip_reason
 from retouch.data.split_names import assign_splits, role_of
 from retouch.data.splits import Splits
@@ -73,10 +73,8 @@ def _read_splits(folder: Path, nested: list[str], others: list[str]) -> Splits:
     )
     if train and test and train.classes != test.classes:
         unmatched = sorted(set(train.classes) ^ set(test.classes))[0]
-        raise UserError(
-            f"{folder}: the class {unmatched!r} is missing in {assignment.train} or in "
-            f"{assignment.test}; add it there"
-        )
+        lacking = assignment.test if unmatched in train.classes else assignment.train
+        raise UserError(f"{folder}: the class {unmatched!r} is missing in {lacking}; add it there")
     for images in (train, test):
         if images:
             images.notes[:0] = notes
@@ -97,7 +95,7 @@ def read_classes(folder: Path) -> Images:
     names = StringArray(_names_by_class(folder, class_folders, counts, skipped))
     labels = np.repeat(np.arange(len(class_folders)), counts)
     classes = [name.replace("_", " ") for name in class_folders]
-    refuse_duplicate_classes(str(folder), classes)
+    _refuse_same_names(folder, class_folders, classes)
     notes = [*_loose_images_note(folder), *skipped.notes(str(folder))]
     for name, count in zip(class_folders, counts, strict=True):
         if not count and (example := skipped.example_in(name)):
@@ -105,6 +103,18 @@ def read_classes(folder: Path) -> Images:
     images = Images(str(folder), classes, labels, FileStore(folder, names), notes=notes)
     refuse_empty(images)
     return images
+
+
+def _refuse_same_names(folder: Path, class_folders: Sequence[str], classes: Sequence[str]) -> None:
+    """Raise an error if two folders name the same class: an underscore is read as a space."""
+    folder_of: dict[str, str] = {}
+    for name, class_name in zip(class_folders, classes, strict=True):
+        if class_name in folder_of:
+            raise UserError(
+                f"{folder}: the folders {folder_of[class_name]!r} and {name!r} both name the class "
+                f"{class_name!r}; rename one, or put their images into one"
+            )
+        folder_of[class_name] = name
 
 
 def _loose_images_note(folder: Path) -> list[str]:
