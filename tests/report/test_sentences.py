@@ -92,6 +92,10 @@ def test_a_continued_run_reports_its_own_tasks_first() -> None:
     assert learned_earlier_sentence(forgotten) == (
         "The 4 classes learned before: not measured, as the earlier run kept no images of them."
     )
+    assert total_sentence(forgotten).startswith(
+        "In total, since before the first task: 6 new classes, of which 2 were measured: "
+        "10.0 % → 20.0 % recognised"
+    )
     unfinished = continued_results()
     unfinished.rows.pop()
     assert run_sentences(unfinished)[0] == (

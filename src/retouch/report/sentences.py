@@ -181,8 +181,11 @@ def total_sentence(run: Results) -> str:
     if not is_continued(run) or not run.finished or start is None or "accuracy" not in values:
         return ""
     classes = plural.count(class_count(run), "new class")
+    measured = len(class_names(run, run.evaluated_tasks))
+    verb = "was" if measured == 1 else "were"
+    classes += f", of which {measured} {verb} measured:" if measured < class_count(run) else ","
     change = f"{percent(start)} → {percent(values['accuracy'])} recognised"
-    sentence = f"In total, since before the first task: {classes}, {change}"
+    sentence = f"In total, since before the first task: {classes} {change}"
     if "control" in values:
         control = f"{percent(values['control_before'])} → {percent(values['control'])}"
         sentence += f"; control accuracy {control}"
