@@ -6,7 +6,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from commands import run
+from commands import error_of, run
 from PIL import Image
 from task_selections import learned_run
 from tiny import images, tiny_folder
@@ -75,6 +75,18 @@ def test_one_image_and_a_text(home: Path, tmp_path: Path):
     assert list(facts["numbers"]["images"][0]["maps"]) == ["where they look"]
     few = run("cam", model, home / "photos", "--max-images", "4", "-o", tmp_path).stdout
     assert "4 of 6 images, evenly spread" in few
+
+
+@pytest.mark.slow
+def test_files_of_others_are_not_replaced(home: Path, tmp_path: Path):
+    image = next((home / "photos" / "dark_red").iterdir())
+    (tmp_path / "notes.txt").write_text("not in the way")
+    words = ("cam", home / "model", image, "--text", "red", "-o", tmp_path)
+    run(*words)
+    run(*words)
+    (tmp_path / "cam.json").write_text('{"camera": "front door"}')
+    assert f"{tmp_path / 'cam.json'} was not written by retouch" in error_of(*words)
+    assert (tmp_path / "cam.json").read_text() == '{"camera": "front door"}'
 
 
 @pytest.mark.slow
