@@ -80,8 +80,8 @@ def refuse_existing(path: Path) -> None:
 def foreign_file(path: Path) -> UserError:
     """The error where a file or folder of the user's own would be replaced."""
     return UserError(
-        f"{path} was not written by retouch, and would be replaced; choose another folder, or "
-        "move it away"
+        f"{path} exists already, and retouch does not seem to have written it; choose another "
+        "folder, or move it away"
     )
 
 

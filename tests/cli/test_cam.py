@@ -87,7 +87,7 @@ def test_files_of_others_are_not_replaced(home: Path, tmp_path: Path):
     run(*words)
     run(*words)
     (tmp_path / "cam.json").write_text('{"camera": "front door"}')
-    assert f"{tmp_path / 'cam.json'} was not written by retouch" in error_of(*words)
+    assert f"{tmp_path / 'cam.json'} exists already, and retouch does not" in error_of(*words)
     assert (tmp_path / "cam.json").read_text() == '{"camera": "front door"}'
 
 

@@ -66,7 +66,7 @@ def test_what_cannot_be_compared_is_explained(run: Path, tmp_path: Path) -> None
     theirs.parent.mkdir()
     theirs.write_bytes(b"my own")
     message = command("overlap", run, "--out", theirs.parent, code=1).stderr
-    assert "overlap.png was not written by retouch" in " ".join(message.split())
+    assert "overlap.png exists already, and retouch does not" in " ".join(message.split())
     message = command("overlap", run, "--layers", "1,7", code=1).stderr
     assert "the image tower has no layer 7 to show; its layers are 1 to 2" in message
     assert "is not a list of numbers" in command("overlap", run, "--layers", "first", code=1).stderr

@@ -78,7 +78,7 @@ def test_files_of_others_are_not_replaced(name: str, two_runs: Path, tmp_path: P
     theirs.write_text("my thesis, written with retouch")
     code, _, errors = report(two_runs / "march", "-o", tmp_path)
     assert code == 1
-    assert f"{theirs} was not written by retouch" in errors
+    assert f"{theirs} exists already, and retouch does not" in errors
     assert theirs.read_text() == "my thesis, written with retouch"
 
 

@@ -34,7 +34,7 @@ def test_trace_writes_its_files_and_explains_mistakes(
     Path("mine").mkdir()
     Path("mine", "trace.csv").write_text("my own")
     for args, message in (
-        ((*small, "-o", "mine"), "mine/trace.csv was not written by retouch"),
+        ((*small, "-o", "mine"), "mine/trace.csv exists already, and retouch does not"),
         ((*small, "--noise", 1), "holds a trace with noise"),
         (("builtin", "--tokens", "some"), "use all, object, or a number"),
         (("builtin", "--noise", 0), "corrupts nothing"),

@@ -76,7 +76,8 @@ def write_analysis(
         "csv": table.getvalue(),
     }
     files = [folder / f"{name}.{suffix}" for suffix in SUFFIXES]
+    # First what says that the others are an analysis, in case this is killed.
+    checksummed.write_json(files[-1], {**facts, "picture": sha256(png).hexdigest()})
     for file, data in zip(files, content.values(), strict=False):
         write_atomically(file, data)
-    checksummed.write_json(files[-1], {**facts, "picture": sha256(png).hexdigest()})
     return files
