@@ -77,6 +77,14 @@ def refuse_existing(path: Path) -> None:
         raise UserError(f"{path} exists already; choose another name, or delete it first")
 
 
+def foreign_file(path: Path) -> UserError:
+    """The error where a file or folder of the user's own would be replaced."""
+    return UserError(
+        f"{path} exists already, and retouch does not seem to have written it; choose another "
+        "folder, or move it away"
+    )
+
+
 def _sync_files(folder: Path) -> None:
     """Sync all files to disk, with default permissions: some libraries make them private."""
     mask = os.umask(0)

@@ -6,7 +6,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from commands import run
+from commands import error_of, run
 from PIL import Image
 from task_selections import learned_run
 from tiny import images, tiny_folder
@@ -60,6 +60,8 @@ def test_the_default_text_is_the_class_that_the_run_predicts(home: Path, tmp_pat
     assert facts["images"][0]["text"] == f"a photo of {answers['after'][0]['name']}"
     missing = run("cam", home / "run", image, "--task", "0", code=1).stderr
     assert "no text says what to look for" in missing
+    explained = " ".join(run("cam", "--help").stdout.replace("│", " ").split())
+    assert "if IMAGE is a folder of class folders; otherwise the class that the run" in explained
 
 
 @pytest.mark.slow
@@ -78,6 +80,18 @@ def test_one_image_and_a_text(home: Path, tmp_path: Path):
 
 
 @pytest.mark.slow
+def test_files_of_others_are_not_replaced(home: Path, tmp_path: Path):
+    image = next((home / "photos" / "dark_red").iterdir())
+    (tmp_path / "notes.txt").write_text("not in the way")
+    words = ("cam", home / "model", image, "--text", "red", "-o", tmp_path)
+    run(*words)
+    run(*words)
+    (tmp_path / "cam.json").write_text('{"camera": "front door"}')
+    assert f"{tmp_path / 'cam.json'} exists already, and retouch does not" in error_of(*words)
+    assert (tmp_path / "cam.json").read_text() == '{"camera": "front door"}'
+
+
+@pytest.mark.slow
 def test_mistakes_are_explained(home: Path, tmp_path: Path):
     model, image = home / "model", next((home / "photos" / "dark_red").iterdir())
     (tmp_path / "empty").mkdir()
@@ -86,14 +100,16 @@ def test_mistakes_are_explained(home: Path, tmp_path: Path):
     for words, reason in {
         (image, "--layer", 7): "no layer 7: the visual tower of",
         (image, "--text", "red " * 30): "32 tokens, more than the 12",
-        (image,): "no text says what to look for in",
+        (image,): f"no text says what to look for in {image}; give one with --text, or give the "
+        "folder that holds the class folders",
+        (image.parent,): "or give the folder that holds the class folders",
         (image, "--text", "red", "--neurons", "selected"): "is not a run, so it has selected no",
         (image, "--text", "red", "--share", 2): "share=2.0 is not a share",
         (tmp_path / "empty", "--text", "red"): "holds no image",
         (tmp_path / "none.jpg", "--text", "red"): "there is no such file",
         (broken, "--text", "red"): "broken.jpg cannot be read as an image",
     }.items():
-        assert reason in run("cam", model, *words, "-o", tmp_path / "out", code=1).stderr
+        assert reason in error_of("cam", model, *words, "-o", tmp_path / "out")
     assert not (tmp_path / "out").exists()
     mixed = run("cam", model, broken, image, "--text", "red", "-o", tmp_path / "out", code=1)
     assert "broken.jpg cannot be read as an image" in mixed.stderr

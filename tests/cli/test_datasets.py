@@ -51,6 +51,13 @@ def test_a_complete_folder(tmp_path: Path):
     assert text.endswith("\ncomplete\n")
 
 
+def test_what_learn_would_refuse_is_not_complete(tmp_path: Path):
+    photos = make_folder(tmp_path / "own", {"a": 5})
+    text = run("datasets", "check", photos, code=1).stdout
+    assert "`retouch learn` would refuse it: there is only one class, 'a'" in text
+    assert text.endswith("\nnot complete\n")
+
+
 def test_unreadable_and_duplicate_images_are_named(tmp_path: Path):
     photos = make_folder(tmp_path / "own", {"a": 2, "b": 2})
     (photos / "a" / "0.png").write_bytes(b"broken")

@@ -139,6 +139,10 @@ def test_a_run_can_be_given_instead_of_a_model(model: Path, march: Path, tmp_pat
     assert f"Applied 1 delta to {march} after its first 2 tasks;" in text
     assert weights(tmp_path / "all") == weights(tmp_path / "last")
     assert delta_json("apply", march, task(march, 1), "-o", tmp_path / "1")["tasks_before"] == 0
+    text = delta("apply", march, task(march, 1), "-o", tmp_path / "first")
+    assert f"Applied 1 delta to the model before the first task of {march};" in text
+    text = delta("apply", model, task(march, 1), "-o", tmp_path / "plain")
+    assert "Applied 1 delta; the weights are now" in text
     delta("undo", march, march, "-o", tmp_path / "none")
     assert weights(tmp_path / "none") == weights(model)
     delta("undo", march, task(march, 3), task(march, 2), "-o", tmp_path / "one")

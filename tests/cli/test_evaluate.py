@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from commands import error_of, run, run_json
 
+from retouch.cli.console import out
 from retouch.evaluate import Results
 
 
@@ -40,6 +41,15 @@ def test_the_tables_of_a_run(evaluated: Path):
         assert words in text
     assert "Control set" not in text
     assert "among all" not in text
+
+
+@pytest.mark.slow
+def test_a_narrow_terminal(evaluated: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(out, "width", 40)
+    text = run("eval", evaluated / "run", "--data", evaluated / "photos").stdout
+    for words in ("New", "classes", "before %", "now %", "change", "dark red"):
+        assert words in text
+    assert text.count("change") == 2
 
 
 def test_a_control_set_alone(evaluated: Path, results: Results):

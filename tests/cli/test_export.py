@@ -30,6 +30,12 @@ def test_export(hf_run: Path, tmp_path: Path):
     assert result.exit_code == 0, result.output
     assert "a: the model after 2 tasks, 6 new classes, for transformers" in result.stdout
     assert "the features are the same" in result.stdout
+    assert "how to load it and how to undo it" in result.stdout
+    result = command(hf_run, "--to", "hf", "--task", 0, "-o", tmp_path / "none")
+    assert "Its README.md says what it is and how to load it." in result.stdout
+    card = (tmp_path / "none" / "README.md").read_text()
+    assert "The weights are those of the model that it was written from, bit for bit." in card
+    assert "learned" not in card
     moved = hf_run.parent / "my model"
     arguments = ("--to", "open_clip", "--task", 1, "--model", moved, "-o", tmp_path / "b", "--json")
     result = command(hf_run, *arguments)

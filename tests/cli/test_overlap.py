@@ -62,6 +62,11 @@ def test_json_and_one_tower(run: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_what_cannot_be_compared_is_explained(run: Path, tmp_path: Path) -> None:
+    theirs = tmp_path / "mine" / "overlap.png"
+    theirs.parent.mkdir()
+    theirs.write_bytes(b"my own")
+    message = command("overlap", run, "--out", theirs.parent, code=1).stderr
+    assert "overlap.png exists already, and retouch does not" in " ".join(message.split())
     message = command("overlap", run, "--layers", "1,7", code=1).stderr
     assert "the image tower has no layer 7 to show; its layers are 1 to 2" in message
     assert "is not a list of numbers" in command("overlap", run, "--layers", "first", code=1).stderr

@@ -37,6 +37,7 @@ def test_report_writes_the_page_of_a_run_again(two_runs: Path, tmp_path: Path) -
     assert str(page) in output.replace("\n", "")
     assert report(two_runs / "march", "-o", tmp_path)[0] == 0
     assert (tmp_path / "report.html").read_bytes() == page.read_bytes()
+    assert report(two_runs / "march", "-o", tmp_path)[0] == 0, "it is written again"
 
 
 @pytest.mark.slow
@@ -68,6 +69,17 @@ def test_json_output_is_one_object(two_runs: Path, tmp_path: Path) -> None:
     assert found["page"] == str(tmp_path / "report.html")
     assert [run["metrics"]["accuracy"] for run in found["runs"]] == [60.0, 80.0]
     assert found["runs"][0]["run"] == str(two_runs / "march")
+
+
+@pytest.mark.parametrize("name", ["report.html", "plots/over-time.png"])
+def test_files_of_others_are_not_replaced(name: str, two_runs: Path, tmp_path: Path) -> None:
+    theirs = tmp_path / name
+    theirs.parent.mkdir(exist_ok=True)
+    theirs.write_text("my thesis, written with retouch")
+    code, _, errors = report(two_runs / "march", "-o", tmp_path)
+    assert code == 1
+    assert f"{theirs} exists already, and retouch does not" in errors
+    assert theirs.read_text() == "my thesis, written with retouch"
 
 
 def test_report_refuses_what_is_not_a_run(two_runs: Path, tmp_path: Path) -> None:

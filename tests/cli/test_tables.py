@@ -6,7 +6,14 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from retouch.cli.tables import class_tables, confusion_table, prediction_table
+from retouch.cli.tables import (
+    add_row,
+    class_tables,
+    confusion_table,
+    fit,
+    make_table,
+    prediction_table,
+)
 from retouch.evaluate.per_class import ClassRow, Confusion
 from retouch.evaluate.predict import Prediction
 
@@ -53,6 +60,30 @@ def test_no_name_breaks_a_table(width: int):
             line = next(line for line in lines if name[:2] in line)
             after = line[line.index(name[:2]) :]
             assert "\u200e" in after, "what follows would be read from right to left"
+
+
+@pytest.mark.parametrize(
+    ("width", "left_out"),
+    [
+        (60, []),
+        (50, ["classes"]),
+        (40, ["classes", "images"]),
+        (30, ["classes", "images", "change"]),
+    ],
+)
+def test_a_narrow_terminal_shows_names_and_results(width: int, left_out: list[str]):
+    headings = ["classes", "images", "before %", "now %", "change"]
+    table = make_table("", *headings)
+    add_row(table, "Control set", "162", "1,001", "75.0", "80.0", "+5.0")
+    table.add_section()
+    add_row(table, "Both", "162", "1,001", "75.0", "80.0", "+5.0")
+    text = printed(fit(table, width), width)
+    assert [heading for heading in headings if heading not in text] == left_out
+    assert "Control" in text
+    assert "…" not in text
+    lines = text.splitlines()
+    assert max(map(cell_len, lines)) <= width
+    assert lines[-3].strip() == "", "a line is left between the sections"
 
 
 def test_many_classes_are_cut_to_those_that_changed_most():

@@ -31,7 +31,10 @@ def test_trace_writes_its_files_and_explains_mistakes(
     assert code == 0
     assert "Average indirect effect" in output
     assert "MLPs lead in" in output
+    Path("mine").mkdir()
+    Path("mine", "trace.csv").write_text("my own")
     for args, message in (
+        ((*small, "-o", "mine"), "mine/trace.csv exists already, and retouch does not"),
         ((*small, "--noise", 1), "holds a trace with noise"),
         (("builtin", "--tokens", "some"), "use all, object, or a number"),
         (("builtin", "--noise", 0), "corrupts nothing"),
@@ -41,3 +44,4 @@ def test_trace_writes_its_files_and_explains_mistakes(
         code, output = command(*args)
         assert code == 1, output
         assert message in " ".join(output.split())
+    assert [path.name for path in Path("mine").iterdir()] == ["trace.csv"]

@@ -27,7 +27,7 @@ from retouch.methods import (
     TaskUpdate,
     recipe,
 )
-from retouch.methods.bounded_drop import BoundedDrop, with_max_drop
+from retouch.methods.bounded_drop import BoundedDrop, _cost, with_max_drop
 from retouch.methods.full_finetune import FullFinetune
 from retouch.methods.merging import Interpolate, MagMax, WeightMerging
 from retouch.methods.selective import SelectiveUpdate
@@ -119,6 +119,18 @@ def test_a_task_beyond_the_bound_is_scaled_back_to_the_longest_step(caplog: Any)
         "39 % of what task 3 changed was kept: all of it would have cost 2.5 points" in caplog.text
     )
     assert "more than the 1 allowed; so it lost 1.0" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("full", "kept", "sentence"),
+    [
+        (90.0, 80.0, ". It recognises 80.0 % of the classes so far instead of 90.0 %"),
+        (100.0, 99.96, ""),
+        (None, 80.0, ""),
+    ],
+)
+def test_what_the_bound_costs_is_said_where_it_costs_anything(full: Any, kept: Any, sentence: str):
+    assert _cost(full, kept) == sentence
 
 
 def test_the_step_that_is_taken_was_seen_to_hold():

@@ -4,13 +4,14 @@ import re
 from pathlib import Path
 
 import pytest
-from fake_results import SIGNS, fake_results
+from fake_results import SIGNS, continued_results, fake_results
 from report_pages import Page, page_of
 from run_folders import by_class, write_run
 
 from retouch.errors import UserError
 from retouch.evaluate.per_class import ClassRow, ConfusionMatrix, PerClass
 from retouch.report import write_report
+from retouch.report.answers import answers
 
 
 @pytest.fixture(scope="module")
@@ -111,3 +112,11 @@ def test_a_confusion_matrix_is_a_table_of_its_own(tmp_path: Path) -> None:
     assert "5 (25 %) of give way → stop" in titles
     assert 'class="miss" style="--p: 25"' in page.source
     assert 'class="hit deep" style="--p: 75"' in page.source
+
+
+def test_of_a_continued_run_the_counts_of_classes_say_since_when() -> None:
+    learned, control = answers(continued_results(), by_class(SIGNS))[:2]
+    since = "Since before the first task: of "
+    for answer in (learned, control):
+        assert next(remark for remark in answer.remarks if "lost" in remark).startswith(since)
+    assert "Since before" not in str(answers(fake_results(), by_class(SIGNS)))

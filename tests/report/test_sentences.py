@@ -92,6 +92,10 @@ def test_a_continued_run_reports_its_own_tasks_first() -> None:
     assert learned_earlier_sentence(forgotten) == (
         "The 4 classes learned before: not measured, as the earlier run kept no images of them."
     )
+    assert total_sentence(forgotten).startswith(
+        "In total, since before the first task: 6 new classes, of which 2 were measured: "
+        "10.0 % → 20.0 % recognised"
+    )
     unfinished = continued_results()
     unfinished.rows.pop()
     assert run_sentences(unfinished)[0] == (
@@ -99,6 +103,28 @@ def test_a_continued_run_reports_its_own_tasks_first() -> None:
     )
     assert not learned_earlier_sentence(fake_results())
     assert not total_sentence(fake_results())
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "sentence"),
+    [
+        (100.0, 100.0, "In this run the 2 classes it had been taught before stayed at 100.0 %."),
+        (
+            90.0,
+            80.0,
+            "In this run it got no better at the 2 classes it had been taught before: "
+            "90.0 % → 80.0 % recognised.",
+        ),
+    ],
+)
+def test_classes_that_are_taught_again(before: float, after: float, sentence: str) -> None:
+    again = continued_results((77.5, before), (77.5, after), own=SIGNS[:2])
+    assert learned_sentence(again) == sentence
+
+
+def test_new_classes_that_were_recognised_before() -> None:
+    known = continued_results((77.5, 100.0), (77.5, 100.0))
+    assert learned_sentence(known) == "In this run the 2 new classes stayed at 100.0 %."
 
 
 def test_how_much_of_the_control_set_was_checked() -> None:

@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from retouch import checksummed
-from retouch.files import write_atomically
+from retouch.files import foreign_file, write_atomically
 from retouch.plotting.rendering import to_png, to_svg
 
 FOLDER = "analysis"
+SUFFIXES = ("png", "svg", "csv", "json")
 
 
 class AnalysisFacts(BaseModel):
@@ -33,6 +34,26 @@ class AnalysisFacts(BaseModel):
 def analysis_folder(run: str | Path, name: str) -> Path:
     """Where the files of an analysis of a run belong."""
     return Path(run) / FOLDER / name
+
+
+def check_analysis_folder(folder: str | Path, *names: str) -> None:
+    """Refuse a folder with files that would be replaced, though no analysis wrote them.
+
+    What an analysis wrote has a `NAME.json` beside it that says so.
+    """
+    for name in names:
+        files = [Path(folder) / f"{name}.{suffix}" for suffix in SUFFIXES]
+        existing = [file for file in files if file.exists()]
+        if existing and not _is_analysis(files[-1]):
+            raise foreign_file(existing[-1])
+
+
+def _is_analysis(file: Path) -> bool:
+    try:
+        AnalysisFacts.model_validate_json(file.read_bytes())
+    except (OSError, ValidationError):
+        return False
+    return True
 
 
 def write_analysis(
@@ -54,8 +75,9 @@ def write_analysis(
         "svg": to_svg(figure, name),
         "csv": table.getvalue(),
     }
-    files = [folder / f"{name}.{suffix}" for suffix in (*content, "json")]
+    files = [folder / f"{name}.{suffix}" for suffix in SUFFIXES]
+    # First what says that the others are an analysis, in case this is killed.
+    checksummed.write_json(files[-1], {**facts, "picture": sha256(png).hexdigest()})
     for file, data in zip(files, content.values(), strict=False):
         write_atomically(file, data)
-    checksummed.write_json(files[-1], {**facts, "picture": sha256(png).hexdigest()})
     return files

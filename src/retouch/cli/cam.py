@@ -42,27 +42,28 @@ def cam(config: CamConfig) -> None:
     A ViT-B/16 scores 307 masks per image: about a minute on two cores.
     """
     with user_errors():
-        from retouch.analysis.cam.text import write_cam
-        from retouch.analysis.result_files import analysis_folder
+        from retouch.analysis.cam.text import NAME, write_cam
+        from retouch.analysis.result_files import analysis_folder, check_analysis_folder
 
-        folder = config.output.folder
-        if folder:
-            check_folder(folder)
+        if config.output.folder:
+            check_folder(config.output.folder)
         available = find_cam_images(config.images.images)
         images = evenly_spread(available, config.images.max_images)
         loaded = config.model.load()
+        default = analysis_folder(config.model.source, NAME) if loaded.run else Path(NAME)
+        folder = config.output.folder or default
+        check_analysis_folder(folder, NAME)
         neurons = _Neurons(loaded, config.neurons)
         readable, unreadable = read_cam_images(images, loaded)
         texts = texts_to_find([image for image, _ in readable], config.images.text, loaded)
         cams = _compute(loaded, neurons, readable, texts)
-        default = analysis_folder(config.model.source, "cam") if loaded.run else Path("cam")
-        files = write_cam(folder or default, cams, {"model": loaded.name, **neurons.facts()})
+        files = write_cam(folder, cams, {"model": loaded.name, **neurons.facts()})
         if config.output.as_json:
             print_json(_as_json(loaded, neurons, cams, unreadable, files))
         else:
             if len(images) < len(available):
                 _show_limit(len(images), len(available))
-            _show(loaded, neurons, cams, unreadable, folder or default)
+            _show(loaded, neurons, cams, unreadable, folder)
         if unreadable:
             raise typer.Exit(1)
 

@@ -32,8 +32,8 @@ class ImageOptions(OptionGroup):
     text: Annotated[
         str | None,
         typer.Option(
-            help="What to look for. [default: 'a photo of' the image's class folder; for a run, "
-            "the class that it predicts]",
+            help="What to look for. [default: 'a photo of' the class, if IMAGE is a folder of "
+            "class folders; otherwise the class that the run predicts]",
             show_default=False,
         ),
     ] = None

@@ -119,7 +119,10 @@ def _predicted_class(image: CamImage, loaded: "LoadedModel") -> str:
     learned = run.results.tasks[: loaded.tasks] if run else []
     names = list(dict.fromkeys(name for task in learned for name in task.classes))
     if run is None or not names:
-        raise UserError(f"no text says what to look for in {image.location}; give one with --text")
+        raise UserError(
+            f"no text says what to look for in {image.location}; give one with --text, or give the "
+            "folder that holds the class folders"
+        )
     store = SubsetStore(image.store, np.array([image.index]))
     templates = run.config["data"]["templates"]
     predictions, _ = classify_images(loaded.now(), store, names, templates, top=1)

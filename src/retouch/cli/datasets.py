@@ -6,10 +6,12 @@ import typer
 
 from retouch.cli.console import out, print_line, progress, user_errors
 from retouch.cli.options import Cache, Root
+from retouch.errors import UserError
 
 if TYPE_CHECKING:
     from retouch.data.check import DatasetCheck
     from retouch.data.sources.dataset_facts import DatasetFacts
+    from retouch.data.splits import Splits
 
 datasets = typer.Typer(name="datasets", help="List the benchmarks, and check the images on disk.")
 MAX_LISTED = 20
@@ -79,6 +81,7 @@ def check(
         benchmark = find_benchmark(name)
         splits = read_data(name, root)
         report = check_dataset(splits, benchmark.facts if benchmark else None, progress)
+        report.training_error = report.training_error or _class_error(name, splits)
         _show_counts(report)
         _show_problems(report)
         for folder, damage in check_split_caches(splits, cache).items():
@@ -87,6 +90,20 @@ def check(
             )
         print_line(out, "complete" if report.complete else "not complete")
         raise typer.Exit(0 if report.complete else 1)
+
+
+def _class_error(name: str, splits: "Splits") -> str | None:
+    """Why `learn` would refuse the classes, such as a single one; None if it would not."""
+    from retouch.cli.learn_sources import check_classes
+    from retouch.data import Stream
+
+    if splits.train is None:
+        return None
+    try:
+        check_classes({name: Stream.split(*splits.train_and_test(), tasks=1)}, [])
+    except UserError as why:
+        return str(why)
+    return None
 
 
 def _describe_splits(facts: "DatasetFacts") -> str:

@@ -77,6 +77,7 @@ def apply(
     with user_errors():
         from retouch.sparse import Delta, Digests, in_order
         from retouch.train.deltas import headers_in, model_and_tasks, refuse_done
+        from retouch.train.run_folder import is_run
 
         check_new_file(folder)
         steps = in_order(headers_in(files))
@@ -85,7 +86,7 @@ def apply(
         refuse_done(clip, steps, digests)
         for step in steps:
             Delta.load(step.name).apply(clip.model, digests)
-        write_model(clip, folder, steps, "Applied", json, base, tasks)
+        write_model(clip, folder, steps, "Applied", json, base, tasks if is_run(base) else None)
 
 
 @delta.command()

@@ -19,7 +19,7 @@ def write_model(
     verb: str,
     as_json: bool,
     base: str = "",
-    tasks: int = 0,
+    tasks: int | None = None,
 ) -> None:
     """Save a model that deltas were applied to or undone from, and print what was done.
 
@@ -30,7 +30,7 @@ def write_model(
         verb: What was done with them, such as "Applied".
         as_json: Print JSON.
         base: The run or model that the deltas were applied to.
-        tasks: How many tasks of the run `base` the model had learned before.
+        tasks: How many tasks of the run `base` the model had learned before; None if not a run.
     """
     from retouch.plotting.formatting import file_size
     from retouch.sparse import fingerprint
@@ -41,11 +41,13 @@ def write_model(
     name, weights = _model_name(clip, folder), fingerprint(clip.model)
     if as_json:
         facts = {"written": str(folder), "model": name, "bytes": size}
-        facts |= {"tasks_before": tasks} if base else {}
+        facts |= {"tasks_before": tasks or 0} if base else {}
         print_json({**facts, "weights": weights, "deltas": [step.name for step in steps]})
         return
     deltas = count(len(steps), "delta")
-    if tasks:
+    if tasks == 0:
+        deltas += f" to the model before the first task of {base}"
+    elif tasks:
         deltas += f" to {base} after its first {'task' if tasks == 1 else f'{tasks} tasks'}"
     print_line(out, f"{verb} {deltas}; the weights are now {weights[:12]}.")
     print_line(out, f"Written to {folder} ({file_size(size)}). To use it: --model {name}")

@@ -31,8 +31,9 @@ def demo(
     with user_errors(folder):
         check_folder(folder)
         from retouch.builtin.demo import run_demo
-        from retouch.report import comparison_table, write_report
+        from retouch.report import check_page_folder, comparison_table, write_report
 
+        check_page_folder(folder)
         runs = run_demo(folder, methods.split(","), quick=quick, seed=seed, quiet=quiet)
         out.print(comparison_table(runs))
         rates = ", ".join(f"{run.method} {run.settings['lr']:g}" for run in runs[1:])

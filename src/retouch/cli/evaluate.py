@@ -105,18 +105,18 @@ def _notes(loaded: LoadedModel, sets: "Sequence[EvalSet]") -> list[str]:
 def _show(
     loaded: LoadedModel, sets: "Sequence[EvalSet]", results: "PerClass", show_all: bool
 ) -> None:
-    from retouch.cli.tables import MAX_CLASSES, class_tables, confusion_table
+    from retouch.cli.tables import MAX_CLASSES, class_tables, confusion_table, fit
 
     for note in _notes(loaded, sets):
         print_line(out, f"Note: {note}.")
     headings = {_set_name(eval_set.learned): _heading(eval_set) for eval_set in sets}
     parts = [(headings[name], rows) for name, rows in _rows_by_set(results)]
-    out.print(_totals_table(parts, loaded.headings, results.joint))
+    out.print(fit(_totals_table(parts, loaded.headings, results.joint), out.width))
     for heading, rows in parts:
         for table in class_tables(rows, loaded.headings, heading, show_all):
-            out.print(table)
+            out.print(fit(table, out.width))
     if results.confusions:
-        out.print(confusion_table(results.confusions))
+        out.print(fit(confusion_table(results.confusions), out.width))
     if not show_all and any(len(rows) > MAX_CLASSES for _, rows in parts):
         out.print("For every class, use --all, or --json for scripts.", highlight=False)
 

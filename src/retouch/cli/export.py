@@ -113,7 +113,7 @@ def _show(exported: "Exported", source: "ExportModel") -> None:
     library, size = _LIBRARIES[exported.to], file_size(exported.size)
     print_line(out, f"{exported.folder}: {model}, for {library} ({size})")
     print_line(out, f"Loaded again with {library} and compared: {comparison}.")
-    undo = ", how to load it and how to undo it" if source.run else " and how to load it"
+    undo = ", how to load it and how to undo it" if tasks else " and how to load it"
     print_line(out, f"Its README.md says what it is{undo}.")
 
 

@@ -63,11 +63,12 @@ def overlap(
             write_domain_overlap,
         )
         from retouch.analysis.overlap.text import NAME, layers_to_show, summarize, write_overlap
-        from retouch.analysis.result_files import analysis_folder
+        from retouch.analysis.result_files import analysis_folder, check_analysis_folder
         from retouch.evaluate.results import Results
 
         if folder:
             check_folder(folder)
+            check_analysis_folder(folder, NAME, domains.NAME)
         requested = _layer_numbers(layers)
         results = read_overlap(run)
         if tower is not Towers.both:

@@ -36,6 +36,7 @@ def report(
     """
     with user_errors():
         from retouch.report import (
+            check_page_folder,
             comparison_table,
             named_results,
             read_run_summary,
@@ -46,7 +47,9 @@ def report(
         if folder:
             check_folder(folder)
         summaries = [read_run_summary(run) for run in {run.resolve(): run for run in runs}.values()]
-        page = write_report(report_folder(summaries, folder), summaries)
+        target = report_folder(summaries, folder)
+        check_page_folder(target)
+        page = write_report(target, summaries)
         if json:
             print_json({"page": str(page), "runs": [_facts(summary) for summary in summaries]})
             return

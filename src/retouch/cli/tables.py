@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rich import box
-from rich.table import Table
+from rich.cells import cell_len
+from rich.table import Column, Table
 from rich.text import Text
 
 if TYPE_CHECKING:
@@ -40,13 +41,7 @@ def add_row(table: Table, *cells: str | Text) -> None:
 
 def make_table(*headings: str, name_columns: int = 1, title: str = "") -> Table:
     """A table whose first columns are names, which may be cut, and the others numbers."""
-    table = Table(
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        title=title or None,
-        title_justify="left",
-        title_style="bold",
-    )
+    table = _empty_table(title)
     for column, heading in enumerate(headings):
         if column < name_columns:
             table.add_column(name_cell(heading, "bold"), overflow="ellipsis", min_width=8)
@@ -55,6 +50,49 @@ def make_table(*headings: str, name_columns: int = 1, title: str = "") -> Table:
                 Text(heading, style="bold"), justify="right", no_wrap=True, min_width=6
             )
     return table
+
+
+def _empty_table(title: str) -> Table:
+    return Table(
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        title=title or None,
+        title_justify="left",
+        title_style="bold",
+    )
+
+
+def fit(table: Table, width: int) -> Table:
+    """The table without the columns that matter least, as far as it is wider than the terminal.
+
+    rich would cut off columns at either side, and with them the names of the rows.
+    """
+    columns = table.columns
+    for heading in ("classes", "images", "change"):
+        if _needed_width(columns) > width:
+            columns = [column for column in columns if str(column.header) != heading]
+    fitted = _empty_table(str(table.title or ""))
+    for column in columns:
+        fitted.add_column(
+            column.header,
+            justify=column.justify,
+            overflow=column.overflow,
+            no_wrap=column.no_wrap,
+            min_width=column.min_width,
+        )
+    for row, *cells in zip(table.rows, *(column.cells for column in columns), strict=True):
+        fitted.add_row(*cells, end_section=row.end_section)
+    return fitted
+
+
+def _needed_width(columns: Sequence[Column]) -> int:
+    """With names cut as far as they may be, and the gaps between columns."""
+    widths = [
+        max(cell_len(str(cell)) for cell in (column.header, *column.cells)) if column.no_wrap else 0
+        for column in columns
+    ]
+    needed = sum(max(w, column.min_width or 0) for w, column in zip(widths, columns, strict=True))
+    return needed + 3 * len(columns) - 1
 
 
 def change_cell(before: float | None, after: float) -> str:

@@ -37,10 +37,12 @@ def trace(config: TraceConfig) -> None:
     """
     folder = config.folder
     with user_errors(folder):
+        from retouch.analysis.result_files import check_analysis_folder
         from retouch.analysis.trace.causal_trace import causal_trace as compute
-        from retouch.analysis.trace.text import write_trace
+        from retouch.analysis.trace.text import NAME, write_trace
 
         check_folder(folder)
+        check_analysis_folder(folder, NAME)
         settings = _settings(config.tracing)
         loaded = config.model.load()
         base = loaded.run.config["places"]["model"] if loaded.run else config.model.source

@@ -145,9 +145,12 @@ def _why(fraction: float, limit: float, full_drop: float, drop: float) -> str:
 
 
 def _cost(full_accuracy: float | None, accuracy: float | None) -> str:
-    """What it means for the classes so far, if they are evaluated."""
+    """What it means for the classes so far, if they are evaluated and it makes a difference."""
     if full_accuracy is None or accuracy is None:
         return ""
+    now, instead = f"{accuracy:.1f} %", f"{full_accuracy:.1f} %"
     return (
-        f". It recognises {accuracy:.1f} % of the classes so far instead of {full_accuracy:.1f} %"
+        ""
+        if now == instead
+        else f". It recognises {now} of the classes so far instead of {instead}"
     )

@@ -58,16 +58,14 @@ class Answer(NamedTuple):
 
 def answers(run: Results, per_class: PerClass | None = None) -> list[Answer]:
     """What one run learned, what it did to the control set, and how it does on both at once."""
-    changes = change_sentence(per_class, learned=True)
-    if changes and is_continued(run):
-        changes = f"Since before the first task: {changes[0].lower()}{changes[1:]}"
     new, control = _new_bars(run), _control_bars(run)
     sentence = " ".join(filter(None, [learned_sentence(run), learned_earlier_sentence(run)]))
-    new_remarks = [_interval_remark(new, "test"), total_sentence(run), changes]
+    new_remarks = [_interval_remark(new, "test"), total_sentence(run)]
+    new_remarks.append(_changes_remark(run, per_class, learned=True))
     control_remarks = [
         control_part_sentence(run),
         _interval_remark(control, "control"),
-        change_sentence(per_class, learned=False),
+        _changes_remark(run, per_class, learned=False),
         drift_sentence(run),
     ]
     answers = [
@@ -84,6 +82,14 @@ def answers(run: Results, per_class: PerClass | None = None) -> list[Answer]:
     if joint := joint_sentence(run):
         answers.append(Answer("New and control classes at once", joint, _joint_bars(run), []))
     return answers
+
+
+def _changes_remark(run: Results, per_class: PerClass | None, learned: bool) -> str:
+    """How many classes gained and lost; of a continued run, since before the first task."""
+    changes = change_sentence(per_class, learned=learned)
+    if changes and is_continued(run):
+        return f"Since before the first task: {changes[0].lower()}{changes[1:]}"
+    return changes
 
 
 def _interval_remark(bars: Sequence[Bar], kind: str) -> str:

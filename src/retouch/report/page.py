@@ -11,7 +11,7 @@ from urllib.parse import quote
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from retouch.evaluate.results import Results
-from retouch.files import write_atomically
+from retouch.files import foreign_file, write_atomically
 from retouch.plotting.formatting import number
 from retouch.plotting.theme import THEME, plot_style
 from retouch.report.answers import answers
@@ -29,8 +29,24 @@ from retouch.report.figures import (
 from retouch.report.run_metrics import class_count, control_part
 from retouch.report.summary import Run, RunSummary, named_results, run_summaries
 from retouch.report.table import columns, rows
+from retouch.train.run_folder import is_run
 
-FILE = "report.html"
+FILE, PLOTS = "report.html", "plots"
+_BRAND = b'<p class="brand">retouch'  # on every page
+
+
+def check_page_folder(folder: str | Path) -> None:
+    """Refuse a folder with a page or plots that `write_report` would replace, but did not write.
+
+    Args:
+        folder: The folder that is to hold the page.
+    """
+    page, plots = Path(folder) / FILE, Path(folder) / PLOTS
+    if page.exists():
+        if not page.is_file() or _BRAND not in page.read_bytes():
+            raise foreign_file(page)
+    elif not is_run(folder) and (files := sorted(plots.glob("[!.]*"))):
+        raise foreign_file(files[0])
 
 
 def write_report(folder: str | Path, runs: Sequence[Run]) -> Path:
@@ -48,7 +64,7 @@ def write_report(folder: str | Path, runs: Sequence[Run]) -> Path:
     results = named_results(summaries)
     # Before anything is written, since a damaged run raises an error here.
     content = _results_content(results) | _run_content(summaries)
-    gallery = Gallery(folder / "plots")
+    gallery = Gallery(folder / PLOTS)
     with plot_style():  # once for all figures
         content |= result_figures(results, gallery) | loss_figures(summaries, gallery)
         content |= change_figures(summaries, gallery) | analysis_figures(summaries, gallery)

@@ -68,7 +68,8 @@ def _learned_in_this_run(run: Results, this_run: Continuation) -> str:
         return f"In this run it has seen {seen}; {_not_measured(run, tasks)}."
     if not run.finished:
         return f"So far in this run it has seen {seen}: {percent(this_run.now)} recognised."
-    sentence = _learned(run, tasks, which, this_run.before, this_run.now)
+    again = len(this_run.taught_before) == len(this_run.classes)
+    sentence = _learned(run, tasks, which, this_run.before, this_run.now, again)
     return f"In this run {sentence[0].lower()}{sentence[1:]}"
 
 
@@ -89,13 +90,17 @@ def _classes_of_this_run(this_run: Continuation) -> str:
     return f"{total} classes ({again} of them taught before)"
 
 
-def _learned(run: Results, tasks: range, which: str, start: float, now: float) -> str:
-    """Whether the classes of finished tasks were learned."""
+def _learned(
+    run: Results, tasks: range, which: str, start: float, now: float, known: bool = False
+) -> str:
+    """Whether the classes of finished tasks were learned; `known`: all were taught before."""
     change = f"{percent(start)} → {percent(now)} recognised."
     if not any_weight_trained(run):
         return f"It learned nothing, as no weight could move: {change}"
+    if round(now, 1) == round(start, 1) and (round(start, 1) == 100 or known):
+        return f"The {which} stayed at {percent(now)}."
     if round(now, 1) <= round(start, 1):
-        return f"It did not learn the {which}: {change}"
+        return f"It {'got no better at' if known else 'did not learn'} the {which}: {change}"
     reverted = [
         task for task in tasks if task < len(run.fraction_kept) and not run.fraction_kept[task]
     ]
@@ -181,8 +186,11 @@ def total_sentence(run: Results) -> str:
     if not is_continued(run) or not run.finished or start is None or "accuracy" not in values:
         return ""
     classes = plural.count(class_count(run), "new class")
+    measured = len(class_names(run, run.evaluated_tasks))
+    verb = "was" if measured == 1 else "were"
+    classes += f", of which {measured} {verb} measured:" if measured < class_count(run) else ","
     change = f"{percent(start)} → {percent(values['accuracy'])} recognised"
-    sentence = f"In total, since before the first task: {classes}, {change}"
+    sentence = f"In total, since before the first task: {classes} {change}"
     if "control" in values:
         control = f"{percent(values['control_before'])} → {percent(values['control'])}"
         sentence += f"; control accuracy {control}"

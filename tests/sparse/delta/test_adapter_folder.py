@@ -63,6 +63,10 @@ def test_other_adapters_and_files_are_refused(tmp_path: Path):
     folder, _ = save_adapter(tmp_path / "a", "super")
     with pytest.raises(UserError, match="no adapter"):
         read_adapter(tmp_path)
+    with pytest.raises(
+        UserError, match=r"there is no folder .*nope; give the folder of an adapter"
+    ):
+        read_adapter(tmp_path / "nope")
     for entries, why in [
         ({"peft_type": "LORA"}, "LORA adapter, and only Super-Tuning and SHiRA"),
         ({"peft_type": None}, "None adapter"),

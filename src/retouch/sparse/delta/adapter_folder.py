@@ -106,6 +106,10 @@ def read_adapter(folder: str | Path) -> AdapterFolder:
 
 
 def _read_config(folder: Path) -> dict[str, Any]:
+    if not folder.exists():
+        raise UserError(
+            f"there is no folder {folder}; give the folder of an adapter, or hf:OWNER/NAME"
+        )
     file = folder / CONFIG
     if not file.is_file():
         raise UserError(f"{folder} holds no adapter: it has no {CONFIG}")
