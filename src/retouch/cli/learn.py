@@ -56,7 +56,7 @@ def learn(config: LearnConfig) -> None:
     """
     output, console = config.output, err if config.output.as_json else out
     with (
-        user_errors(output.folder),
+        user_errors(output.folder, overwrite=output.overwrite),
         with_ranks(config.machine.device) as device,
         ExitStack() as stack,
     ):

@@ -83,9 +83,9 @@ def teach(
         checkpoint_seconds: How often a checkpoint is written within a task. Lower it where runs are
             often killed; 0 writes one after every step.
         earlier: The run that this one continues. `continue_run` sets it.
-        overwrite: Replace another run in `out`. It is deleted once the new run has learned
-            something, and restored if the new run cannot start. Otherwise another run is refused,
-            unless it has learned nothing yet.
+        overwrite: Replace another run in `out`. It is deleted once the new run has learned a task,
+            and restored if the new run cannot start. Leave it out to resume the new run. Without
+            it, another run is refused, unless it has learned nothing yet.
         store_images: Store the images that a continued run replays and evaluates. Needs `out`; turn
             it off if no image may be kept.
         per_class: Compare the model before and after class by class when all tasks are learned.

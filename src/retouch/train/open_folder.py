@@ -24,6 +24,7 @@ from retouch.train.set_aside import (
     discard_aside,
     is_replaceable,
     is_set_aside,
+    learned_a_task,
     learned_nothing,
     restore,
     set_aside,
@@ -97,6 +98,8 @@ def _open_folder(
     """
     for partial in [path for pattern in _PARTIAL_FILES for path in folder.glob(pattern)]:
         partial.unlink()
+    if is_set_aside(folder) and not folder.exists():
+        restore(folder)  # the run that was to replace it was killed before its folder was there
     if (folder / CONFIG).exists():
         reason = "" if overwrite else why_not_resumable(read_config(folder), config)
         if not reason and not overwrite:
@@ -107,6 +110,9 @@ def _open_folder(
                 "another folder, or overwrite that run",
                 argument="overwrite=True",
             )
+        if not overwrite and is_set_aside(folder):
+            restore(folder)  # the run that was to replace it has learned nothing
+            return _open_folder(folder, config, new, earlier, overwrite)
         set_aside(folder)
     if folder.is_dir() and any(folder.iterdir()):
         raise UserError(f"{folder} is not empty and holds no run; choose another folder")
@@ -134,15 +140,22 @@ def remove_if_refused(folder: Path, is_new: bool, record: RunRecord) -> Iterator
     """Remove a new run that is refused before it trains; what it replaced comes back.
 
     A run that fails later, before it has learned a task, stays (its losses tell why), unless it
-    replaced another run. Once it has learned something, what it replaced is deleted.
+    replaced another run. A checkpoint stays if the run was interrupted: then the other run is still
+    set aside, and is deleted once the new one has learned a task.
     """
     try:
         yield
-    except UserError:
-        removable = not record.training or is_set_aside(folder)
-        if is_new and removable and learned_nothing(folder):
+    except BaseException as why:
+        if is_new and _is_removable(folder, record, refused=isinstance(why, UserError)):
             restore(folder)
         raise
     finally:
-        if is_run(folder) and not learned_nothing(folder):
+        if is_run(folder) and learned_a_task(folder):
             discard_aside(folder)
+
+
+def _is_removable(folder: Path, record: RunRecord, *, refused: bool) -> bool:
+    """Whether a new run that has ended too early is of no use."""
+    if not is_set_aside(folder):
+        return refused and not record.training and learned_nothing(folder)
+    return not learned_a_task(folder) if refused else learned_nothing(folder)
