@@ -98,7 +98,7 @@ def teach(
     given = {"settings": settings, "control": control, "reference": reference}
     check_arguments(clip, stream, method, **given, out=out, callback=callback)
     configured, settings = _configure(clip, method, settings)
-    started = _start_method(clip, stream, configured, settings, control, reference)
+    started = start_method(clip, stream, configured, settings, control, reference)
     if earlier is not None:
         if out is None:
             raise UserError(
@@ -140,7 +140,7 @@ def _configure(
     return configured, settings or default_settings(clip, configured)
 
 
-def _start_method(
+def start_method(
     clip: Clip,
     stream: Stream,
     method: Method,

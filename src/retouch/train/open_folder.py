@@ -101,15 +101,8 @@ def _open_folder(
     if is_set_aside(folder) and not folder.exists():
         restore(folder)  # the run that was to replace it was killed before its folder was there
     if (folder / CONFIG).exists():
-        reason = "" if overwrite else why_not_resumable(read_config(folder), config)
-        if not reason and not overwrite:
+        if not overwrite and check_resumable(folder, config):
             return Results.read(folder) if (folder / results_file.FILE).exists() else new
-        if not overwrite and not is_replaceable(folder):
-            raise UserError(
-                f"{folder} holds a run {reason}; use what that run was started with, choose "
-                "another folder, or overwrite that run",
-                argument="overwrite=True",
-            )
         if not overwrite and is_set_aside(folder):
             restore(folder)  # the run that was to replace it has learned nothing
             return _open_folder(folder, config, new, earlier, overwrite)
@@ -122,6 +115,21 @@ def _open_folder(
         restore(folder)
         raise
     return new
+
+
+def check_resumable(folder: Path, config: dict[str, Any]) -> bool:
+    """Whether the run in the folder is the one with this config.
+
+    Another run is refused, unless it has learned nothing and may be replaced.
+    """
+    reason = why_not_resumable(read_config(folder), config)
+    if reason and not is_replaceable(folder):
+        raise UserError(
+            f"{folder} holds a run {reason}; use what that run was started with, choose "
+            "another folder, or overwrite that run",
+            argument="overwrite=True",
+        )
+    return not reason
 
 
 def _create_folder(
