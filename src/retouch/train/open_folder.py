@@ -14,6 +14,7 @@ from retouch.files import atomic_folder
 from retouch.sparse import fingerprint
 from retouch.train.callbacks import Callback
 from retouch.train.extend_stream import EarlierRun
+from retouch.train.method_state_file import read_state
 from retouch.train.new_results import new_results
 from retouch.train.record import RunRecord
 from retouch.train.run_config import run_config, why_not_resumable
@@ -135,6 +136,8 @@ def check_resumable(folder: Path, config: dict[str, Any]) -> bool:
 def _create_folder(
     folder: Path, config: dict[str, Any], new: Results, earlier: EarlierRun | None
 ) -> None:
+    if earlier is not None:
+        read_state(earlier.folder, earlier.results)  # refused here, where the message names it
     with atomic_folder(folder) as part:
         (part / "deltas").mkdir()
         if earlier is not None:
