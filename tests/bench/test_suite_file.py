@@ -32,3 +32,12 @@ def test_a_suite(content: bytes, complaint: str, tmp_path: Path):
     with pytest.raises(UserError, match=complaint) as why:
         load_suite(str(tmp_path / "own.yaml"))
     assert "http" not in str(why.value)
+
+
+def test_a_tilde_in_a_suite_is_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    content = "title: x\nrows: []\ndatasets: [~/birds, cifar100]\ncontrol: ~/known"
+    (tmp_path / "own.yaml").write_text(content)
+    suite = load_suite(str(tmp_path / "own.yaml"))
+    assert suite.datasets == ("/home/me/birds", "cifar100")
+    assert suite.control == "/home/me/known"

@@ -106,6 +106,36 @@ def test_ctrl_c_names_a_folder_to_resume_from_only_if_there_is_one(
         assert ("the same command resumes it" in capsys.readouterr().err) is resumable
 
 
+@pytest.mark.parametrize(
+    ("begun", "aside", "said"),
+    [
+        (False, False, "run is as it was."),
+        (True, True, "run.replaced until the new one has learned a task."),
+        (True, False, "the same command without --overwrite resumes it."),
+    ],
+)
+def test_ctrl_c_says_how_to_resume_a_run_that_replaces_another(
+    begun: bool, aside: bool, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    config = tmp_path / "run" / "config.yaml"
+    config.parent.mkdir()
+    config.write_text("old")
+
+    def replace_and_stop() -> None:
+        with console.user_errors(config.parent, overwrite=True):
+            if aside:
+                (tmp_path / ".run.replaced").mkdir()
+            if begun:
+                os.utime(config, (1, 1))
+            raise KeyboardInterrupt
+
+    with pytest.raises(console.typer.Exit):
+        replace_and_stop()
+    message = " ".join(capsys.readouterr().err.split())
+    assert message.endswith(said)
+    assert ("the same command without --overwrite resumes it" in message) is begun
+
+
 def fail(why: Exception) -> None:
     """Raise an error where the command line explains it."""
     with pytest.raises(console.typer.Exit), console.user_errors():

@@ -93,7 +93,38 @@ def test_dry_run_shows_the_plan_and_writes_nothing(model: Path, data: Path, tmp_
     assert "vision_model.encoder.layers.0.mlp.fc1.weight" not in text
     assert "the whole model" in text
     assert "It will take about" in text
+    plan = run_json(*words, "--no-cache")
+    assert plan["state"] == "new"
+    assert plan["classes"] == ["bright green", "dark red"]
+    assert (plan["images"], plan["test_images"], plan["tasks"]) == (10, 2, 1)
+    assert (plan["method"], plan["settings"]["epochs"]) == ("spu+", 30)
+    assert min(plan[name] for name in ("weights", "seconds", "memory", "disk")) > 0
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("no_page")
+def test_a_dry_run_says_what_becomes_of_the_run_that_is_there(
+    march: Path, model: Path, data: Path, tmp_path: Path
+):
+    out = shutil.copytree(march, tmp_path / "run")
+    words = ["learn", data / "photos", "--model", model, "--control", data / "known"]
+    words += ["--tasks", 2, "--out", out, *FAST, "--dry-run"]
+    assert f"{out} is finished; nothing would be trained." in " ".join(run(*words).stdout.split())
+    error = error_of(*words, "--seed", 1)
+    assert "settings.seed: 0 in that run, 1 now" in error
+    assert "--overwrite" in error
+    assert "It will take about" in run(*words, "--seed", 1, "--overwrite").stdout
+    results = Results.read(out)
+    results.rows, results.fraction_kept = results.rows[:2], results.fraction_kept[:1]
+    results.trained, results.seconds = results.trained[:1], results.seconds[:1]
+    results.write(out)
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    text = " ".join(run(*words).stdout.split())
+    assert f"{out} would be resumed at task 2 of 2." in text
+    facts = run_json(*words)
+    assert facts == {"folder": str(out), "state": "unfinished", "learned": 1, "tasks": 2}
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
 
 
 @pytest.mark.slow

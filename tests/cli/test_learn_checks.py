@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import run
+from commands import error_of, run
 from layouts import make_folder
 from tiny import tiny_folder
 
@@ -102,7 +102,7 @@ ONWARD = ["{home}/more", "--from", "{home}/march", "--out", "{out}"]
         ([*ONWARD[:2], "{home}/more", *ONWARD[3:]], "holds no run"),
         ([*PHOTOS[:-1], "{home}/file"], "is a file"),
         ([*PHOTOS[:-1], "{home}/file/run"], "is a file"),
-        ([*PHOTOS[:-1], "{home}/photos"], "holds no run"),
+        ([*PHOTOS[:-1], "{home}/more"], "holds no run"),
         ([*PHOTOS, "--tensorboard", "{home}/file"], "is a file"),
         (["{home}/photos", "--model", "./nowhere", "--out", "{out}"], "there is no folder"),
     ],
@@ -230,3 +230,35 @@ def test_only_runs_are_overwritten(home: Path, loads: list[str], tmp_path: Path)
     run(*words, out, "--seed", 1)
     assert Results.read(out).settings["seed"] == 1
     assert sorted(path.name for path in tmp_path.iterdir()) == ["nested", "other", "run"]
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (["{home}/photos", "--out", "{home}/photos/runs/a"], "DATA"),
+        (["{home}/photos", "--out", "{home}/photos"], "DATA"),
+        (["{home}/more", "{home}/photos", "--out", "{home}/more/../photos/a"], "DATA"),
+        (["{home}/more", "--control", "{home}/photos", "--out", "{home}/photos/a"], "--control"),
+    ],
+)
+@pytest.mark.parametrize("more", [[], ["--overwrite"]])
+def test_a_run_is_not_written_into_its_images(
+    words: list[str], name: str, more: list[str], tmp_path: Path
+):
+    """Its pictures would be a class of their own, and it could never be resumed."""
+    home = tmp_path
+    make_folder(home / "photos", {"dark_red": 2, "bright green": 2})
+    make_folder(home / "more", {"blue": 2, "pale": 2})
+    before = sorted(home.rglob("*"))
+    error = error_of("learn", *fill(home, home, words), "--model", "builtin", *more)
+    assert f"is inside {name} {home}/photos" in error
+    assert sorted(home.rglob("*")) == before
+
+
+def test_a_run_inside_its_images_is_refused_even_if_it_is_there_already(tmp_path: Path):
+    make_folder(tmp_path / "photos", {"dark_red": 2, "bright green": 2})
+    out = tmp_path / "photos" / "run"
+    out.mkdir()
+    (out / "config.yaml").write_text("x: 1")
+    error = error_of("learn", tmp_path / "photos", "--model", "builtin", "--out", out)
+    assert f"is inside DATA {tmp_path}/photos" in error

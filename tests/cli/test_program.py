@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from commands import run, run_program
+from commands import error_of, run, run_program
 from layouts import make_folder
 from tiny import tiny_folder
 
@@ -69,6 +69,22 @@ except SystemExit:
     environment |= {"OMP_WAIT_POLICY": before} if before else {}
     result = subprocess.run([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE)
     assert result.stdout.decode().split()[-3:] == [after, "60000", "False"]
+
+
+@pytest.mark.parametrize("option", ["--out=~/run", "-o~/run", "--out=~"])
+def test_a_tilde_is_the_home_folder_where_the_shell_leaves_it(
+    option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Bash expands it only at the beginning of a word."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "home" / "run").mkdir(parents=True)
+    (tmp_path / "home" / "run" / "mine.txt").write_text("not a run")
+    error = error_of("learn", "builtin", "--model", "builtin", option)
+    assert str(tmp_path / "home") in error
+    error = error_of("datasets", "check", "~/gone")
+    assert f"{tmp_path}/home/gone" in error
+    assert [path.name for path in tmp_path.iterdir()] == ["home"]
 
 
 def test_methods_are_listed():

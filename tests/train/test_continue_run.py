@@ -129,3 +129,18 @@ def test_a_run_by_a_method_of_your_own_needs_that_method(model: Path, tmp_path: 
         april(tmp_path / "mine", tmp_path / "more")
     assert not (tmp_path / "more").exists()
     assert april(tmp_path / "mine", tmp_path / "more", method=mine, settings=QUICK).done == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_damaged_state_is_named_where_it_is(gone: bool, model: Path, tmp_path: Path):
+    """In the earlier run: the new one has no folder yet, and gets none."""
+    march(model, tmp_path / "march", "mas")
+    file = tmp_path / "march" / "state-01.safetensors"
+    if gone:
+        file.unlink()
+    else:
+        file.write_bytes(file.read_bytes()[:-8])
+    with pytest.raises(UserError, match=rf"^{file}, the state of mas after .* is damaged"):
+        april(tmp_path / "march", tmp_path / "april")
+    assert [path.name for path in tmp_path.iterdir()] == ["march"]

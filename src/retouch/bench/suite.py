@@ -1,6 +1,7 @@
 """A suite is a table as data: rows, columns, settings, and the paper's numbers."""
 
 from importlib.resources import files
+from os.path import expanduser
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -46,6 +47,8 @@ def _check_settings(settings: dict[str, Any]) -> dict[str, Any]:
 
 PartialSettings = Annotated[dict[str, Any], AfterValidator(_check_settings)]
 """Some fields of `Settings`; the others have their defaults."""
+DataSet = Annotated[str, AfterValidator(expanduser)]
+"""The name of a data set, or where it is."""
 
 
 class SuiteRow(BaseModel):
@@ -104,11 +107,11 @@ class Suite(BaseModel):
     """
     name: str = ""
     """The name of the suite; for a file, its stem."""
-    datasets: tuple[str, ...] = ()
+    datasets: tuple[DataSet, ...] = ()
     """Data sets, one column each. Default: those of the model."""
     stream: StreamOptions | None = None
     """If given, all data sets form one stream, in their order, and there is one column for it."""
-    control: str | None = None
+    control: DataSet | None = None
     """The control set. Default: that of the model."""
     tasks: int | None = None
     """How many tasks a data set is split into. Default: that of the model."""

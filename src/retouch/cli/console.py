@@ -17,6 +17,7 @@ from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
 from rich.segment import Segment
 from rich.text import Text
 
+from retouch.cli.resume import Resume
 from retouch.distributed import launched_world_size
 from retouch.errors import UserError, first_problem, message_of
 from retouch.printable import printable, printable_json
@@ -55,12 +56,14 @@ _OPTIONS = {"earlier": "from", "store_images": "replay", "compiled": "compile", 
 
 
 @contextmanager
-def user_errors(folder: Path | None = None) -> Iterator[None]:
+def user_errors(folder: Path | None = None, *, overwrite: bool = False) -> Iterator[None]:
     """Print what went wrong in one sentence, without a traceback if the user can fix it.
 
     Args:
         folder: Where the command resumes if it is given again; it is named after Ctrl-C.
+        overwrite: Whether the command replaces the run in the folder, and so would not resume it.
     """
+    resume = Resume(folder, overwrite)
     try:
         yield
     except UserError as why:
@@ -68,10 +71,9 @@ def user_errors(folder: Path | None = None) -> Iterator[None]:
     except ValidationError as why:
         _fail(first_problem(why), 1)
     except KeyboardInterrupt:
-        resume = f" Everything done so far is in {folder}; the same command resumes it."
-        _fail(f"stopped.{resume if folder and folder.exists() else ''}", 130)
+        _fail(f"stopped. {resume.sentence()}".rstrip(), 130)
     except OSError as why:
-        _fail(_system_error(why), 1)
+        _fail(_system_error(why, resume.command), 1)
 
 
 def _with_option(why: UserError) -> str:
@@ -85,13 +87,13 @@ def _with_option(why: UserError) -> str:
     return f"{why.message} ({option if value in ('', 'True', '…') else f'{option} {value}'})"
 
 
-def _system_error(why: OSError) -> str:
+def _system_error(why: OSError, again: str) -> str:
     """What the operating system refused, in one sentence."""
     file = f"{why.filename}: " if why.filename else ""
     if why.errno in _SYSTEM_ERRORS:
         return (
             f"{file}{_SYSTEM_ERRORS[why.errno]}. What was written before is intact; make room and "
-            "run the same command again"
+            f"run {again} again"
         )
     return f"{file}{why.strerror or message_of(why)}"
 

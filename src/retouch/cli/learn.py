@@ -20,6 +20,9 @@ from retouch.cli.learn_plan import (
     with_micro_batch,
 )
 from retouch.cli.learn_summary import (
+    plan_facts,
+    resumed_facts,
+    resumed_sentence,
     show_classes,
     show_cost,
     show_micro_batch,
@@ -56,7 +59,7 @@ def learn(config: LearnConfig) -> None:
     """
     output, console = config.output, err if config.output.as_json else out
     with (
-        user_errors(output.folder),
+        user_errors(output.folder, overwrite=output.overwrite),
         with_ranks(config.machine.device) as device,
         ExitStack() as stack,
     ):
@@ -76,7 +79,9 @@ def learn(config: LearnConfig) -> None:
         )
         plan = make_plan(config, request, device, started, console)
         show_notes(console, [plan.stream.train, plan.stream.test, plan.control], shown)
-        if not started:
+        if output.dry_run and started and _show_resumed(config, plan, console):
+            return
+        if output.dry_run or not started:
             plan = _show_plan(config, plan, console)
         if not output.dry_run:
             _run(config, plan, console)
@@ -91,10 +96,36 @@ def _show_plan(config: LearnConfig, plan: Plan, console: "Console") -> Plan:
         cost = estimate_cost(plan)
     show_cost(console, cost, plan.clip)
     check_disk_space(config.output.folder, cost)
-    if cost.micro_batch == plan.defaults.settings.micro_batch:
-        return plan
-    show_micro_batch(console, cost)
-    return with_micro_batch(plan, cost.micro_batch)
+    if cost.micro_batch != plan.defaults.settings.micro_batch:
+        show_micro_batch(console, cost)
+        plan = with_micro_batch(plan, cost.micro_batch)
+    if config.output.dry_run and config.output.as_json:
+        print_json({"folder": str(config.output.folder), **plan_facts(plan, cost)})
+    return plan
+
+
+def _show_resumed(config: LearnConfig, plan: Plan, console: "Console") -> bool:
+    """Of a dry run: what would become of the run in --out. False if it would be replaced."""
+    from retouch.train.resumable import find_resumable
+
+    folder = config.output.folder
+    results = find_resumable(
+        plan.clip,
+        plan.stream,
+        plan.defaults.method,
+        settings=plan.defaults.settings,
+        control=plan.control,
+        reference=plan.reference,
+        out=folder,
+        earlier=plan.earlier,
+    )
+    if results is None:
+        return False
+    if config.output.as_json:
+        print_json({"folder": str(folder), **resumed_facts(results)})
+    else:
+        print_line(console, resumed_sentence(folder, results))
+    return True
 
 
 def _run(config: LearnConfig, plan: Plan, console: "Console") -> None:

@@ -93,6 +93,7 @@ def check_output(config: "LearnConfig") -> None:
 
     data, training, output = config.data, config.training, config.output
     folder = output.folder
+    _refuse_inside_images(folder, data)
     if output.overwrite:
         for source in data.sources:
             sources = {"DATA": source, "--control": data.control, "--reference": data.reference}
@@ -110,6 +111,18 @@ def check_output(config: "LearnConfig") -> None:
         from retouch.train.wandb_logger import check_installed
 
         check_installed()
+
+
+def _refuse_inside_images(folder: Path, data: "DataOptions") -> None:
+    """The pictures of a run must not be found among the images of this run or the next."""
+    sources = [("DATA", Path(source)) for source in data.sources]
+    sources += [("--control", Path(data.control))] if data.control else []
+    for name, path in sources:
+        if path.is_dir() and folder.resolve().is_relative_to(path.resolve()):
+            raise UserError(
+                f"--out {folder} is inside {name} {path}, so the run's own pictures would become "
+                "images of a class; choose a folder outside of it"
+            )
 
 
 def check_disk_space(folder: Path, cost: "Cost") -> None:

@@ -1,17 +1,20 @@
 """What `retouch learn` prints before it starts: classes, settings and cost."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from retouch.cli.console import print_line
 from retouch.plural import count
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from rich.console import Console
 
+    from retouch.cli.learn_plan import Plan
     from retouch.clip import Clip
     from retouch.data import Stream
+    from retouch.evaluate import Results
     from retouch.train.cost import Cost
 
 MAX_CLASSES = 12
@@ -99,3 +102,37 @@ def show_cost(console: "Console", cost: "Cost", clip: "Clip") -> None:
         f"It will take about {duration(cost.seconds)}, {file_size(cost.memory)} of {memory} and "
         f"{file_size(cost.disk)} of disk.",
     )
+
+
+def plan_facts(plan: "Plan", cost: "Cost") -> dict[str, Any]:
+    """What would be learned and what that takes, as a JSON object."""
+    stream, new = plan.stream, plan.stream.tasks[plan.done :]
+    return {
+        "state": "new",
+        "learned": plan.done,
+        "tasks": len(stream.tasks),
+        "model": plan.clip.name,
+        "method": plan.defaults.method.name,
+        "settings": plan.defaults.settings.model_dump(mode="json"),
+        "classes": [name for task in new for name in stream.names(task.classes)],
+        "images": sum(len(task.train) for task in new),
+        "test_images": sum(len(task.test) for task in new),
+        "control_images": len(plan.control) if plan.control else 0,
+        "weights": cost.selection.count,
+        "seconds": cost.seconds,
+        "memory": cost.memory,
+        "disk": cost.disk,
+    }
+
+
+def resumed_facts(results: "Results") -> dict[str, Any]:
+    """What is there already of a run that would be resumed, as a JSON object."""
+    state = "finished" if results.finished else "unfinished"
+    return {"state": state, "learned": results.done, "tasks": len(results.tasks)}
+
+
+def resumed_sentence(folder: "Path", results: "Results") -> str:
+    """What would become of a run that would be resumed."""
+    if results.finished:
+        return f"{folder} is finished; nothing would be trained."
+    return f"{folder} would be resumed at task {results.done + 1} of {len(results.tasks)}."

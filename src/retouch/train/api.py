@@ -83,9 +83,9 @@ def teach(
         checkpoint_seconds: How often a checkpoint is written within a task. Lower it where runs are
             often killed; 0 writes one after every step.
         earlier: The run that this one continues. `continue_run` sets it.
-        overwrite: Replace another run in `out`. It is deleted once the new run has learned
-            something, and restored if the new run cannot start. Otherwise another run is refused,
-            unless it has learned nothing yet.
+        overwrite: Replace another run in `out`. It is deleted once the new run has learned a task,
+            and restored if the new run cannot start. Leave it out to resume the new run. Without
+            it, another run is refused, unless it has learned nothing yet.
         store_images: Store the images that a continued run replays and evaluates. Needs `out`; turn
             it off if no image may be kept.
         per_class: Compare the model before and after class by class when all tasks are learned.
@@ -98,7 +98,7 @@ def teach(
     given = {"settings": settings, "control": control, "reference": reference}
     check_arguments(clip, stream, method, **given, out=out, callback=callback)
     configured, settings = _configure(clip, method, settings)
-    started = _start_method(clip, stream, configured, settings, control, reference)
+    started = start_method(clip, stream, configured, settings, control, reference)
     if earlier is not None:
         if out is None:
             raise UserError(
@@ -140,7 +140,7 @@ def _configure(
     return configured, settings or default_settings(clip, configured)
 
 
-def _start_method(
+def start_method(
     clip: Clip,
     stream: Stream,
     method: Method,

@@ -14,6 +14,7 @@ from retouch.files import atomic_folder
 from retouch.sparse import fingerprint
 from retouch.train.callbacks import Callback
 from retouch.train.extend_stream import EarlierRun
+from retouch.train.method_state_file import read_state
 from retouch.train.new_results import new_results
 from retouch.train.record import RunRecord
 from retouch.train.run_config import run_config, why_not_resumable
@@ -24,6 +25,7 @@ from retouch.train.set_aside import (
     discard_aside,
     is_replaceable,
     is_set_aside,
+    learned_a_task,
     learned_nothing,
     restore,
     set_aside,
@@ -97,16 +99,14 @@ def _open_folder(
     """
     for partial in [path for pattern in _PARTIAL_FILES for path in folder.glob(pattern)]:
         partial.unlink()
+    if is_set_aside(folder) and not folder.exists():
+        restore(folder)  # the run that was to replace it was killed before its folder was there
     if (folder / CONFIG).exists():
-        reason = "" if overwrite else why_not_resumable(read_config(folder), config)
-        if not reason and not overwrite:
+        if not overwrite and check_resumable(folder, config):
             return Results.read(folder) if (folder / results_file.FILE).exists() else new
-        if not overwrite and not is_replaceable(folder):
-            raise UserError(
-                f"{folder} holds a run {reason}; use what that run was started with, choose "
-                "another folder, or overwrite that run",
-                argument="overwrite=True",
-            )
+        if not overwrite and is_set_aside(folder):
+            restore(folder)  # the run that was to replace it has learned nothing
+            return _open_folder(folder, config, new, earlier, overwrite)
         set_aside(folder)
     if folder.is_dir() and any(folder.iterdir()):
         raise UserError(f"{folder} is not empty and holds no run; choose another folder")
@@ -118,9 +118,26 @@ def _open_folder(
     return new
 
 
+def check_resumable(folder: Path, config: dict[str, Any]) -> bool:
+    """Whether the run in the folder is the one with this config.
+
+    Another run is refused, unless it has learned nothing and may be replaced.
+    """
+    reason = why_not_resumable(read_config(folder), config)
+    if reason and not is_replaceable(folder):
+        raise UserError(
+            f"{folder} holds a run {reason}; use what that run was started with, choose "
+            "another folder, or overwrite that run",
+            argument="overwrite=True",
+        )
+    return not reason
+
+
 def _create_folder(
     folder: Path, config: dict[str, Any], new: Results, earlier: EarlierRun | None
 ) -> None:
+    if earlier is not None:
+        read_state(earlier.folder, earlier.results)  # refused here, where the message names it
     with atomic_folder(folder) as part:
         (part / "deltas").mkdir()
         if earlier is not None:
@@ -134,15 +151,22 @@ def remove_if_refused(folder: Path, is_new: bool, record: RunRecord) -> Iterator
     """Remove a new run that is refused before it trains; what it replaced comes back.
 
     A run that fails later, before it has learned a task, stays (its losses tell why), unless it
-    replaced another run. Once it has learned something, what it replaced is deleted.
+    replaced another run. A checkpoint stays if the run was interrupted: then the other run is still
+    set aside, and is deleted once the new one has learned a task.
     """
     try:
         yield
-    except UserError:
-        removable = not record.training or is_set_aside(folder)
-        if is_new and removable and learned_nothing(folder):
+    except BaseException as why:
+        if is_new and _is_removable(folder, record, refused=isinstance(why, UserError)):
             restore(folder)
         raise
     finally:
-        if is_run(folder) and not learned_nothing(folder):
+        if is_run(folder) and learned_a_task(folder):
             discard_aside(folder)
+
+
+def _is_removable(folder: Path, record: RunRecord, *, refused: bool) -> bool:
+    """Whether a new run that has ended too early is of no use."""
+    if not is_set_aside(folder):
+        return refused and not record.training and learned_nothing(folder)
+    return not learned_a_task(folder) if refused else learned_nothing(folder)

@@ -1,4 +1,7 @@
-"""Replace a run by a new one; the old run comes back if the new one cannot start."""
+"""Replace a run by a new one; the old run comes back if the new one cannot start.
+
+Until the new run has learned its first task, the old one lies next to it, in a hidden folder.
+"""
 
 import shutil
 from collections.abc import Mapping
@@ -44,9 +47,14 @@ def check_replaceable(folder: Path, sources: Mapping[str, str | Path | None]) ->
 
 def learned_nothing(folder: Path) -> bool:
     """Whether a run has trained nothing yet that could be lost."""
+    return not learned_a_task(folder) and not (folder / CHECKPOINT).exists()
+
+
+def learned_a_task(folder: Path) -> bool:
+    """Whether a run has learned a task of its own, after those of the run that it continues."""
     before = read_config(folder).get("learned before", 0)
     done = Results.read(folder).done if (folder / results_file.FILE).exists() else 0
-    return done <= before and not (folder / CHECKPOINT).exists()
+    return bool(done > before)
 
 
 def is_replaceable(folder: Path) -> bool:
@@ -60,34 +68,35 @@ def is_replaceable(folder: Path) -> bool:
 def set_aside(folder: Path) -> None:
     """Move a run out of the way; `restore` moves it back, `discard_aside` deletes it.
 
-    Where another run is set aside already, the run that replaced it was killed. It is kept instead
-    of the other if it has learned something, and deleted otherwise.
+    Where another run is set aside already, the run that replaced it was interrupted. It is kept
+    instead of the other if it has learned a task, and deleted otherwise.
     """
-    if is_set_aside(folder) and learned_nothing(folder):
+    if is_set_aside(folder) and not learned_a_task(folder):
         shutil.rmtree(folder)
         return
     discard_aside(folder)
-    folder.rename(_aside(folder))
+    folder.rename(aside_of(folder))
 
 
 def is_set_aside(folder: Path) -> bool:
     """Whether a run of this folder was set aside and still exists."""
-    return _aside(folder).exists()
+    return aside_of(folder).exists()
 
 
 def restore(folder: Path) -> None:
     """Delete a run that could not start; the one that it replaced comes back."""
     if is_run(folder):
         shutil.rmtree(folder, ignore_errors=True)
-    if (aside := _aside(folder)).exists():
+    if (aside := aside_of(folder)).exists():
         aside.rename(folder)
 
 
 def discard_aside(folder: Path) -> None:
     """Delete the run that was set aside."""
-    shutil.rmtree(_aside(folder), ignore_errors=True)
+    shutil.rmtree(aside_of(folder), ignore_errors=True)
 
 
-def _aside(folder: Path) -> Path:
+def aside_of(folder: Path) -> Path:
+    """Where the run of a folder lies while it is set aside."""
     folder = folder.absolute()
     return folder.with_name(f".{folder.name}.replaced")

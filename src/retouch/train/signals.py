@@ -71,7 +71,7 @@ def _exit_if_stuck() -> Iterator[None]:
         if receiver.recv(1) and not ended.wait(GRACE):
             sys.stderr.write(
                 f"error: told to stop, but another process did not answer for {GRACE:g} s and "
-                "has probably ended. The same command resumes at the last checkpoint\n"
+                "has probably ended. The run can be resumed at its last checkpoint\n"
             )
             sys.stderr.flush()
             os._exit(1)
