@@ -200,14 +200,14 @@ def test_a_continued_run_needs_neither_the_earlier_folder_nor_its_place(
     words = ["learn", data / "photos", "--from", moved, "--out", tmp_path / "may", *ONE_EPOCH]
     text = run(*words).stdout
     assert "as it knows" not in text
-    assert "In this run it " in text
+    assert "In this run " in text
     assert "The 4 classes learned before: " in text
     results = Results.read(tmp_path / "may")
     assert (results.done, results.learned_before) == (4, 3), "a step starts at the last --from"
     assert results.command.startswith(f"retouch learn '{data / 'photos'}' --from ")
     assert results.data["train"].name == str(data / "photos")
     page = (tmp_path / "may" / "report.html").read_text()
-    for heading in ("In this run it ", "While it learned", "Confusion matrix", "--from"):
+    for heading in ("In this run ", "While it learned", "Confusion matrix", "--from"):
         assert heading in page
 
 

@@ -109,16 +109,7 @@ def _show_resumed(config: LearnConfig, plan: Plan, console: "Console") -> bool:
     from retouch.train.resumable import find_resumable
 
     folder = config.output.folder
-    results = find_resumable(
-        plan.clip,
-        plan.stream,
-        plan.defaults.method,
-        settings=plan.defaults.settings,
-        control=plan.control,
-        reference=plan.reference,
-        out=folder,
-        earlier=plan.earlier,
-    )
+    results = find_resumable(**plan.arguments(), out=folder)
     if results is None:
         return False
     if config.output.as_json:
@@ -136,15 +127,9 @@ def _run(config: LearnConfig, plan: Plan, console: "Console") -> None:
     folder, overwrite = config.output.folder, config.output.overwrite
     finished = not overwrite and _is_finished(folder)
     results = teach(
-        plan.clip,
-        plan.stream,
-        plan.defaults.method,
-        settings=plan.defaults.settings,
-        control=plan.control,
-        reference=plan.reference,
+        **plan.arguments(),
         out=folder,
         callback=_callback(config, plan),
-        earlier=plan.earlier,
         overwrite=overwrite,
         store_images=plan.stores_images,
         command=command_line(),

@@ -41,6 +41,18 @@ class Plan:
         """How many tasks of the stream were learned by the earlier run."""
         return self.run.results.done if self.run else 0
 
+    def arguments(self) -> dict[str, Any]:
+        """What `teach` is called with, apart from where and how it writes."""
+        return {
+            "clip": self.clip,
+            "stream": self.stream,
+            "method": self.defaults.method,
+            "settings": self.defaults.settings,
+            "control": self.control,
+            "reference": self.reference,
+            "earlier": self.earlier,
+        }
+
 
 def make_plan(
     config: "LearnConfig", request: "Request", device: str, started: bool, console: "Console"
