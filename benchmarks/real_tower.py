@@ -11,10 +11,9 @@ A cell is cheap: one process runs them one after the other on one model, whose w
 in between, so that the towers are compiled and captured once; no weights are written; and only the
 model before the first task and after the last is evaluated, unless `--each-task` asks for more.
 Rows of full fine-tuning that differ only in an interpolation at the end are trained once
-(`shared_training`). The same
-command goes on where it was stopped, and writes the table and the figure of what is finished.
-`--stored results/real-tower-frontier/table.json` takes the cells of that table as finished, so that
-several machines can share the work one after the other.
+(`shared_training`). The same command goes on where it was stopped, and writes the table and the
+figure of what is finished. `--stored results/real-tower-frontier/table.json` takes the cells of
+that table as finished, so that several machines can share the work one after the other.
 """
 
 import argparse

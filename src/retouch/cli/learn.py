@@ -106,10 +106,12 @@ def _show_plan(config: LearnConfig, plan: Plan, console: "Console") -> Plan:
 
 def _show_resumed(config: LearnConfig, plan: Plan, console: "Console") -> bool:
     """Of a dry run: what would become of the run in --out. False if it would be replaced."""
-    from retouch.train.resumable import find_resumable
+    from retouch.train.api import start_method
+    from retouch.train.open_folder import find_resumable
+    from retouch.train.run_inputs import RunInputs
 
     folder = config.output.folder
-    results = find_resumable(**plan.arguments(), out=folder)
+    results = find_resumable(start_method(RunInputs(**plan.arguments())), folder)
     if results is None:
         return False
     if config.output.as_json:

@@ -20,28 +20,20 @@ class Resume:
     @property
     def command(self) -> str:
         """The command that goes on where this one was stopped."""
-        replaced = self._overwrite and self._begun() != self._before
-        return "the same command without --overwrite" if replaced else "the same command"
+        return "the same command without --overwrite" if self._replaces() else "the same command"
 
     def sentence(self) -> str:
         """Where everything is and how to go on; empty if there is nothing yet."""
         if self._folder is None or not self._folder.exists():
             return ""
-        if self._overwrite and self._begun() == self._before:
+        if self._overwrite and not self._replaces():
             return f"{self._folder} is as it was."
         done = f"Everything done so far is in {self._folder}; {self.command} resumes it."
-        return f"{done} {self._replaced()}".rstrip()
+        return f"{done} {_replaced(self._folder)}".rstrip() if self._overwrite else done
 
-    def _replaced(self) -> str:
-        """Where the run is that is being replaced, if it still exists."""
-        if not self._overwrite or self._folder is None:
-            return ""
-        from retouch.train.set_aside import aside_of, is_set_aside
-
-        if not is_set_aside(self._folder):
-            return ""
-        aside = self._folder.parent / aside_of(self._folder).name
-        return f"The run that was there is in {aside} until the new one has learned a task."
+    def _replaces(self) -> bool:
+        """Whether the command has begun to replace the run that the folder held."""
+        return self._overwrite and self._begun() != self._before
 
     def _begun(self) -> int | None:
         """When the run in the folder was begun; a run that is moved away and back keeps it."""
@@ -51,3 +43,13 @@ class Resume:
 
         file = self._folder / CONFIG
         return file.stat().st_mtime_ns if file.is_file() else None
+
+
+def _replaced(folder: Path) -> str:
+    """Where the run is that is being replaced, if it still exists."""
+    from retouch.train.set_aside import aside_of, is_set_aside
+
+    if not is_set_aside(folder):
+        return ""
+    aside = folder.parent / aside_of(folder).name
+    return f"The run that was there is in {aside} until the new one has learned a task."

@@ -149,8 +149,6 @@ def _cost(full_accuracy: float | None, accuracy: float | None) -> str:
     if full_accuracy is None or accuracy is None:
         return ""
     now, instead = f"{accuracy:.1f} %", f"{full_accuracy:.1f} %"
-    return (
-        ""
-        if now == instead
-        else f". It recognises {now} of the classes so far instead of {instead}"
-    )
+    if now == instead:
+        return ""
+    return f". It recognises {now} of the classes so far instead of {instead}"

@@ -4,6 +4,7 @@ import importlib
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 from retouch.clip import Clip
@@ -98,14 +99,12 @@ def teach(
     given = {"settings": settings, "control": control, "reference": reference}
     check_arguments(clip, stream, method, **given, out=out, callback=callback)
     configured, settings = _configure(clip, method, settings)
-    started = start_method(clip, stream, configured, settings, control, reference)
-    if earlier is not None:
-        if out is None:
-            raise UserError(
-                "a run that continues another needs a folder of its own", argument="out=…"
-            )
-        earlier.check(started)
-    inputs = RunInputs(clip, stream, started, settings, control, reference, earlier, command)
+    if earlier is not None and out is None:
+        raise UserError("a run that continues another needs a folder of its own", argument="out=…")
+    inputs = start_method(
+        RunInputs(clip, stream, configured, settings, control, reference, earlier, command)
+    )
+    started = inputs.method
     callback = callback if callback and collectives.is_rank0() else Callback()
     folder = None if out is None else Path(out)
     if folder is None:
@@ -140,25 +139,26 @@ def _configure(
     return configured, settings or default_settings(clip, configured)
 
 
-def start_method(
-    clip: Clip,
-    stream: Stream,
-    method: Method,
-    settings: Settings,
-    control: Images | None,
-    reference: Pairs | None,
-) -> Method:
-    """Check that the method can learn this stream, prepare the model, and let the method see it."""
+def start_method(inputs: RunInputs) -> RunInputs:
+    """Check that the method can learn the stream, prepare the model, and let the method see it.
+
+    Args:
+        inputs: With a method that has not seen the model.
+    """
+    clip, stream, method, settings = inputs.clip, inputs.stream, inputs.method, inputs.settings
     check_shard(method, settings)
     check_domain_rates(stream, settings)
-    method.check_needs(control is not None, reference is not None)
+    method.check_needs(inputs.control is not None, inputs.reference is not None)
     buffer = method.replay.buffer(stream, settings.seed)
     buffer.check_size(len(stream.tasks), len(stream.classes))
     collectives.broadcast(clip.model.state_dict().values())
     clip.model.eval()  # no dropout, no changing batch-norm statistics: only the update may change
     clip.bf16 = settings.precision == "bf16"
     with deterministic_algorithms(clip.device), clip.truncated_prompts.collecting():
-        return method.start(clip, settings, reference)
+        started = method.start(clip, settings, inputs.reference)
+    if inputs.earlier is not None:
+        inputs.earlier.check(started)
+    return replace(inputs, method=started)
 
 
 @contextmanager

@@ -86,6 +86,25 @@ def open_record(
     return record, is_new
 
 
+def find_resumable(inputs: RunInputs, folder: Path) -> Results | None:
+    """The results of the run in the folder that `teach` would resume; nothing is changed.
+
+    None if that run would be replaced, because it has learned nothing. One that `teach` would
+    refuse is refused. Call it on every rank; rank 0 reads.
+    """
+    weights, new = fingerprint(inputs.clip.model), new_results(inputs)
+
+    def read() -> str:
+        results = _resumable_results(folder, run_config(inputs, weights), new)
+        if results is None:
+            return ""
+        results.check_replay(folder, len(inputs.stream.train))
+        return results.to_json()
+
+    text = collectives.broadcast_str(read)
+    return Results.model_validate_json(text) if text else None
+
+
 def _open_folder(
     folder: Path,
     config: dict[str, Any],
@@ -102,8 +121,8 @@ def _open_folder(
     if is_set_aside(folder) and not folder.exists():
         restore(folder)  # the run that was to replace it was killed before its folder was there
     if (folder / CONFIG).exists():
-        if not overwrite and check_resumable(folder, config):
-            return Results.read(folder) if (folder / results_file.FILE).exists() else new
+        if not overwrite and (results := _resumable_results(folder, config, new)):
+            return results
         if not overwrite and is_set_aside(folder):
             restore(folder)  # the run that was to replace it has learned nothing
             return _open_folder(folder, config, new, earlier, overwrite)
@@ -118,19 +137,21 @@ def _open_folder(
     return new
 
 
-def check_resumable(folder: Path, config: dict[str, Any]) -> bool:
-    """Whether the run in the folder is the one with this config.
+def _resumable_results(folder: Path, config: dict[str, Any], new: Results) -> Results | None:
+    """The results of the run in the folder, if it is the one with this config.
 
     Another run is refused, unless it has learned nothing and may be replaced.
     """
     reason = why_not_resumable(read_config(folder), config)
-    if reason and not is_replaceable(folder):
+    if not reason:
+        return Results.read(folder) if (folder / results_file.FILE).exists() else new
+    if not is_replaceable(folder):
         raise UserError(
             f"{folder} holds a run {reason}; use what that run was started with, choose "
             "another folder, or overwrite that run",
             argument="overwrite=True",
         )
-    return not reason
+    return None
 
 
 def _create_folder(

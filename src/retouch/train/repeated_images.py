@@ -1,18 +1,15 @@
 """Images of a continued run that the earlier run had already, on the other side of its split."""
 
-from collections.abc import Collection
-
-import numpy as np
+from collections.abc import Collection, Iterator
 
 from retouch.clip.preprocess import Preprocess
-from retouch.data.image_store import Indices
+from retouch.data.cache import chunks
 from retouch.data.images import Images
 from retouch.plural import count
 from retouch.train.replay_store import StoredImages
 
 MAX_COMPARED = 20_000
 """Of more images of known classes, none are compared: that would take too long."""
-_CHUNK = 256  # images read at a time
 
 
 def repeated_images_note(
@@ -44,22 +41,20 @@ def repeated_images_note(
 
 
 def _matches(earlier: Images, new: Images, preprocess: Preprocess) -> int:
-    """How many of the new images equal an earlier one of the same class."""
-    known = [label for label, name in enumerate(new.classes) if name in earlier.classes]
-    positions = new.of_classes(known)
-    if not 0 < len(positions) <= MAX_COMPARED:
+    """How many of the new images equal an earlier one, among the classes that both have."""
+    common = set(earlier.classes) & set(new.classes)
+    earlier, new = _of_classes(earlier, common), _of_classes(new, common)
+    if not 0 < len(new) <= MAX_COMPARED:
         return 0
-    names = {new.classes[label] for label in known}
-    labels = [label for label, name in enumerate(earlier.classes) if name in names]
-    seen = set(_pixels(earlier, earlier.of_classes(labels), preprocess))
-    return sum(pixels in seen for pixels in _pixels(new, positions, preprocess))
+    seen = set(_pixel_hashes(earlier, preprocess))
+    return sum(pixels in seen for pixels in _pixel_hashes(new, preprocess))
 
 
-def _pixels(images: Images, positions: Indices, preprocess: Preprocess) -> Collection[int]:
-    """A hash of each image's pixels."""
-    chunks = [positions[i : i + _CHUNK] for i in range(0, len(positions), _CHUNK)]
-    return [
-        hash(np.ascontiguousarray(pixels).tobytes())
-        for chunk in chunks
-        for pixels in images.read(chunk, preprocess)
-    ]
+def _of_classes(images: Images, names: Collection[str]) -> Images:
+    labels = [label for label, name in enumerate(images.classes) if name in names]
+    return images.subset(images.of_classes(labels))
+
+
+def _pixel_hashes(images: Images, preprocess: Preprocess) -> Iterator[int]:
+    for chunk in chunks(len(images)):
+        yield from (hash(pixels.tobytes()) for pixels in images.read(chunk, preprocess))
