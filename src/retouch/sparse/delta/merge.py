@@ -19,7 +19,6 @@ from retouch.sparse.delta.delta import Delta, combine_metadata
 from retouch.sparse.delta.difference import diff_states
 from retouch.sparse.delta.xor_diff import XorDiff
 from retouch.sparse.fingerprints import fingerprint
-from retouch.sparse.select import SparseIndex
 from retouch.sparse.storage import tied_names
 
 MergeMode = Literal["sum", "mean", "magmax"]
@@ -120,20 +119,22 @@ class _TensorMerger:
         self._moves = torch.zeros(base.numel(), dtype=torch.int32)
 
     def add(self, diff: XorDiff) -> None:
-        positions = diff.index.index
-        index = SparseIndex(diff.index.shape, None if positions is None else positions.cpu())
+        diff = diff.moved()  # an entry that a delta lists and does not move has no say
+        index = diff.index
         old = index.gather(self._values if self._sequential else self._base)
-        new, moved = diff.flipped(old), diff.xor.cpu() != 0
-        index.scatter(self._moves, index.gather(self._moves) + moved.int())
+        new, moves = diff.flipped(old), index.gather(self._moves) + 1
         change, total = new.double() - old.double(), index.gather(self._change)
+        values = new
         if self._rule.largest:
-            larger = (change.abs() > total.abs()) | (index.gather(self._moves) == 1)
-            total = torch.where(larger, change, total)
-            moved = moved if self._sequential else moved & larger
+            larger = (change.abs() > total.abs()) | (moves == 1)
+            change = torch.where(larger, change, total)
+            if not self._sequential:
+                values = torch.where(larger, new, index.gather(self._values))
         else:
-            total = total + change
-        index.scatter(self._change, total)
-        index.scatter(self._values, torch.where(moved, new, index.gather(self._values)))
+            change = total + change
+        index.scatter(self._moves, moves)
+        index.scatter(self._change, change)
+        index.scatter(self._values, values)
 
     def result(self, parts: int) -> Tensor:
         """Base plus merged change; exactly a delta's own value wherever one can be taken."""

@@ -46,6 +46,12 @@ class XorDiff:
             and (index.index is None or not index.count or int(index.index[-1]) < index.size)
         )
 
+    def moved(self) -> "XorDiff":
+        """The same change without the entries that it leaves as they are, on the CPU."""
+        xor = torch.zeros(self.index.size, dtype=self.xor.dtype)
+        self.index.scatter(xor, self.xor.cpu())
+        return _masked(xor != 0, xor, self.index.shape, self.dtype)
+
     def compose(self, later: "XorDiff") -> "XorDiff":
         """This change and the next one of the same tensor as one."""
         xor = torch.zeros(self.index.size, dtype=self.xor.dtype)
