@@ -54,7 +54,9 @@ def test_a_model_with_nan_gives_an_error_and_not_the_first_class(name: str, valu
         lambda: predict(clip, test),
         lambda: classify_images(clip, test.store, CLASSES),
     ):
-        with pytest.raises(UserError, match=rf"^tiny has 1 of .* the first in {name}; take another"):
+        with pytest.raises(
+            UserError, match=rf"^tiny has 1 of .* the first in {name}; take another"
+        ):
             answer()
 
 
@@ -62,5 +64,5 @@ def test_features_that_overflow_are_an_error():
     """Weights that are finite may still be too large to compute with."""
     clip, test = tiny_clip(), images("test", 6, 1)
     clip.model.get_parameter("visual_projection.weight").data.fill_(3e38)
-    with pytest.raises(UserError, match="^tiny gives features .* of 6 of 6 images; take another"):
+    with pytest.raises(UserError, match=r"^tiny gives features .* of 6 of 6 images; take another"):
         predict(clip, test)

@@ -19,6 +19,7 @@ from retouch.sparse.delta.delta import Delta, combine_metadata
 from retouch.sparse.delta.difference import diff_states
 from retouch.sparse.delta.xor_diff import XorDiff
 from retouch.sparse.fingerprints import fingerprint
+from retouch.sparse.finite import is_finite
 from retouch.sparse.storage import tied_names
 
 MergeMode = Literal["sum", "mean", "magmax"]
@@ -160,7 +161,7 @@ def _check_start(first: Step, current: str) -> None:
 
 
 def _check_finite(name: str, merged: Tensor, base: Tensor, how: MergeMode) -> None:
-    if base.is_floating_point() and base.isfinite().all() and not merged.isfinite().all():
+    if (is_finite(base) & ~is_finite(merged)).any():
         raise UserError(
             f"by {how}, entries of {name} become too large for {str(base.dtype)[6:]}; "
             "choose mean or magmax"
