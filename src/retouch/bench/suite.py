@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, Self
 import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, model_validator
 
+from retouch.arguments import check_arguments
 from retouch.bench.joined import StreamOptions
 from retouch.builtin.demo_settings import demo_settings
 from retouch.checksummed import parse_yaml
@@ -153,6 +154,7 @@ class Suite(BaseModel):
         return self.model_copy(update={"rows": rows})
 
 
+@check_arguments(name="give the name of a suite, or the path of a YAML file")
 def load_suite(name: str) -> Suite:
     """A suite by its name, or from a YAML file.
 

@@ -7,6 +7,7 @@ from typing import Self
 
 import numpy as np
 
+from retouch.arguments import check_arguments
 from retouch.clip.preprocess import Preprocess, Uint8
 from retouch.clip.zero_shot import fill_template
 from retouch.data.array_store import ArrayStore
@@ -155,6 +156,7 @@ def concatenate(first: Images, second: Images) -> Images:
     )
 
 
+@check_arguments()
 def in_memory(
     name: str, classes: Sequence[str], labels: Sequence[int] | Indices, arrays: Uint8
 ) -> Images:

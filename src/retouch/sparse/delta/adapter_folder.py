@@ -17,6 +17,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from retouch.arguments import check_arguments, check_fields
 from retouch.errors import UserError
 from retouch.sparse.delta.addition import Addition
 from retouch.sparse.delta.delta import Delta
@@ -29,6 +30,7 @@ _KEY = re.compile(r"base_model\.model\.(?P<layer>.+?)\.(?P<part>(?:supertuning|s
 Parts = Mapping[str, Tensor]
 
 
+@check_fields
 @dataclass(frozen=True)
 class AdapterFolder:
     """An adapter as it lies on disk."""
@@ -45,6 +47,7 @@ class AdapterFolder:
     """The tensors of each layer, without the layer's name."""
 
     @torch.no_grad()
+    @check_arguments()
     def delta(self, model: nn.Module, metadata: dict[str, Any] | None = None) -> Delta:
         """The change that merging this adapter makes to a model, which is not changed here.
 
@@ -81,6 +84,7 @@ class _DoesNotFit(Exception):
     """Why the tensors of a layer do not fit its weight."""
 
 
+@check_arguments()
 def read_adapter(folder: str | Path) -> AdapterFolder:
     """Read an adapter's folder, as peft's `save_pretrained` writes it.
 

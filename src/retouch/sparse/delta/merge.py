@@ -8,11 +8,12 @@ arithmetic, see `chain.join`; merging them here takes the change of each step.)
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+from retouch.arguments import check_arguments
 from retouch.errors import UserError
 from retouch.sparse.delta.chain import Step, in_order, side_by_side
 from retouch.sparse.delta.delta import Delta, combine_metadata
@@ -42,6 +43,7 @@ _RULES: dict[MergeMode, _Rule] = {
 
 
 @torch.no_grad()
+@check_arguments()
 def merge(
     model: nn.Module,
     deltas: Sequence[Delta],
@@ -61,8 +63,6 @@ def merge(
             takes the change of the largest magnitude for each entry (the first of equals).
         metadata: What a reader should know, for the header. Default: that of the deltas, combined.
     """
-    if how not in get_args(MergeMode):
-        raise UserError(f"how={how!r} is unknown; choose {', '.join(get_args(MergeMode))}")
     if not deltas:
         raise UserError("there is nothing to merge; give two deltas or more")
     parallel = side_by_side(deltas)
@@ -72,6 +72,7 @@ def merge(
     base = {name: tensor.detach().cpu() for name, tensor in state.items()}
     for part in parts:
         part.check(base)
+        _refuse_complex(part)
     merged = _copy_state(state)
     # Of tensors that share memory, the first is written last, as in `flip`.
     for names in reversed(tied_names(state)):
@@ -150,6 +151,15 @@ class _TensorMerger:
             exact | all_exact, self._values.reshape(-1), summed.to(self._base.dtype)
         )
         return merged.view(self._base.shape)
+
+
+def _refuse_complex(part: Delta) -> None:
+    for name, change in part.changes.items():
+        if change.dtype.is_complex:
+            raise UserError(
+                f"{part.name} changes {name}, which is complex, and only real numbers are merged; "
+                "deltas that follow each other can be joined instead (retouch.sparse.join)"
+            )
 
 
 def _check_start(first: Step, current: str) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from retouch.errors import UserError
 from retouch.sparse.select import SparseIndex
 from retouch.sparse.storage import names_by_storage
 
@@ -20,6 +21,16 @@ INTEGER_DTYPES = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64
 def as_integers(entries: Tensor) -> Tensor:
     """The entries of a contiguous tensor as a flat row of integers of the same width."""
     return entries.detach().view(-1).view(INTEGER_DTYPES[entries.element_size()])
+
+
+def check_types(tensors: Mapping[str, Tensor]) -> None:
+    """Refuse tensors whose entries are longer than any integer."""
+    for name, tensor in tensors.items():
+        if tensor.element_size() not in INTEGER_DTYPES:
+            raise UserError(
+                f"{name} is {str(tensor.dtype).removeprefix('torch.')}, and a delta holds entries "
+                "of up to 8 bytes; convert it to another type"
+            )
 
 
 @dataclass(frozen=True)
