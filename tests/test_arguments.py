@@ -36,6 +36,8 @@ from retouch.sparse import (
 CLASSES = (Delta, Selection, Snapshot, SparseAdamW, SparseIndex, Addition, AdapterFolder)
 OTHERS = {
     "Bench": retouch.Bench,
+    "Results.read": retouch.Results.read,
+    "Results.write": retouch.Results.write,
     "Splits": retouch.Splits,
     "Splits.train_and_test": retouch.Splits.train_and_test,
     "Stream.join": retouch.Stream.join,
@@ -293,6 +295,7 @@ def test_what_fits_is_passed_on(given: dict[str, Any]):
         ({"tasks": np.array(1)}, "tasks cannot be a ndarray"),
         ({"how": "max"}, "how='max' is unknown; choose sum, mean"),
         ({"how": ["sum"]}, r"how=\['sum'\] is unknown"),
+        ({"how": np.array(["sum", "mean"])}, "how=.* is unknown"),
         ({"betas": (0.9, 0.99, 1)}, "betas cannot be a tuple; give 2 numbers"),
         ({"betas": (0.9, None)}, r"betas\[1\] cannot be None"),
         ({"progress": 3}, "progress cannot be 3; give a function"),

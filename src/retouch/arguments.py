@@ -147,9 +147,9 @@ def _is_kind(value: object, kind: Any, inner: tuple[Any, ...]) -> bool:
     """Whether a value is of a type, without looking at what it holds."""
     is_text = isinstance(value, str | bytes)
     if kind is Literal:
-        return any(value == choice and type(value) is type(choice) for choice in inner)
+        return any(isinstance(value, type(choice)) and value == choice for choice in inner)
     if kind is bool:
-        return isinstance(value, bool) or type(value).__name__ == "bool"  # numpy's
+        return isinstance(value, bool) or type(value).__name__ in ("bool", "bool_")  # numpy's
     if kind in (int, float):
         return isinstance(value, Integral if kind is int else Real) and not isinstance(value, bool)
     if kind is Path:
