@@ -81,6 +81,7 @@ def test_an_argument_of_another_type_is_named(name: str):
 
 
 MODEL = network()
+PICTURES = retouch.in_memory("x", ["a"], [0, 0], np.zeros((2, 2, 2, 3), np.uint8))
 WEIGHT = {"0.weight": MODEL.get_parameter("0.weight")}
 
 
@@ -188,6 +189,19 @@ CASES: dict[str, tuple[Callable[[], object], str]] = {
         "classes cannot be 'cat'; give a list of strings",
     ),
     "images": (lambda: retouch.cached("photos", None), "images cannot be 'photos'"),
+    "pixels": (
+        lambda: retouch.in_memory("x", ["a"], [0], np.zeros((1, 2, 2, 3), np.float32)),
+        r"x: arrays must be 8-bit RGB pixels, .* these are float32 \[1, 2, 2, 3\]",
+    ),
+    "labels": (
+        lambda: retouch.in_memory("x", ["a"], np.array([0.7]), np.zeros((1, 2, 2, 3), np.uint8)),
+        "x: labels are a list of whole numbers",
+    ),
+    "a file as a run": (lambda: retouch.open_run(__file__), re.escape(__file__)),
+    "a file as results": (lambda: retouch.Results.read(__file__), re.escape(__file__)),
+    "no path": (lambda: Delta.load("a\0b"), r"path cannot be 'a\\x00b'; give a path"),
+    "a path too long": (lambda: retouch.read_data("x" * 300), "source cannot be 'xxx"),
+    "seed": (lambda: retouch.Splits(PICTURES).train_and_test(seed=-1), "seed=-1 is not a seed"),
 }
 
 
@@ -302,6 +316,8 @@ def test_what_fits_is_passed_on(given: dict[str, Any]):
         ({"files": "abc"}, "files cannot be 'abc'; give a list of paths"),
         ({"files": ["a", 3]}, r"files\[1\] cannot be 3; give a path"),
         ({"kept": "a"}, "kept cannot be 'a'"),
+        ({"kept": (name for name in "ab")}, "kept cannot be a generator"),
+        ({"files": torch.tensor(1)}, "files cannot be a Tensor"),
         ({"metadata": []}, r"metadata cannot be \[\]; give a dict or None"),
         ({"overwrite": 1}, "overwrite cannot be 1; give True or False"),
         ({"path": nn.Linear}, "path cannot be the class Linear"),

@@ -51,6 +51,8 @@ _NOUNS = {
     "ndarray": "array",
 }
 """The same for classes of torch and numpy, which are not imported here."""
+_MAX_NAME = 255
+"""Bytes in the name of a file or folder."""
 
 
 class _Misfit(NamedTuple):
@@ -114,6 +116,8 @@ def _misfits(value: object, annotation: Any, place: str) -> Iterator[_Misfit]:
         return
     if kind is Annotated:
         yield from _misfits(value, inner[0], place)
+    elif kind in (Union, UnionType) and Path in inner and not _can_be_path(value):
+        yield _Misfit(place, value, annotation)
     elif kind in (Union, UnionType):
         of_each = [list(_misfits(value, each, place)) for each in inner]
         if all(of_each):
@@ -162,12 +166,29 @@ def _is_kind(value: object, kind: Any, inner: tuple[Any, ...]) -> bool:
         fixed = kind is tuple and inner[-1:] != (...,)
         return _has_length(value, len(inner) if fixed else None)
     if kind in (Iterable, Collection):
-        return isinstance(value, kind) and not is_text
+        return not is_text and _is_iterable(value) and (kind is Iterable or _has_length(value))
     if kind is Callable:
         return callable(value)
     if isinstance(kind, TypeVar):
         return kind.__bound__ is None or isinstance(value, kind.__bound__)
     return isinstance(value, kind)
+
+
+def _can_be_path(value: object) -> bool:
+    """Whether a string or path could be one on disk: the system refuses some before it looks."""
+    if not isinstance(value, str | os.PathLike):
+        return True
+    name = os.fsencode(value)
+    return b"\0" not in name and all(len(part) <= _MAX_NAME for part in name.split(b"/"))
+
+
+def _is_iterable(value: Any) -> bool:
+    """Whether it can be iterated over; a tensor or array without dimensions cannot."""
+    try:
+        iter(value)
+    except TypeError:
+        return False
+    return True
 
 
 def _has_length(value: Any, length: int | None = None) -> bool:

@@ -155,12 +155,13 @@ class Suite(BaseModel):
 
 
 @check_arguments(name="give the name of a suite, or the path of a YAML file")
-def load_suite(name: str) -> Suite:
+def load_suite(name: str | Path) -> Suite:
     """A suite by its name, or from a YAML file.
 
     Args:
         name: One of `SUITES`, or the path of a YAML file.
     """
+    name = str(name)
     if name in SUITES:
         text = (files("retouch.bench") / "suites" / f"{name}.yaml").read_text("utf-8")
     elif Path(name).is_file():

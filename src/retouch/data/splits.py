@@ -54,6 +54,8 @@ class Splits:
 def _hold_out(images: Images, share: float, seed: int) -> tuple[Images, Images]:
     if not 0 < share < 1:
         raise UserError(f"holdout={share} is not a share between 0 and 1, such as 0.2")
+    if seed < 0:
+        raise UserError(f"seed={seed} is not a seed; give 0 or more")
     counts = np.bincount(images.labels, minlength=len(images.classes))
     single = [images.classes[int(label)] for label in np.flatnonzero(counts == 1)]
     if single:

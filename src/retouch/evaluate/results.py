@@ -212,7 +212,7 @@ class Results(BaseModel):
         file = Path(folder) / FILE
         try:
             results = cls.model_validate(checksummed.read_json(file, _REMEDY))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             raise UserError(f"{folder} holds no run (no {FILE}); name a run's folder") from None
         except ValidationError as why:
             raise UserError(

@@ -54,7 +54,7 @@ class SparseIndex:
         if self.index is None:
             return flat.clone()
         selected = _indexable(flat).index_select(0, self.index.to(flat.device))
-        return selected.view(tensor.dtype)
+        return selected if selected.dtype == tensor.dtype else selected.view(tensor.dtype)
 
     def scatter(self, tensor: Tensor, entries: Tensor) -> None:
         """Write entries to where `gather` reads them, whatever the tensor's strides.

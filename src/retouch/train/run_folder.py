@@ -133,7 +133,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     file = folder / CONFIG
     try:
         config = checksummed.read_yaml(file, "take another copy of the run")
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         problem = (
             f"{folder} holds no run: {CONFIG} is missing there"
             if folder.is_dir()
