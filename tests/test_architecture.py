@@ -20,6 +20,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 SUBPACKAGES = [
     "version",
     "errors",
+    "arguments",
     "printable",
     "plural",
     "no_gc",

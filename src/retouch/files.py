@@ -19,6 +19,11 @@ DISK_FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 def write_atomically(path: str | Path, content: bytes | str) -> None:
     """Replace `path` in one step: a crash leaves the old file or the new, never half of one."""
     path = Path(path)
+    if path.is_dir():
+        raise UserError(f"{path} is a folder; give the path of a file in it")
+    if not path.parent.is_dir():
+        problem = "is a file" if path.parent.exists() else "does not exist"
+        raise UserError(f"{path} cannot be written: {path.parent} {problem}; give another folder")
     part = path.with_name(f".{path.name}.part")
     try:
         with _errors_name(path, part), part.open("wb") as file:

@@ -15,7 +15,7 @@ from retouch.methods import RECIPES
 
 
 def cells(suite: str, model: str = "builtin", **options: object) -> list[Cell]:
-    return Bench(load_suite(suite), None, model, Path("x"), Options(**options)).cells
+    return Bench(load_suite(suite), tiny_data(), model, Path("x"), Options(**options)).cells
 
 
 @pytest.mark.parametrize("name", SUITES)

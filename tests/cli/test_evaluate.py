@@ -4,7 +4,9 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 from commands import error_of, run, run_json
+from tiny import tiny_clip
 
 from retouch.cli.console import out
 from retouch.evaluate import Results
@@ -138,6 +140,23 @@ def test_a_damaged_run_is_refused_at_once(evaluated: Path, tmp_path: Path):
     error = error_of("eval", copy, "--data", evaluated / "photos")
     assert "task-02.safetensors" in error
     assert "before" not in error
+
+
+@pytest.mark.slow
+def test_a_model_with_nan_has_no_accuracy(evaluated: Path, tmp_path: Path):
+    clip = tiny_clip()
+    clip.model.get_parameter("text_projection.weight").data[0, 0] = torch.nan
+    clip.save(tmp_path / "broken")
+    photos = evaluated / "photos" / "test"
+    for command, *words in (
+        ("eval", "--data", photos, "--no-cache"),
+        ("classify", photos, "--names", "red,green"),
+        ("export", "--to", "hf", "-o", tmp_path / "new"),
+    ):
+        error = error_of(command, tmp_path / "broken", *words)
+        assert f"{tmp_path / 'broken'} has 1 of" in error, command
+        assert "the first in text_projection.weight; take another copy" in error
+    assert {path.name for path in tmp_path.iterdir()} == {"broken"}
 
 
 @pytest.mark.parametrize(

@@ -96,11 +96,14 @@ def test_what_cannot_be_joined_is_explained():
         (list(streams.values()), "by the name of their data set"),
         ({}, "by the name of their data set"),
         ({"both": joined}, "'both' is of several data sets already"),
-        ({"photos": colors("train", 2)}, "'photos' is not a stream"),
+        (
+            {"photos": colors("train", 2)},
+            r"streams\['photos'\] cannot be an Images; give streams by the name",
+        ),
     ):
         with pytest.raises(UserError, match=message):
             Stream.join(wrong)
-    with pytest.raises(UserError, match="choices='some' is none of seen, domain, all"):
+    with pytest.raises(UserError, match="choices='some' is unknown; choose seen, domain, all"):
         Stream.join(streams, choices="some")
-    with pytest.raises(UserError, match="twins='both' is none of separate, merge"):
+    with pytest.raises(UserError, match="twins='both' is unknown; choose separate, merge"):
         Stream.join(streams, twins="both")

@@ -8,6 +8,7 @@ import torch
 from tiny import CLASSES, images, tiny_clip
 
 from retouch.data.file_store import FileStore
+from retouch.errors import UserError
 from retouch.evaluate.predict import classify_images, predict
 
 
@@ -42,3 +43,26 @@ def test_probabilities_are_over_the_whole_list(tmp_path: Path):
     assert sum(probabilities) == pytest.approx(1, abs=1e-5)
     assert CLASSES.index(first[0].name) == predict(clip, test)[0]
     assert len(classify_images(clip, files, CLASSES, top=2)[0][0]) == 2
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+@pytest.mark.parametrize("name", ["visual_projection.weight", "text_projection.weight"])
+def test_a_model_with_nan_gives_an_error_and_not_the_first_class(name: str, value: float):
+    clip, test = tiny_clip(), images("test", 6, 1)
+    clip.model.get_parameter(name).data[0, 0] = value
+    for answer in (
+        lambda: predict(clip, test),
+        lambda: classify_images(clip, test.store, CLASSES),
+    ):
+        with pytest.raises(
+            UserError, match=rf"^tiny has 1 of .* the first in {name}; take another"
+        ):
+            answer()
+
+
+def test_features_that_overflow_are_an_error():
+    """Weights that are finite may still be too large to compute with."""
+    clip, test = tiny_clip(), images("test", 6, 1)
+    clip.model.get_parameter("visual_projection.weight").data.fill_(3e38)
+    with pytest.raises(UserError, match=r"^tiny gives features .* of 6 of 6 images; take another"):
+        predict(clip, test)

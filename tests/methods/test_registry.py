@@ -102,7 +102,9 @@ def test_a_name_that_is_taken_is_refused():
     assert recipe("mine").summary == "another"
     with pytest.raises(UserError, match="'spu' is the name of a built-in method"):
         retouch.register(MINE.model_copy(update={"name": "spu"}), replace=True)
-    with pytest.raises(UserError, match=r"register takes a retouch\.methods\.Method, not 'mine'"):
+    with pytest.raises(
+        UserError, match=r"method cannot be 'mine'; give a retouch\.methods\.Method"
+    ):
         retouch.register("mine")
 
 

@@ -20,7 +20,7 @@ BOMB = "[&a [1], &b [*a, *a, *a, *a], &c [*b, *b, *b, *b], *c]"
         ("clip", tiny_clip().model, "a CLIPModel; .*retouch.DualEncoder"),
         ("clip", "openai/clip", r"'openai/clip'; load it first: retouch.load\('openai/clip'\)"),
         ("clip", None, "clip cannot be None"),
-        ("stream", TRAIN, "stream cannot be a Images; .*Stream.split"),
+        ("stream", TRAIN, "stream cannot be an Images; .*Stream.split"),
         ("method", 7, "method cannot be 7"),
         ("method", retouch.methods.Method, "the class Method"),
         ("method", "spi", "there is no method 'spi'"),

@@ -6,6 +6,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from retouch.arguments import check_fields
 from retouch.bench.cell import Cell
 from retouch.bench.cell_runner import CellRunner
 from retouch.bench.cells import Options, make_cells
@@ -36,6 +37,7 @@ class Incomplete(UserError):
         self.done, self.failed = done, failed
 
 
+@check_fields
 @dataclass
 class Bench:
     """A suite on a model."""

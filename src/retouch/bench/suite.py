@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, Self
 import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, model_validator
 
+from retouch.arguments import check_arguments
 from retouch.bench.joined import StreamOptions
 from retouch.builtin.demo_settings import demo_settings
 from retouch.checksummed import parse_yaml
@@ -153,12 +154,14 @@ class Suite(BaseModel):
         return self.model_copy(update={"rows": rows})
 
 
-def load_suite(name: str) -> Suite:
+@check_arguments(name="give the name of a suite, or the path of a YAML file")
+def load_suite(name: str | Path) -> Suite:
     """A suite by its name, or from a YAML file.
 
     Args:
         name: One of `SUITES`, or the path of a YAML file.
     """
+    name = str(name)
     if name in SUITES:
         text = (files("retouch.bench") / "suites" / f"{name}.yaml").read_text("utf-8")
     elif Path(name).is_file():

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from retouch.arguments import check_arguments
 from retouch.clip.hf_load import hub_options, load_hf
 from retouch.clip.hub import PREFIX, SEPARATOR, apply_hub_deltas, on_hub
 from retouch.clip.model import Clip
@@ -21,8 +22,13 @@ from retouch.errors import UserError
 BUILTIN = files("retouch") / "builtin" / "model"
 
 
+@check_arguments(name="give a folder, a hub id or 'builtin'")
 def load(
-    name: str | Path, *, device: str = "cpu", random_weights: bool = False, light: bool = False
+    name: str | Path,
+    *,
+    device: str | torch.device = "cpu",
+    random_weights: bool = False,
+    light: bool = False,
 ) -> Clip:
     """Load a CLIP, whichever library it comes from.
 
@@ -41,10 +47,6 @@ def load(
         light: Load a plain CLIP without importing transformers, which takes seconds. The model
             learns and classifies as any other, but cannot be saved (see `clip.fast.light`).
     """
-    if not isinstance(name, str | Path):
-        raise UserError(
-            f"a {type(name).__name__} names no model; give a folder, a hub id or 'builtin'"
-        )
     name = str(name)
     target = resolve_device(device)
     check_name(name)
@@ -117,7 +119,7 @@ def _model_folder(name: str) -> Path:
     return Path(file).parent if file else Path(name)
 
 
-def resolve_device(name: str) -> torch.device:
+def resolve_device(name: str | torch.device) -> torch.device:
     """A device by its name; `auto` is the first GPU, if there is one."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")

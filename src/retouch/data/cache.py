@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 from filelock import FileLock
 
+from retouch.arguments import check_arguments
 from retouch.clip.preprocess import Preprocess
 from retouch.data.cache_build import build, uses_processes
 from retouch.data.cache_file import find_damage
@@ -46,10 +47,11 @@ def cache_folder() -> Path:
     return Path(folder) if folder else Path(user_folder) / "retouch"
 
 
+@check_arguments()
 def cached(
     images: Images,
     preprocess: Preprocess,
-    folder: Path | None = None,
+    folder: str | Path | None = None,
     *,
     skip_bad: bool = False,
     background: Callable[[str], None] | None = None,
@@ -72,7 +74,7 @@ def cached(
     if images.store.is_preprocessed(preprocess):
         return images
     source, positions = _source_and_positions(images)
-    open_cache = partial(_open, images.name, source, preprocess, folder)
+    open_cache = partial(_open, images.name, source, preprocess, Path(folder) if folder else None)
 
     def unreadable(cache: CachedStore) -> list[UnreadableImage]:
         return [

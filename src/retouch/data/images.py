@@ -3,10 +3,11 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 
+from retouch.arguments import check_arguments
 from retouch.clip.preprocess import Preprocess, Uint8
 from retouch.clip.zero_shot import fill_template
 from retouch.data.array_store import ArrayStore
@@ -46,7 +47,8 @@ class Images:
     """
 
     def __post_init__(self) -> None:
-        self.labels = np.asarray(self.labels, np.int64)
+        _check_types(self.name, self.classes, self.store, self.prompt, self.templates)
+        self.labels = _integers(self.name, self.labels)
         for name in self.classes:
             if not is_text(name):
                 raise UserError(
@@ -132,6 +134,24 @@ class Images:
         return distinct.tolist(), text_indices
 
 
+@check_arguments()
+def _check_types(
+    name: str, classes: Sequence[str], store: ImageStore, prompt: str, templates: Sequence[str]
+) -> None:
+    """Refuse fields of another type."""
+
+
+def _integers(name: str, labels: Any) -> Indices:
+    """Labels as an array of integers, from an array or a list."""
+    try:
+        array = np.asarray(labels)
+    except ValueError:  # lists of different lengths
+        array = np.asarray(None)
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iub"):
+        raise UserError(f"{name}: labels are a list of whole numbers, one per image")
+    return array.astype(np.int64, copy=False)
+
+
 def concatenate(first: Images, second: Images) -> Images:
     """All images of `first`, then those of `second`; classes with the same name become one.
 
@@ -155,6 +175,7 @@ def concatenate(first: Images, second: Images) -> Images:
     )
 
 
+@check_arguments()
 def in_memory(
     name: str, classes: Sequence[str], labels: Sequence[int] | Indices, arrays: Uint8
 ) -> Images:
@@ -166,7 +187,12 @@ def in_memory(
         labels: One label per image, an index into `classes`.
         arrays: The pixels, [N, H, W, 3].
     """
-    return Images(name, list(classes), np.asarray(labels, np.int64), ArrayStore(arrays, name))
+    if arrays.dtype != np.uint8 or arrays.ndim != 4 or arrays.shape[3] != 3:
+        raise UserError(
+            f"{name}: arrays must be 8-bit RGB pixels, uint8 [N, H, W, 3]; these are "
+            f"{arrays.dtype} {list(arrays.shape)}"
+        )
+    return Images(name, list(classes), _integers(name, labels), ArrayStore(arrays, name))
 
 
 def refuse_empty(images: Images) -> None:

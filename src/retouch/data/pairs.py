@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from retouch.arguments import check_arguments
 from retouch.clip.preprocess import Preprocess, Uint8
 from retouch.data.file_store import FileStore
 from retouch.data.image_store import ImageStore, Indices
@@ -48,6 +49,7 @@ class Pairs:
         return [self.captions[int(i)] for i in indices]
 
 
+@check_arguments()
 def read_pairs(source: str | Path) -> Pairs:
     """Images with captions. No image is decoded yet.
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 
+from retouch.arguments import check_arguments
 from retouch.data.sources import (
     aircraft,
     birdsnap,
@@ -97,6 +98,7 @@ def find_benchmark(name: str) -> Benchmark | None:
     return benchmark.with_split(split) if benchmark and colon else benchmark
 
 
+@check_arguments(source="give a path, or the name of a benchmark (`retouch datasets` lists them)")
 def read_data(source: str | Path, root: str | Path | None = None) -> Splits:
     """The labeled images of a source. No image is decoded yet.
 

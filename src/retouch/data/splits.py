@@ -5,10 +5,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from retouch.arguments import check_arguments, check_fields
 from retouch.data.images import Images
 from retouch.errors import UserError
 
 
+@check_fields
 @dataclass(frozen=True)
 class Splits:
     """The images of a source. Without `test`, `train` has all of them."""
@@ -18,6 +20,7 @@ class Splits:
     test: Images | None = None
     """Images to evaluate on."""
 
+    @check_arguments()
     def train_and_test(self, holdout: float = 0.2, seed: int = 0) -> tuple[Images, Images]:
         """Training images and test images.
 
@@ -37,6 +40,7 @@ class Splits:
         assert images is not None
         return images
 
+    @check_arguments()
     def map(self, change: Callable[[Images], Images]) -> "Splits":
         """Change each split that exists.
 
@@ -50,6 +54,8 @@ class Splits:
 def _hold_out(images: Images, share: float, seed: int) -> tuple[Images, Images]:
     if not 0 < share < 1:
         raise UserError(f"holdout={share} is not a share between 0 and 1, such as 0.2")
+    if seed < 0:
+        raise UserError(f"seed={seed} is not a seed; give 0 or more")
     counts = np.bincount(images.labels, minlength=len(images.classes))
     single = [images.classes[int(label)] for label in np.flatnonzero(counts == 1)]
     if single:

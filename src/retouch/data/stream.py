@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from numbers import Integral
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 
+from retouch.arguments import check_arguments, wrong_argument
 from retouch.data.image_store import Indices
 from retouch.data.images import Images, refuse_confusable_classes, refuse_empty
 from retouch.data.join_images import join_images, twins_note
@@ -21,6 +21,19 @@ later task, all); the same, but of the image's own data set; or always all of th
 """
 Twins = Literal["separate", "merge"]
 """Two classes with the same name in two data sets: separate classes, or one."""
+_BY_NAME = (
+    "give streams by the name of their data set: "
+    "retouch.Stream.join({'cars': retouch.Stream.split(…), 'flowers': …})"
+)
+
+
+def _images_remedy(value: object) -> str:
+    """What to do with a path, or with `Splits`, in place of `Images`."""
+    path = repr(str(value)) if isinstance(value, str | Path) else "PATH"
+    return (
+        "read the images first: "
+        f"retouch.Stream.split(*retouch.read_data({path}).train_and_test(), tasks=…)"
+    )
 
 
 @dataclass(frozen=True)
@@ -55,6 +68,12 @@ class Stream:
     """Whether classes of the same name in two data sets count as one in evaluation."""
 
     @classmethod
+    @check_arguments(
+        train=_images_remedy,
+        test=_images_remedy,
+        tasks="give a number of tasks, or a list with the number of classes of each task",
+        order="give a seed, or all class names in order",
+    )
     def split(
         cls,
         train: Images,
@@ -70,7 +89,6 @@ class Stream:
             tasks: The number of tasks, or the number of classes of each task.
             order: A seed for the order of the classes, or the class names in order.
         """
-        _check_types(train, test)
         if train.classes != test.classes:
             raise UserError(f"{train.name} and {test.name} do not have the same classes")
         refuse_confusable_classes(train.name, train.classes)
@@ -90,6 +108,7 @@ class Stream:
         )
 
     @classmethod
+    @check_arguments(streams=_BY_NAME)
     def join(
         cls,
         streams: Mapping[str, "Stream"],
@@ -108,7 +127,7 @@ class Stream:
             twins: What two classes of the same name are. `separate` classes are told apart by their
                 prompts; with `merge`, to take one for the other is no error.
         """
-        _check_join(streams, choices, twins)
+        _check_join(streams)
         train, test = (
             join_images({name: getattr(stream, part) for name, stream in streams.items()})
             for part in ("train", "test")
@@ -164,34 +183,15 @@ class Stream:
         return [self.train.classes[label] for label in labels]
 
 
-def _check_types(*parts: object) -> None:
-    """Explain what to do with a path, or with `Splits`, in place of `Images`."""
-    for name, value in zip(("train", "test"), parts, strict=True):
-        if not isinstance(value, Images):
-            path = repr(str(value)) if isinstance(value, str | Path) else "PATH"
-            shown = path if isinstance(value, str | Path) else f"a {type(value).__name__}"
-            raise UserError(
-                f"{name} cannot be {shown}; read the images first: "
-                f"retouch.Stream.split(*retouch.read_data({path}).train_and_test(), tasks=…)"
-            )
-
-
-def _check_join(streams: Any, choices: str, twins: str) -> None:
-    if not isinstance(streams, Mapping) or not streams:
-        raise UserError(
-            "Stream.join takes streams by the name of their data set: "
-            "retouch.Stream.join({'cars': retouch.Stream.split(…), 'flowers': …})"
-        )
+def _check_join(streams: Mapping[str, Stream]) -> None:
+    if not streams:
+        raise wrong_argument("streams", streams, _BY_NAME)
     for name, stream in streams.items():
-        if not isinstance(stream, Stream) or stream.train.domains:
-            kind = "of several data sets already" if isinstance(stream, Stream) else "not a stream"
-            raise UserError(f"{name!r} is {kind}; give one stream of a single data set per name")
-    for value, name, allowed in (
-        (choices, "choices", get_args(Choices)),
-        (twins, "twins", get_args(Twins)),
-    ):
-        if value not in allowed:
-            raise UserError(f"{name}={value!r} is none of {', '.join(allowed)}")
+        if stream.train.domains:
+            raise UserError(
+                f"{name!r} is of several data sets already; give one stream of a single data set "
+                "per name"
+            )
 
 
 def _as_list(value: Any) -> Any:
@@ -199,22 +199,14 @@ def _as_list(value: Any) -> Any:
     return value.tolist() if isinstance(value, np.ndarray) else value
 
 
-def _is_integer(value: object) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool)
-
-
 def _task_sizes(classes: int, tasks: int | Sequence[int]) -> list[int]:
     if not isinstance(tasks, Sequence):
-        if not _is_integer(tasks):
-            raise _invalid_tasks(tasks)
         if not 1 <= tasks <= classes:
             raise UserError(
                 f"{count(classes, 'class')} cannot be split into {tasks} tasks; choose 1 to "
                 f"{classes}"
             )
         return [int(classes // tasks + (number < classes % tasks)) for number in range(tasks)]
-    if not all(map(_is_integer, tasks)):
-        raise _invalid_tasks(tasks)
     if min(tasks, default=0) < 1 or sum(tasks) != classes:
         raise UserError(
             f"tasks of {list(tasks)} classes do not add up to the {classes} there are; every task "
@@ -223,22 +215,13 @@ def _task_sizes(classes: int, tasks: int | Sequence[int]) -> list[int]:
     return list(tasks)
 
 
-def _invalid_tasks(tasks: object) -> UserError:
-    return UserError(
-        f"tasks={tasks!r} is neither a number of tasks nor a list with the number of classes of "
-        "each task"
-    )
-
-
 def _class_order(classes: Sequence[str], order: int | Sequence[str]) -> list[int]:
     if not isinstance(order, Sequence):
-        if not _is_integer(order) or order < 0:
+        if order < 0:
             raise UserError(
                 f"order={order!r} is not a seed; give 0 or more, or all class names in order"
             )
         return [int(i) for i in np.random.default_rng(order).permutation(len(classes))]
-    if isinstance(order, str) or not all(isinstance(name, str) for name in order):
-        raise UserError(f"order={order!r} is not a list of names; give a seed or all class names")
     if sorted(order) != sorted(classes):
         unmatched = sorted(set(order) ^ set(classes))
         problem = f"differ in {unmatched[0]!r}" if unmatched else "differ: a name is listed twice"

@@ -3,18 +3,17 @@
 from collections.abc import Sequence
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from retouch.clip import Clip
 from retouch.clip.everyday_words import word_prompts
+from retouch.clip.finite import check_features
 from retouch.clip.zero_shot import PromptEnsemble
 from retouch.data.image_store import Indices
 from retouch.data.images import Images
 from retouch.data.progress import Progress, no_progress
 from retouch.data.stream import Stream
-from retouch.errors import NotFinite
 from retouch.evaluate.choices import choices, ids_of_classes, seen_classes
 from retouch.evaluate.class_features import ClassFeatures, prompt_names
 from retouch.evaluate.drift import drift_between
@@ -145,7 +144,7 @@ class Evaluator:
             subset and Encoded(*next(pairs), prompt_names(subset.images), _labels(subset))
             for subset in subsets
         ]
-        _refuse_nan([part for part in parts if part])
+        check_features(*((part.features, part.texts) for part in parts if part))
         return parts
 
     def _text_features(self, clip: Clip, images: Images) -> Tensor:
@@ -230,13 +229,3 @@ def _percent(hits: NDArray[np.bool_]) -> float | None:
 def _labels(subset: ImageSubset) -> Indices:
     labels: Indices = subset.images.labels[subset.indices]
     return labels
-
-
-def _refuse_nan(parts: Sequence[Encoded]) -> None:
-    """Without this, an image whose features are not finite would get the first class, silently."""
-    finite = [part.features.isfinite().all(dim=1) & part.texts.isfinite().all() for part in parts]
-    if finite and not (all_finite := torch.cat(finite)).all():
-        bad = int((~all_finite).sum())
-        raise NotFinite(
-            f"features that are infinite or NaN, of {bad:,} of {len(all_finite):,} images"
-        )

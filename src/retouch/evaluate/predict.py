@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from retouch.clip import Clip
+from retouch.clip.finite import check_features, refused_if_not_finite
 from retouch.clip.zero_shot import probabilities
 from retouch.data.cache import chunks
 from retouch.data.domain import Domain
@@ -43,9 +44,11 @@ def encode(
     choices: Sequence[int] | None = None,
     progress: Progress | None = None,
 ) -> Encoded:
-    """Features of all images and of their classes' prompts."""
+    """Features of all images and of their classes' prompts; refused if they are not finite."""
     texts = ClassFeatures(clip, images.classes, images.prompt_groups)(clip)
     features = image_features(clip, images, np.arange(len(images)), progress)
+    with refused_if_not_finite(clip):
+        check_features((features, texts))
     return Encoded(features, texts, prompt_names(images), images.labels, choices)
 
 
@@ -99,8 +102,10 @@ def classify_images(
     unreadable: list[UnreadableImage] = []
     for chunk in chunks(len(pictures)):
         pixels, bad = pictures.try_read(chunk, clip.preprocess)
-        similarity = clip.image_features(torch.from_numpy(pixels)) @ texts.T
-        best = probabilities(clip, similarity).topk(min(top, len(names)), dim=1)
+        features = clip.image_features(torch.from_numpy(pixels))
+        with refused_if_not_finite(clip):
+            check_features((features, texts))
+        best = probabilities(clip, features @ texts.T).topk(min(top, len(names)), dim=1)
         rows = zip(best.indices.tolist(), best.values.tolist(), strict=True)
         predictions += [
             [Prediction(names[i], p) for i, p in zip(*row, strict=True)] for row in rows

@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from retouch import checksummed
+from retouch.arguments import check_arguments
 from retouch.data.stream import Choices
 from retouch.errors import UserError, first_problem
 from retouch.evaluate import metrics
@@ -191,6 +192,7 @@ class Results(BaseModel):
         """The results as JSON."""
         return self.model_dump_json(indent=1)
 
+    @check_arguments()
     def write(self, folder: str | Path) -> None:
         """Write the results into a run's folder, with a checksum.
 
@@ -200,6 +202,7 @@ class Results(BaseModel):
         checksummed.write_json(Path(folder) / FILE, json.loads(self.to_json()))
 
     @classmethod
+    @check_arguments()
     def read(cls, folder: str | Path) -> "Results":
         """Read the results of a run's folder.
 
@@ -209,7 +212,7 @@ class Results(BaseModel):
         file = Path(folder) / FILE
         try:
             results = cls.model_validate(checksummed.read_json(file, _REMEDY))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             raise UserError(f"{folder} holds no run (no {FILE}); name a run's folder") from None
         except ValidationError as why:
             raise UserError(

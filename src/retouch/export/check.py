@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from retouch.clip import Clip
+from retouch.clip.finite import check_features, refused_if_not_finite
 from retouch.clip.hf import HuggingFaceClip
 from retouch.clip.open_clip import OpenClip
 from retouch.clip.zero_shot import fill_template
@@ -89,16 +90,24 @@ def tokens_in_both(
 
 @torch.no_grad()
 def features(clip: Clip, inputs: Sample) -> tuple[Tensor, Tensor]:
-    """The features of the images and of the prompts."""
-    return clip.image_features(inputs.pixels), clip.text_features(clip.tokenize(inputs.prompts))
+    """The features of the images and of the prompts; refused if they are not finite."""
+    images = clip.image_features(inputs.pixels)
+    texts = clip.text_features(clip.tokenize(inputs.prompts))
+    with refused_if_not_finite(clip):
+        check_features((images, texts))
+    return images, texts
 
 
 def max_difference(a: Sequence[Tensor], b: Sequence[Tensor]) -> float:
-    """The largest difference between two sets of features; infinite if their shapes differ."""
+    """The largest difference between two sets of features; infinite if their shapes differ.
+
+    It is NaN if a feature is: NaN is not the same as anything.
+    """
     pairs = list(zip(a, b, strict=True))
     if any(x.shape != y.shape for x, y in pairs):
         return float("inf")
-    return max(float((x - y).abs().max()) for x, y in pairs)
+    # Not Python's `max`, which skips a NaN that does not come first.
+    return float(torch.stack([(x - y).abs().max() for x, y in pairs]).max())
 
 
 def refuse_difference(difference: float, tolerance: float, library: str) -> float:

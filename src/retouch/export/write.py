@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from retouch.clip import Clip
+from retouch.clip.finite import check_weights
 from retouch.clip.visual_prompts import prompts_of
 from retouch.errors import UserError
 from retouch.export.adapter import write_adapter
@@ -61,6 +62,7 @@ def export(model: ExportModel, to: Format, folder: str | Path) -> Exported:
     if to not in FORMATS:
         raise UserError(f"unknown format {to!r}; choose one of {', '.join(FORMATS)}")
     refuse_existing(folder)
+    check_weights(model.clip)
     _refuse_visual_prompts(model.clip)
     with atomic_folder(folder) as part, silence_libraries():
         report = _WRITERS[to](model, part)

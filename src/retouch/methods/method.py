@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, ValidationErr
 from torch import Tensor
 
 from retouch.clip import Clip
+from retouch.clip.finite import check_weights
 from retouch.clip.losses import LossName, Objective
 from retouch.clip.open_clip import OpenClip
 from retouch.data.pairs import Pairs
@@ -19,7 +20,6 @@ from retouch.errors import UserError
 from retouch.methods.parts import AfterTask, Part, Regularizer, Replay, Update
 from retouch.methods.schedule import Cosine, Schedule
 from retouch.methods.settings import Settings
-from retouch.sparse.finite import not_finite
 
 PARTS: dict[str, type[Part]] = {
     "update": Update,
@@ -137,13 +137,9 @@ class Method(BaseModel):
         Args:
             clip: The model.
         """
-        weights = dict(clip.model.named_parameters())
-        if bad := not_finite(weights):
-            raise UserError(
-                f"{clip.name} has {sum(bad.values()):,} of {clip.size:,} weights infinite or "
-                f"NaN, the first in {next(iter(bad))}; take another copy of its weights"
-            )
-        short = {n: p.dtype for n, p in weights.items() if p.element_size() < 4}
+        check_weights(clip)
+        parameters = clip.model.named_parameters()
+        short = {n: p.dtype for n, p in parameters if p.element_size() < 4}
         if short and not self.trains_nothing:
             name, dtype = next(iter(short.items()))
             raise UserError(

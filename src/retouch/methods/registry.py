@@ -13,6 +13,7 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
+from retouch.arguments import check_arguments
 from retouch.errors import UserError, message_of
 from retouch.methods.method import Method
 from retouch.methods.recipes import RECIPES
@@ -22,6 +23,7 @@ log = logging.getLogger("retouch")
 _registered: dict[str, Method] = {}
 
 
+@check_arguments(method="give a retouch.methods.Method")
 def register(method: Method, *, replace: bool = False) -> Method:
     """Make a method available under its name, in this process.
 
@@ -33,8 +35,6 @@ def register(method: Method, *, replace: bool = False) -> Method:
     Returns:
         The same method.
     """
-    if not isinstance(method, Method):
-        raise UserError(f"register takes a retouch.methods.Method, not {method!r}")
     if method.name in RECIPES:
         raise UserError(f"{method.name!r} is the name of a built-in method; choose another name")
     if not replace and method.name in available_methods():
@@ -51,6 +51,7 @@ def available_methods() -> dict[str, Method]:
     return {**RECIPES, **_installed()[0], **_registered}
 
 
+@check_arguments()
 def recipe(name: str, changes: dict[str, Any] | None = None) -> Method:
     """A method by its name.
 

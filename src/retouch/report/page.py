@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
+from retouch.arguments import check_arguments
 from retouch.evaluate.results import Results
 from retouch.files import foreign_file, write_atomically
 from retouch.plotting.formatting import number
@@ -49,6 +50,7 @@ def check_page_folder(folder: str | Path) -> None:
         raise foreign_file(files[0])
 
 
+@check_arguments()
 def write_report(folder: str | Path, runs: Sequence[Run]) -> Path:
     """Write `report.html`, which needs no other file, and its plots as files in `plots/`.
 

@@ -7,6 +7,7 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor, nn
 
+from retouch.arguments import check_arguments
 from retouch.distributed.cuda_streams import thread_pool
 from retouch.errors import UserError
 from retouch.sparse.storage import sharing_memory
@@ -17,6 +18,7 @@ _PARALLEL_FROM = 2**24  # bytes
 _THREADS = 4  # more would starve the other threads of a busy run
 
 
+@check_arguments()
 def fingerprint(model: nn.Module) -> str:
     """A name for exactly these weights: the digest of a model's weights and buffers.
 
@@ -26,6 +28,7 @@ def fingerprint(model: nn.Module) -> str:
     return digest(model.state_dict())
 
 
+@check_arguments()
 def digest(tensors: Mapping[str, Tensor]) -> str:
     """SHA-256 over the names, types, shapes and bits of all tensors.
 

@@ -5,8 +5,11 @@ from contextlib import contextmanager
 
 from torch import nn
 
+from retouch.arguments import check_arguments
+
 
 @contextmanager
+@check_arguments()
 def trainable_only(model: nn.Module, names: Collection[str]) -> Iterator[None]:
     """Within the block only some parameters require a gradient; then all is as before.
 

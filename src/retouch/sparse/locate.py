@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from functools import cache
 
-from torch import nn
+from torch import Tensor, nn
 
+from retouch.arguments import check_arguments
 from retouch.errors import UserError
 
 # Inside a block, by kind: HF CLIP and timm's ViT (fc1), open_clip and GPT-2 (c_fc), BERT and ViT of
@@ -42,6 +43,7 @@ KINDS = (*LAYER_PATTERNS, "everything")
 """The kinds of parameters that `locate` knows by name."""
 
 
+@check_arguments()
 def locate(model: nn.Module, where: str | Sequence[str] = "first-mlp") -> dict[str, nn.Parameter]:
     """The parameters of one kind, or those that match a pattern, by name.
 
@@ -62,6 +64,7 @@ def locate(model: nn.Module, where: str | Sequence[str] = "first-mlp") -> dict[s
     return located
 
 
+@check_arguments()
 def block_names(model: nn.Module) -> list[str]:
     """The names of the transformer blocks, in order: modules that contain a first MLP layer.
 
@@ -72,6 +75,7 @@ def block_names(model: nn.Module) -> list[str]:
     return list(dict.fromkeys(match["block"] for match in matches if match))
 
 
+@check_arguments()
 def neuron_axis(model: nn.Module, name: str) -> int:
     """A weight's axis of output neurons: 0 as in `nn.Linear`, 1 in GPT-2's Conv1D.
 
@@ -79,8 +83,24 @@ def neuron_axis(model: nn.Module, name: str) -> int:
         model: Any torch module.
         name: The name of the weight.
     """
-    module = model.get_submodule(name.rpartition(".")[0])
-    return 1 if type(module).__name__ == "Conv1D" else 0
+    return 1 if type(module_of(model, name)).__name__ == "Conv1D" else 0
+
+
+def module_of(model: nn.Module, name: str) -> nn.Module:
+    """The module that has a parameter or buffer.
+
+    Args:
+        model: Any torch module.
+        name: The name of the parameter or buffer.
+    """
+    module_name, _, attribute = name.rpartition(".")
+    try:
+        module = model.get_submodule(module_name)
+    except AttributeError:
+        module = None
+    if module is None or not isinstance(getattr(module, attribute, None), Tensor):
+        raise UserError(f"{type(model).__name__} has no parameter {name!r}; look for it by locate")
+    return module
 
 
 def _match(kind: str, name: str, parameter: nn.Parameter) -> re.Match[str] | None:

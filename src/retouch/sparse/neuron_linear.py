@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx
 from torch.nn.functional import linear
 
+from retouch.arguments import check_arguments
+from retouch.sparse.locate import module_of
 from retouch.sparse.replaced_forward import replaced_forward
 from retouch.sparse.select import SparseIndex
 
@@ -33,6 +35,7 @@ def whole_rows(index: SparseIndex) -> Tensor | None:
     return first // width
 
 
+@check_arguments()
 def linear_layers(model: nn.Module, names: Iterable[str]) -> dict[str, nn.Linear]:
     """The plain linear layers that have these weights, by the weight's name.
 
@@ -42,9 +45,8 @@ def linear_layers(model: nn.Module, names: Iterable[str]) -> dict[str, nn.Linear
     """
     layers = {}
     for name in names:
-        module_name, _, attribute = name.rpartition(".")
-        module = model.get_submodule(module_name)
-        if attribute == "weight" and type(module) is nn.Linear:
+        module = module_of(model, name)
+        if name.rpartition(".")[2] == "weight" and type(module) is nn.Linear:
             layers[name] = module
     return layers
 

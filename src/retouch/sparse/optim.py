@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from retouch.arguments import check_arguments
 from retouch.errors import UserError
 from retouch.sparse.deterministic import use_deterministic
 from retouch.sparse.neuron_linear import train_rows_only, whole_rows
@@ -42,6 +43,7 @@ class SparseAdamW(torch.optim.AdamW):
         fused: As in torch's AdamW; faster on a GPU.
     """
 
+    @check_arguments()
     def __init__(
         self,
         parameters: Mapping[str, nn.Parameter],
@@ -56,13 +58,20 @@ class SparseAdamW(torch.optim.AdamW):
         foreach: bool | None = None,
         fused: bool | None = None,
     ) -> None:
+        selection.check(parameters)
         self._selection = selection
         names = [name for name, index in selection.items() if index.count]
+        if not names:
+            raise UserError("the selection is empty: nothing to train; choose a larger rate")
+        for name in names:
+            if not parameters[name].is_floating_point():
+                raise UserError(
+                    f"{name} is {str(parameters[name].dtype).removeprefix('torch.')}, and only "
+                    "floating-point weights can be trained; leave it out of the selection"
+                )
         self._parts = [
             _Part(parameters[name], selection[name], (layers or {}).get(name)) for name in names
         ]
-        if not self._parts:
-            raise UserError("the selection is empty: nothing to train; choose a larger rate")
         by_factor: dict[float, list[Tensor]] = {}
         for name, part in zip(names, self._parts, strict=True):
             by_factor.setdefault((lr_factors or {}).get(name, 1.0), []).append(part.entries)

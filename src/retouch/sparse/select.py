@@ -14,14 +14,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from retouch.arguments import check_arguments, check_fields
 from retouch.errors import UserError
 
 Unit = Literal["weight", "neuron"]
 """What is ranked and selected: single entries, or all entries of a neuron."""
 _BATCH_ENTRIES = 2**26
 """Scores that are ranked at a time on a GPU; more would need too much memory."""
+_SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
 
 
+@check_fields
 @dataclass(frozen=True)
 class SparseIndex:
     """The selected entries of one tensor."""
@@ -50,7 +53,8 @@ class SparseIndex:
         flat = tensor.detach().reshape(-1)
         if self.index is None:
             return flat.clone()
-        return flat.index_select(0, self.index.to(flat.device))
+        selected = _indexable(flat).index_select(0, self.index.to(flat.device))
+        return selected if selected.dtype == tensor.dtype else selected.view(tensor.dtype)
 
     def scatter(self, tensor: Tensor, entries: Tensor) -> None:
         """Write entries to where `gather` reads them, whatever the tensor's strides.
@@ -64,11 +68,23 @@ class SparseIndex:
         if self.index is None:
             flat.copy_(entries)
         else:
-            flat.index_copy_(0, self.index.to(flat.device), entries.to(flat.device))
+            values = _indexable(entries.to(flat.device))
+            _indexable(flat).index_copy_(0, self.index.to(flat.device), values)
         if not target.is_contiguous():
             target.copy_(flat.view(target.shape))
 
+    def is_valid(self) -> bool:
+        """Whether the positions are integers, ascending, distinct and inside of the tensor."""
+        index = self.index
+        if index is None or not index.numel():
+            return True
+        if index.dtype != torch.int64 or index.ndim != 1:
+            return False
+        ascending = (index[1:] > index[:-1]).all()
+        return bool(ascending & (index[0] >= 0) & (index[-1] < self.size))
 
+
+@check_fields
 @dataclass(frozen=True)
 class Selection(Mapping[str, SparseIndex]):
     """Which entries of which tensors may move. Printed, it is a table."""
@@ -79,6 +95,7 @@ class Selection(Mapping[str, SparseIndex]):
     """Parameters of the whole model, for the last line of the table."""
 
     @classmethod
+    @check_arguments()
     def whole(
         cls, parameters: Mapping[str, nn.Parameter], model_size: int | None = None
     ) -> "Selection":
@@ -106,10 +123,35 @@ class Selection(Mapping[str, SparseIndex]):
         """The number of selected entries."""
         return sum(index.count for index in self.entries.values())
 
+    @check_arguments()
+    def check(self, tensors: Mapping[str, Tensor]) -> None:
+        """Refuse tensors that these entries cannot be of, before any is read or changed.
+
+        Args:
+            tensors: The tensors, by name; there may be more.
+        """
+        for name, index in self.entries.items():
+            if name not in tensors:
+                raise UserError(
+                    f"the selection has entries of {name}, which is not among the parameters; "
+                    "select from scores of these"
+                )
+            shape = tuple(tensors[name].shape)
+            if shape != tuple(index.shape):
+                raise UserError(
+                    f"the selection is for {name} of shape {_shape(index.shape)}, but it is "
+                    f"{_shape(shape)}; select from scores of this model"
+                )
+            if not index.is_valid():
+                raise UserError(
+                    f"the selected positions of {name} are not valid: they are int64, in ascending "
+                    f"order, each once, from 0 to {index.size - 1:,}"
+                )
+
     def rows(self) -> list[tuple[str, str, str, str]]:
         """The table: tensor, shape, selected, share; the last rows are the totals."""
         table = [
-            (name, _shape(index), f"{index.count:,}", _percent(index.count, index.size))
+            (name, _shape(index.shape), f"{index.count:,}", _percent(index.count, index.size))
             for name, index in self.entries.items()
         ]
         size = sum(index.size for index in self.entries.values())
@@ -128,6 +170,7 @@ class Selection(Mapping[str, SparseIndex]):
         )
 
 
+@check_arguments()
 def select(
     scores: Mapping[str, Tensor],
     rate: float = 0.10,
@@ -149,8 +192,8 @@ def select(
     """
     if not 0 < rate <= 1:
         raise UserError(f"rate={rate} is not a share; choose one above 0 and up to 1, such as 0.10")
-    if unit not in ("weight", "neuron"):
-        raise UserError(f"unit={unit!r} is unknown; choose 'weight' or 'neuron'")
+    for name, score in scores.items():
+        _check_score(name, score, (axes or {}).get(name, 0))
     if unit == "weight":
         positions = _top_per_tensor(scores, rate)
     else:
@@ -162,6 +205,19 @@ def select(
         }
     entries = {name: SparseIndex(tuple(s.shape), positions[name]) for name, s in scores.items()}
     return Selection(entries, model_size)
+
+
+def _check_score(name: str, score: Tensor, axis: int) -> None:
+    """Refuse scores that have no order, and a neuron's axis that they do not have."""
+    if (
+        score.is_complex()
+        or score.dtype in _SIGNED
+        or (score.element_size() == 1 and score.is_floating_point())
+    ):
+        dtype = str(score.dtype).removeprefix("torch.")
+        raise UserError(f"the scores of {name} cannot be {dtype}; give them as float32")
+    if not 0 <= axis < max(1, score.ndim):
+        raise UserError(f"axes[{name!r}] cannot be {axis}: {name} has {score.ndim} dimensions")
 
 
 def _refuse_nan(names: Sequence[str], rows: Tensor) -> None:
@@ -237,8 +293,15 @@ def _top_neurons(score: Tensor, rate: float, axis: int) -> Tensor:
     return positions.index_select(axis, best).flatten().sort().values
 
 
-def _shape(index: SparseIndex) -> str:
-    return "×".join(map(str, index.shape)) or "1"
+def _shape(shape: Sequence[int]) -> str:
+    return "×".join(map(str, shape)) or "1"
+
+
+def _indexable(tensor: Tensor) -> Tensor:
+    """The same bits as integers, where torch has no indexing for the type."""
+    if tensor.is_floating_point() and tensor.element_size() == 1:
+        return tensor.view(torch.uint8)
+    return tensor.view(_SIGNED[tensor.dtype]) if tensor.dtype in _SIGNED else tensor
 
 
 def _percent(part: int, whole: int) -> str:

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from dataclasses import replace
 from pathlib import Path
 
+from retouch.arguments import check_arguments
 from retouch.clip import Clip
 from retouch.clip.reuse_frozen import reuse_frozen
 from retouch.data.cache import cache_folder
@@ -19,7 +20,7 @@ from retouch.evaluate.evaluator import Evaluator
 from retouch.evaluate.results import Results
 from retouch.methods import DEFAULT_METHOD, Method, Settings, TaskUpdate, recipe
 from retouch.sparse import Selection
-from retouch.train.arguments import check_arguments, check_domain_rates
+from retouch.train.arguments import REMEDIES, check_domain_rates
 from retouch.train.callbacks import Callback
 from retouch.train.control_part import control_part
 from retouch.train.cpu_speed import faster_on_cpu
@@ -41,6 +42,7 @@ from retouch.train.signals import graceful_interrupt
 COMPILER = "inductor"
 
 
+@check_arguments(**REMEDIES)
 @with_run_lock
 def teach(
     clip: Clip,
@@ -96,8 +98,6 @@ def teach(
             counts: then only the model before the first task and after the last is evaluated.
         command: The command line that started the run, for the report.
     """
-    given = {"settings": settings, "control": control, "reference": reference}
-    check_arguments(clip, stream, method, **given, out=out, callback=callback)
     configured, settings = _configure(clip, method, settings)
     if earlier is not None and out is None:
         raise UserError("a run that continues another needs a folder of its own", argument="out=…")
@@ -192,6 +192,7 @@ def _running(
             record.add_environment({"compiling": f"{compiling.seconds:.0f} s"})
 
 
+@check_arguments(**REMEDIES)
 def preview(
     clip: Clip,
     stream: Stream,
@@ -213,7 +214,6 @@ def preview(
         reference: Images with captions, for methods that keep old knowledge with them (`zscl`,
             `lora-ewc`).
     """
-    check_arguments(clip, stream, method, settings=settings, reference=reference)
     configured, settings = _configure(clip, method, settings)
     with preview_update(clip, stream, configured, settings, reference) as update:
         return update.selection

@@ -4,17 +4,22 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from retouch.arguments import check_arguments
 from retouch.clip import Clip
 from retouch.data.images import Images
 from retouch.errors import UserError
 from retouch.evaluate.results import Results
 from retouch.methods import Method, Settings
 from retouch.train.api import teach
+from retouch.train.arguments import REMEDIES
 from retouch.train.extend_stream import extend_stream, run_or_copy
 from retouch.train.replay_store import has_stored_images, read_stored_images
 from retouch.train.run_folder import method_of, open_run
 
 
+@check_arguments(**REMEDIES)
 def continue_run(
     run: str | Path,
     train: Images,
@@ -23,8 +28,8 @@ def continue_run(
     out: str | Path,
     tasks: int = 1,
     order: int | Sequence[str] = 0,
-    model: str | Clip | None = None,
-    device: str = "cpu",
+    model: str | Path | Clip | None = None,
+    device: str | torch.device = "cpu",
     method: str | Method | None = None,
     settings: Settings | None = None,
     overwrite: bool = False,

@@ -4,11 +4,10 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from retouch.clip import Clip
 from retouch.distributed import collectives
-from retouch.errors import Diverged, NotFinite, UserError
+from retouch.errors import Diverged, NotFinite
 from retouch.methods import Method, Settings, TaskUpdate
-from retouch.sparse.finite import not_finite
+from retouch.sparse.finite import describe_not_finite
 
 
 def finite_loss(rank_loss: Callable[[], float], settings: Settings, task: int, step: int) -> float:
@@ -24,26 +23,12 @@ def finite_loss(rank_loss: Callable[[], float], settings: Settings, task: int, s
 def check_finite(update: TaskUpdate, method: Method | None = None) -> None:
     """Refuse trained weights, and a method's state, with infinite or NaN values."""
     weights = {name: update.tensors[name] for name in update.selection}
-    if counts := not_finite(weights):
-        total = sum(tensor.numel() for tensor in weights.values())
-        raise NotFinite(
-            f"{sum(counts.values()):,} of {total:,} weights infinite or NaN, the first in "
-            f"{next(iter(counts))}"
-        )
-    if method and (counts := not_finite(method.state())):
-        raise NotFinite(
-            f"{sum(counts.values()):,} infinite or NaN values in the state of {method.name}, the "
-            f"first in {next(iter(counts))}"
-        )
-
-
-@contextmanager
-def refused_if_not_finite(clip: Clip) -> Iterator[None]:
-    """Refuse a model whose features are not finite, before it is trained."""
-    try:
-        yield
-    except NotFinite as why:
-        raise UserError(f"{clip.name} gives {why}; take another copy of its weights") from None
+    if bad := describe_not_finite(weights, "weights"):
+        raise NotFinite(bad)
+    if method:
+        what = f"values in the state of {method.name}"
+        if bad := describe_not_finite(method.state(), what):
+            raise NotFinite(bad)
 
 
 @contextmanager

@@ -4,7 +4,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from retouch import checksummed
+from retouch.arguments import check_arguments
 from retouch.clip import Clip, load
 from retouch.clip.user_model import refuse_code
 from retouch.data.domain import Domain
@@ -76,8 +79,13 @@ def is_run(folder: str | Path) -> bool:
     return (Path(folder) / CONFIG).is_file()
 
 
+@check_arguments()
 def open_run(
-    folder: str | Path, *, model: str | Clip | None = None, device: str = "cpu", light: bool = False
+    folder: str | Path,
+    *,
+    model: str | Path | Clip | None = None,
+    device: str | torch.device = "cpu",
+    light: bool = False,
 ) -> OpenRun:
     """Open a run's folder, together with the model that it began with.
 
@@ -92,7 +100,7 @@ def open_run(
     """
     folder = Path(folder)
     config = read_config(folder)
-    name = model.name if isinstance(model, Clip) else model or config["places"]["model"]
+    name = model.name if isinstance(model, Clip) else str(model or config["places"]["model"])
     if not model:
         refuse_code(name, folder)
     try:
@@ -125,7 +133,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     file = folder / CONFIG
     try:
         config = checksummed.read_yaml(file, "take another copy of the run")
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         problem = (
             f"{folder} holds no run: {CONFIG} is missing there"
             if folder.is_dir()

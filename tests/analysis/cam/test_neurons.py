@@ -51,3 +51,10 @@ def test_the_neurons_that_a_run_selected(tmp_path: Path):
     assert neurons != selected_neurons(run, block=1, share=0.1, tasks=1)
     with pytest.raises(UserError, match="touched no weight of the first MLP layer of block 2"):
         selected_neurons(run, block=2, tasks=0)
+
+
+def test_a_model_with_nan_has_no_heat_map():
+    clip = tiny_clip()
+    clip.model.get_parameter("visual_projection.weight").data[0, 0] = torch.nan
+    with pytest.raises(UserError, match=r"tiny has 1 of .* in visual_projection\.weight"):
+        gscorecam(clip, torch.zeros(16, 16, 3, dtype=torch.uint8), "a photo")

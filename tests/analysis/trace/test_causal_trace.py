@@ -49,6 +49,10 @@ def test_what_cannot_be_traced():
         causal_trace(own_pair(), boxed_pictures(1))
     with pytest.raises(UserError, match="0 images"):
         causal_trace(retouch.load("builtin"), boxed_pictures(1), images=0)
+    clip = BACKBONES["transformers CLIPModel"]()
+    clip.model.get_parameter("text_projection.weight").data[0, 0] = torch.nan
+    with pytest.raises(UserError, match=r"1 of .* in text_projection\.weight"):
+        causal_trace(clip, boxed_pictures(1))
 
 
 def test_a_tower_that_is_not_traced_may_be_of_any_kind():

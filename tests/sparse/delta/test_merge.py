@@ -120,3 +120,25 @@ def test_a_sum_that_overflows_is_refused():
     with pytest.raises(UserError, match="too large for float16"):
         merge(start, deltas)
     assert merge(start, deltas, "mean").after == deltas[0].after
+
+
+@pytest.mark.parametrize("how", ["sum", "mean", "magmax"])
+@pytest.mark.parametrize("sequential", [False, True], ids=["parallel", "sequential"])
+@pytest.mark.parametrize("start", [1.0, torch.inf])
+def test_a_delta_that_lists_an_entry_and_does_not_move_it_changes_nothing(
+    how: str, sequential: bool, start: float
+):
+    """`w[0]` moves by 5, by nothing and by 1.25; `w[1]` is never moved, finite or not."""
+    model = nn.ParameterDict({"w": nn.Parameter(torch.tensor([1.0, start]))})
+    weight = model["w"].data
+    deltas = []
+    for change in (5.0, 0.0, 1.25):
+        if not sequential:
+            weight[0] = 1.0
+        snapshot = Snapshot(model, Selection({"w": SparseIndex((2,))}))
+        weight[0] += change
+        deltas.append(snapshot.delta())
+    weight[0] = 1.0
+    merge(model, deltas, how).apply(model)
+    expected = {"sum": 7.25, "mean": 1 + 6.25 / 3, "magmax": 6.0}[how]
+    assert weight.tolist() == [pytest.approx(expected), start]

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from retouch.analysis.token_regions import Grid, patch_grid
 from retouch.clip import Clip
+from retouch.clip.finite import check_weights
 from retouch.errors import UserError
 from retouch.sparse import locate, read_selection
 from retouch.sparse.locate import neuron_axis
@@ -52,6 +53,7 @@ def neuron_layer(clip: Clip, block: int | None = None) -> NeuronLayer:
 
     For a ViT-B with 12 blocks that is block 9, as in the paper.
     """
+    check_weights(clip)
     names = clip.blocks["image"]
     if not names:
         raise UserError(

@@ -25,6 +25,7 @@ from retouch.analysis.trace.patched_forward import (
     restored_rows,
 )
 from retouch.clip import Clip
+from retouch.clip.finite import check_weights
 from retouch.clip.zero_shot import fill_template
 from retouch.errors import UserError
 
@@ -49,6 +50,7 @@ class Tracer:
     """Traces pairs in both towers of a CLIP."""
 
     def __init__(self, clip: Clip, settings: TraceSettings, batch: int) -> None:
+        check_weights(clip)
         self.clip, self.settings, self.batch = clip, settings, batch
         self.towers = {name: PatchedTower(clip, name) for name in settings.towers}
         # If the visual tower is not traced, it may be of any kind.

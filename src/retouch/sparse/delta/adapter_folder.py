@@ -6,7 +6,8 @@ Both add numbers to entries of the weights of linear layers. The arithmetic here
 
 import json
 import re
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,12 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from retouch.arguments import check_arguments, check_fields
 from retouch.errors import UserError
 from retouch.sparse.delta.addition import Addition
 from retouch.sparse.delta.delta import Delta
 from retouch.sparse.delta.difference import diff_states
+from retouch.sparse.finite import describe_not_finite
 
 CONFIG, WEIGHTS, PICKLED = "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"
 _KEY = re.compile(r"base_model\.model\.(?P<layer>.+?)\.(?P<part>(?:supertuning|shira)_.+)")
@@ -27,6 +30,7 @@ _KEY = re.compile(r"base_model\.model\.(?P<layer>.+?)\.(?P<part>(?:supertuning|s
 Parts = Mapping[str, Tensor]
 
 
+@check_fields
 @dataclass(frozen=True)
 class AdapterFolder:
     """An adapter as it lies on disk."""
@@ -43,6 +47,7 @@ class AdapterFolder:
     """The tensors of each layer, without the layer's name."""
 
     @torch.no_grad()
+    @check_arguments()
     def delta(self, model: nn.Module, metadata: dict[str, Any] | None = None) -> Delta:
         """The change that merging this adapter makes to a model, which is not changed here.
 
@@ -53,13 +58,19 @@ class AdapterFolder:
         merge, old = _KINDS[self.config["peft_type"]].merge, model.state_dict()
         new = dict(old)
         for layer, parts in self.layers.items():
-            weight = old.get(f"{layer}.weight")
-            if weight is None or weight.ndim != 2:
+            name = f"{layer}.weight"
+            weight = old.get(name)
+            if weight is None or weight.ndim != 2 or weight.dtype not in _NUMBERS:
                 raise self._refusal(f"{layer}, which it changes, is no linear layer of this model")
+            if bad := describe_not_finite({name: weight}, "weights"):
+                raise UserError(f"this model has {bad}; take another copy of it")
             try:
-                new[f"{layer}.weight"] = merge(weight, parts, self.config)
+                new[name] = merge(weight, parts, self.config)
             except _DoesNotFit as why:
                 raise self._refusal(f"{layer}: {why}") from None
+            # Its numbers are finite; what is added to a weight in all may still be too large.
+            if bad := describe_not_finite({name: new[name]}, "weights"):
+                raise self._refusal(f"it makes {bad}")
         return diff_states(old, new, metadata)
 
     def _refusal(self, why: str) -> UserError:
@@ -73,6 +84,7 @@ class _DoesNotFit(Exception):
     """Why the tensors of a layer do not fit its weight."""
 
 
+@check_arguments()
 def read_adapter(folder: str | Path) -> AdapterFolder:
     """Read an adapter's folder, as peft's `save_pretrained` writes it.
 
@@ -96,11 +108,19 @@ def read_adapter(folder: str | Path) -> AdapterFolder:
             "read; merge it with peft, and compare the two models: `retouch delta diff`"
         )
     layers: dict[str, dict[str, Tensor]] = {}
-    for key, tensor in _read_tensors(folder).items():
+    tensors = _read_tensors(folder)
+    for key, tensor in tensors.items():
         match = _KEY.fullmatch(key)
         if match is None or match["part"] not in kind.parts:
             raise UserError(f"{folder}: {WEIGHTS} holds {key}, which no {kind.title} adapter has")
+        if tensor.dtype not in kind.parts[match["part"]]:
+            raise UserError(
+                f"{folder}: {key} is of type {str(tensor.dtype).removeprefix('torch.')}, which no "
+                f"{kind.title} adapter has; take another copy of the adapter"
+            )
         layers.setdefault(match["layer"], {})[match["part"]] = tensor
+    if bad := describe_not_finite(tensors, "numbers"):
+        raise UserError(f"{folder} has {bad}; take another copy of the adapter")
     base = config.get("base_model_name_or_path")
     return AdapterFolder(folder, kind.title, base if base else None, config, layers)
 
@@ -155,17 +175,20 @@ def _merge_supertuning(weight: Tensor, parts: Parts, config: Mapping[str, Any]) 
     if a is None and b is None:
         return merged
     alpha, rank = config.get("lora_alpha"), config.get("r")
-    if a is None or b is None or not isinstance(alpha, int | float) or not isinstance(rank, int):
+    if a is None or b is None or not isinstance(rank, int):
         raise _DoesNotFit("its low-rank part is incomplete")
+    if not isinstance(alpha, int | float) or isinstance(alpha, bool) or not _is_finite(alpha):
+        raise _DoesNotFit(f"its lora_alpha is {alpha!r:.40}")
     if a.ndim != 2 or b.ndim != 2 or (b.shape[0], a.shape[1]) != tuple(weight.shape):
         raise _DoesNotFit("its low-rank part has another shape")
     if not len(a) == b.shape[1] == rank > 0:
         raise _DoesNotFit("its low-rank part has another rank than its configuration says")
-    return merged + ((alpha / rank) * (b @ a)).to(merged)
+    dtype = torch.promote_types(a.dtype, b.dtype)
+    return merged + ((alpha / rank) * (b.to(dtype) @ a.to(dtype))).to(merged)
 
 
 def _merge_shira(weight: Tensor, parts: Parts, config: Mapping[str, Any]) -> Tensor:
-    """Rows and columns instead of flat positions; on Windows peft stores them as floats."""
+    """Rows and columns instead of flat positions."""
     pairs, values = parts.get("shira_indices"), parts.get("shira_weight")
     if pairs is None or pairs.ndim != 2 or len(pairs) != 2:
         raise _DoesNotFit("the positions are missing, or are not rows and columns")
@@ -173,19 +196,14 @@ def _merge_shira(weight: Tensor, parts: Parts, config: Mapping[str, Any]) -> Ten
     if not isinstance(rank, int):
         raise _DoesNotFit(f"its r is {rank!r}")
     _check_count(pairs.shape[1], rank * sum(weight.shape))
-    row, column = pairs.long()
-    _check_range(column, weight.shape[1])
+    row, column = (_positions(*each) for each in zip(pairs, weight.shape, strict=True))
     return _added(weight, row * weight.shape[1] + column, values)
 
 
 def _added(weight: Tensor, index: Tensor, values: Tensor | None) -> Tensor:
     if values is None or values.ndim != 1 or index.shape != values.shape:
         raise _DoesNotFit("it has not one number for each position")
-    if not values.isfinite().all():
-        raise _DoesNotFit("its numbers are infinite or NaN")
-    index = index.long()
-    _check_range(index, weight.numel())
-    return Addition(index, values).added_to(weight)
+    return Addition(_positions(index, weight.numel()), values).added_to(weight)
 
 
 def _check_count(stored: int, expected: int) -> None:
@@ -194,24 +212,56 @@ def _check_count(stored: int, expected: int) -> None:
         raise _DoesNotFit(f"it changes {stored:,} weights, where it should change {expected:,}")
 
 
-def _check_range(index: Tensor, size: int) -> None:
-    if ((index < 0) | (index >= size)).any():
+def _positions(index: Tensor, size: int) -> Tensor:
+    """The positions as integers of 64 bits.
+
+    They are compared in double precision, which no type of integers overflows, and which holds
+    every position inside of a tensor exactly.
+    """
+    exact = index.double()
+    if ((exact < 0) | (exact >= size)).any():
         raise _DoesNotFit("a position lies outside of its weight")
+    if (exact != exact.trunc()).any():
+        raise _DoesNotFit("its positions are not whole numbers")
+    return exact.long()
+
+
+def _is_finite(value: float) -> bool:
+    """Also of an integer too large for a float, which JSON may hold."""
+    return abs(value) <= sys.float_info.max
 
 
 @dataclass(frozen=True)
 class _Kind:
-    """A kind of adapter: its title, the tensors that a layer may have, and how it is merged."""
+    """A kind of adapter."""
 
     title: str
-    parts: tuple[str, ...]
+    """What people call it."""
+    parts: Mapping[str, Collection[torch.dtype]]
+    """The tensors that a layer may have, and their types."""
     merge: Callable[[Tensor, Parts, Mapping[str, Any]], Tensor]
+    """Returns a weight with the adapter merged into it."""
 
 
-_SUPERTUNING_PARTS = ("indices", "values", "lora_A.weight", "lora_B.weight")
+_NUMBERS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_INTEGERS = (
+    *(torch.int8, torch.int16, torch.int32, torch.int64),
+    *(torch.uint8, torch.uint16, torch.uint32, torch.uint64),
+)
 _KINDS = {
     "SUPERTUNING": _Kind(
-        "Super-Tuning", tuple(f"supertuning_{p}" for p in _SUPERTUNING_PARTS), _merge_supertuning
+        "Super-Tuning",
+        {
+            "supertuning_indices": _INTEGERS,
+            "supertuning_values": _NUMBERS,
+            "supertuning_lora_A.weight": _NUMBERS,
+            "supertuning_lora_B.weight": _NUMBERS,
+        },
+        _merge_supertuning,
     ),
-    "SHIRA": _Kind("SHiRA", ("shira_indices", "shira_weight"), _merge_shira),
+    "SHIRA": _Kind(  # on Windows, peft stores the positions as floats
+        "SHiRA",
+        {"shira_indices": (*_INTEGERS, torch.float32), "shira_weight": _NUMBERS},
+        _merge_shira,
+    ),
 }

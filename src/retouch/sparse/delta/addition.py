@@ -10,9 +10,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from retouch.arguments import check_arguments, check_fields
 from retouch.errors import UserError
+from retouch.sparse.finite import is_finite
 
 
+@check_fields
 @dataclass(frozen=True)
 class Addition:
     """Numbers to add to entries of a tensor, one after the other."""
@@ -26,6 +29,7 @@ class Addition:
     def count(self) -> int:
         return self.index.numel()
 
+    @check_arguments()
     def added_to(self, tensor: Tensor) -> Tensor:
         """A new tensor: `tensor` plus these numbers, each rounded to its type.
 
@@ -36,6 +40,7 @@ class Addition:
         values = self.values.to(flat.device, flat.dtype)
         return flat.scatter_add(0, self.index.to(flat.device), values).view(tensor.shape)
 
+    @check_arguments()
     def padded(self, count: int) -> "Addition":
         """The same change with `count` numbers: the rest add -0.0, which leaves every bit as it is.
 
@@ -43,11 +48,14 @@ class Addition:
             count: How many numbers to return; at least as many as there are.
         """
         missing = count - self.count
+        if missing < 0:
+            raise UserError(f"count={count} is less than the {self.count} numbers that there are")
         index = torch.cat([self.index, self.index.new_zeros(missing)])
         return Addition(index, torch.cat([self.values, self.values.new_full((missing,), -0.0)]))
 
 
 @torch.no_grad()
+@check_arguments()
 def addition(old: Tensor, new: Tensor) -> Addition:
     """What to add to the entries of `old` that differ from those of `new`.
 
@@ -58,8 +66,13 @@ def addition(old: Tensor, new: Tensor) -> Addition:
         old: The tensor before the change, in a floating-point type.
         new: The tensor after it.
     """
+    if old.shape != new.shape or old.dtype != new.dtype or not old.is_floating_point():
+        raise UserError(
+            "old and new must be tensors of one shape and one floating-point type; they are "
+            f"{tuple(old.shape)} of {old.dtype} and {tuple(new.shape)} of {new.dtype}"
+        )
     before, after = old.detach().reshape(-1).cpu(), new.detach().reshape(-1).cpu()
-    if not (before.isfinite().all() and after.isfinite().all()):
+    if not (is_finite(before).all() and is_finite(after).all()):
         raise UserError("a change that holds infinite or NaN weights cannot be stored as numbers")
     index = (before != after).nonzero().squeeze(1)
     before, after = before[index], after[index]

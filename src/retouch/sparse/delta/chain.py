@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 from functools import reduce
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
+from retouch.arguments import check_arguments
 from retouch.errors import UserError
 from retouch.sparse.delta.delta import Delta
 
 
+@runtime_checkable
 class Step(Protocol):
     """A delta, or the header of one."""
 
@@ -22,6 +24,7 @@ class Step(Protocol):
 AnyStep = TypeVar("AnyStep", bound=Step)
 
 
+@check_arguments(steps="give deltas, or their headers")
 def in_order(steps: Sequence[AnyStep]) -> list[AnyStep]:
     """Deltas in the order in which they were learned.
 
@@ -30,6 +33,8 @@ def in_order(steps: Sequence[AnyStep]) -> list[AnyStep]:
     Args:
         steps: Deltas or headers, in any order.
     """
+    if not steps:
+        raise UserError("there are no deltas; give one or more")
     remaining, ordered = list(steps), []
     current = _first_weights(steps)
     while remaining:
@@ -40,6 +45,7 @@ def in_order(steps: Sequence[AnyStep]) -> list[AnyStep]:
     return ordered
 
 
+@check_arguments()
 def join(deltas: Sequence[Delta]) -> Delta:
     """Deltas that follow each other as one: exact, and without the model.
 
@@ -49,6 +55,7 @@ def join(deltas: Sequence[Delta]) -> Delta:
     return reduce(Delta.compose, in_order(deltas))
 
 
+@check_arguments(steps="give deltas, or their headers")
 def side_by_side(steps: Sequence[Step]) -> bool:
     """Whether all start from the same weights, rather than one after the other.
 

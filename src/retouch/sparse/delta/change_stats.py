@@ -9,6 +9,8 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
+from retouch.arguments import check_arguments
+from retouch.errors import UserError
 from retouch.sparse.delta.xor_diff import XorDiff
 
 BINS = 24
@@ -50,6 +52,7 @@ def bin_edges() -> list[float]:
 def root_mean_square(tensor: Tensor) -> float:
     """Over the finite entries, rounded to six digits, so that it is the same on every machine."""
     flat = _to_float(tensor.detach().reshape(-1))
+    flat = flat.abs() if flat.is_complex() else flat
     norm = torch.linalg.vector_norm(flat, dtype=torch.float64).item()
     if not isfinite(norm):
         flat = flat[flat.isfinite()]
@@ -81,6 +84,7 @@ def change_stats(name: str, diff: XorDiff, old: Tensor, weights: float) -> Chang
     )
 
 
+@check_arguments()
 def total_stats(stats: Iterable[ChangeStats], name: str | None = None) -> ChangeStats:
     """Several changes as one: of one tensor in several deltas, or of several tensors in one.
 
@@ -94,6 +98,8 @@ def total_stats(stats: Iterable[ChangeStats], name: str | None = None) -> Change
         name: What to call the total. Default: the name of the first tensor.
     """
     parts = list(stats)
+    if not parts:
+        raise UserError("there are no changes to sum; give one or more")
     firsts = {part.tensor: part for part in reversed(parts)}.values()
     size, moved = sum(p.size for p in firsts), sum(p.moved for p in parts)
     return ChangeStats(
@@ -107,6 +113,7 @@ def total_stats(stats: Iterable[ChangeStats], name: str | None = None) -> Change
     )
 
 
+@check_arguments()
 def by_tensor(stats: Iterable[ChangeStats]) -> list[ChangeStats]:
     """One per tensor, in the order in which they first appear (see `total_stats`).
 
@@ -116,6 +123,7 @@ def by_tensor(stats: Iterable[ChangeStats]) -> list[ChangeStats]:
     return [total_stats(parts) for parts in _grouped(stats, lambda name: name).values()]
 
 
+@check_arguments()
 def by_block(stats: Iterable[ChangeStats]) -> list[ChangeStats]:
     """One per transformer block; each tensor outside of blocks by itself.
 
@@ -125,6 +133,7 @@ def by_block(stats: Iterable[ChangeStats]) -> list[ChangeStats]:
     return [total_stats(parts, name) for name, parts in _grouped(stats, block_of).items()]
 
 
+@check_arguments()
 def block_of(name: str) -> str:
     """The name of the block that a tensor is in, such as `text_model.encoder.layers.3`.
 
@@ -148,6 +157,8 @@ def _grouped(
 
 def _to_float(entries: Tensor) -> Tensor:
     """In a type in which they can be subtracted."""
+    if entries.is_complex():
+        return entries
     return entries.double() if entries.element_size() == 8 else entries.float()
 
 

@@ -13,6 +13,7 @@ from typing import Any, Self
 
 from torch import Tensor, nn
 
+from retouch.arguments import check_arguments, check_fields
 from retouch.errors import UserError
 from retouch.sparse.delta import delta_file
 from retouch.sparse.delta.change_stats import ChangeStats
@@ -24,6 +25,7 @@ SEQUENCE = "then"
 """The value of `combined` in the metadata of deltas that were composed one after the other."""
 
 
+@check_fields
 @dataclass(frozen=True)
 class Delta:
     """A change between two states of a model's weights."""
@@ -43,6 +45,7 @@ class Delta:
     name: str = "this delta"
     """What messages call it: its file, if it was read from one."""
 
+    @check_arguments()
     def apply(self, model: nn.Module, digests: Digests | None = None) -> None:
         """Turn the weights before into the weights after. Any other weights are refused.
 
@@ -53,6 +56,7 @@ class Delta:
         """
         self._transform(model, digests)
 
+    @check_arguments()
     def undo(self, model: nn.Module, digests: Digests | None = None) -> None:
         """Turn the weights after back into the weights before, to the bit.
 
@@ -62,6 +66,7 @@ class Delta:
         """
         self._transform(model, digests, undo=True)
 
+    @check_arguments()
     def can_be_undone(self, tensors: Mapping[str, Tensor], digests: Digests) -> bool:
         """Whether to undo this change would give the weights before; nothing is changed.
 
@@ -78,6 +83,7 @@ class Delta:
 
         return digests.with_others(names_by_storage(changed), before) == self.before
 
+    @check_arguments()
     def compose(self, later: "Delta") -> "Delta":
         """This change and the next one as a single change.
 
@@ -100,6 +106,7 @@ class Delta:
         size = self.model_size or later.model_size
         return Delta(self.before, later.after, changes, metadata, stats, size)
 
+    @check_arguments()
     def save(self, path: str | Path) -> None:
         """Write one safetensors file, whole or not at all.
 
@@ -116,6 +123,7 @@ class Delta:
         delta_file.write(path, self.changes, header)
 
     @classmethod
+    @check_arguments()
     def load(cls, path: str | Path) -> Self:
         """Read what `save` wrote. A file that was cut off or edited is refused.
 
@@ -133,6 +141,7 @@ class Delta:
             header.name,
         )
 
+    @check_arguments()
     def check(self, tensors: Mapping[str, Tensor]) -> None:
         """Refuse tensors that the change could not be applied to, before any is touched.
 

@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from safetensors.torch import save as to_bytes
 from torch import Tensor
 
+from retouch.arguments import check_arguments
 from retouch.errors import UserError, first_problem
 from retouch.files import write_atomically
 from retouch.sparse.delta.change_stats import ChangeStats, by_tensor
@@ -73,6 +74,7 @@ class Header(BaseModel):
         return sum(layout.entries for layout in self.tensors.values())
 
 
+@check_arguments()
 def read_header(path: str | Path) -> Header:
     """A delta's header; fast, as the change itself is not read.
 
@@ -83,6 +85,7 @@ def read_header(path: str | Path) -> Header:
         return _header(file, path)
 
 
+@check_arguments()
 def read_change_stats(paths: Iterable[str | Path]) -> list[ChangeStats]:
     """How far several deltas moved each tensor, from their headers alone.
 
@@ -129,6 +132,7 @@ def read(path: str | Path) -> tuple[Header, dict[str, XorDiff]]:
     return header, changes
 
 
+@check_arguments()
 def read_selection(path: str | Path) -> Selection:
     """Which entries a delta could move, without how far it moved them.
 

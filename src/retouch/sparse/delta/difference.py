@@ -6,14 +6,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from retouch.arguments import check_arguments
 from retouch.errors import UserError
 from retouch.sparse.delta.change_stats import change_stats, root_mean_square
 from retouch.sparse.delta.delta import Delta
-from retouch.sparse.delta.xor_diff import xor_diff
+from retouch.sparse.delta.xor_diff import check_types, xor_diff
 from retouch.sparse.fingerprints import digest
 from retouch.sparse.storage import tied_names
 
 
+@check_arguments()
 def difference(a: nn.Module, b: nn.Module, metadata: dict[str, Any] | None = None) -> Delta:
     """The change from the weights of one model to those of another.
 
@@ -31,6 +33,7 @@ def diff_states(
 ) -> Delta:
     """The change from one state of a model to another: the entries whose bits differ."""
     _check_same_architecture(old, new)
+    check_types(old)
     _check_tied(old, new)
     diffs = {name: xor_diff(tensor, new[name]) for name, tensor in old.items()}
     changes = {name: change for name, change in diffs.items() if change is not None}

@@ -8,18 +8,19 @@ arithmetic, see `chain.join`; merging them here takes the change of each step.)
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+from retouch.arguments import check_arguments
 from retouch.errors import UserError
 from retouch.sparse.delta.chain import Step, in_order, side_by_side
 from retouch.sparse.delta.delta import Delta, combine_metadata
 from retouch.sparse.delta.difference import diff_states
 from retouch.sparse.delta.xor_diff import XorDiff
 from retouch.sparse.fingerprints import fingerprint
-from retouch.sparse.select import SparseIndex
+from retouch.sparse.finite import is_finite
 from retouch.sparse.storage import tied_names
 
 MergeMode = Literal["sum", "mean", "magmax"]
@@ -42,6 +43,7 @@ _RULES: dict[MergeMode, _Rule] = {
 
 
 @torch.no_grad()
+@check_arguments()
 def merge(
     model: nn.Module,
     deltas: Sequence[Delta],
@@ -61,8 +63,6 @@ def merge(
             takes the change of the largest magnitude for each entry (the first of equals).
         metadata: What a reader should know, for the header. Default: that of the deltas, combined.
     """
-    if how not in get_args(MergeMode):
-        raise UserError(f"how={how!r} is unknown; choose {', '.join(get_args(MergeMode))}")
     if not deltas:
         raise UserError("there is nothing to merge; give two deltas or more")
     parallel = side_by_side(deltas)
@@ -72,6 +72,7 @@ def merge(
     base = {name: tensor.detach().cpu() for name, tensor in state.items()}
     for part in parts:
         part.check(base)
+        _refuse_complex(part)
     merged = _copy_state(state)
     # Of tensors that share memory, the first is written last, as in `flip`.
     for names in reversed(tied_names(state)):
@@ -120,20 +121,22 @@ class _TensorMerger:
         self._moves = torch.zeros(base.numel(), dtype=torch.int32)
 
     def add(self, diff: XorDiff) -> None:
-        positions = diff.index.index
-        index = SparseIndex(diff.index.shape, None if positions is None else positions.cpu())
+        diff = diff.moved()  # an entry that a delta lists and does not move has no say
+        index = diff.index
         old = index.gather(self._values if self._sequential else self._base)
-        new, moved = diff.flipped(old), diff.xor.cpu() != 0
-        index.scatter(self._moves, index.gather(self._moves) + moved.int())
+        new, moves = diff.flipped(old), index.gather(self._moves) + 1
         change, total = new.double() - old.double(), index.gather(self._change)
+        values = new
         if self._rule.largest:
-            larger = (change.abs() > total.abs()) | (index.gather(self._moves) == 1)
-            total = torch.where(larger, change, total)
-            moved = moved if self._sequential else moved & larger
+            larger = (change.abs() > total.abs()) | (moves == 1)
+            change = torch.where(larger, change, total)
+            if not self._sequential:
+                values = torch.where(larger, new, index.gather(self._values))
         else:
-            total = total + change
-        index.scatter(self._change, total)
-        index.scatter(self._values, torch.where(moved, new, index.gather(self._values)))
+            change = total + change
+        index.scatter(self._moves, moves)
+        index.scatter(self._change, change)
+        index.scatter(self._values, values)
 
     def result(self, parts: int) -> Tensor:
         """Base plus merged change; exactly a delta's own value wherever one can be taken."""
@@ -150,6 +153,15 @@ class _TensorMerger:
         return merged.view(self._base.shape)
 
 
+def _refuse_complex(part: Delta) -> None:
+    for name, change in part.changes.items():
+        if change.dtype.is_complex:
+            raise UserError(
+                f"{part.name} changes {name}, which is complex, and only real numbers are merged; "
+                "deltas that follow each other can be joined instead (retouch.sparse.join)"
+            )
+
+
 def _check_start(first: Step, current: str) -> None:
     if first.before != current:
         raise UserError(
@@ -159,7 +171,7 @@ def _check_start(first: Step, current: str) -> None:
 
 
 def _check_finite(name: str, merged: Tensor, base: Tensor, how: MergeMode) -> None:
-    if base.is_floating_point() and base.isfinite().all() and not merged.isfinite().all():
+    if (is_finite(base) & ~is_finite(merged)).any():
         raise UserError(
             f"by {how}, entries of {name} become too large for {str(base.dtype)[6:]}; "
             "choose mean or magmax"

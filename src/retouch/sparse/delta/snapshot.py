@@ -5,9 +5,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from retouch.arguments import check_arguments
 from retouch.sparse.delta.change_stats import change_stats, root_mean_square
 from retouch.sparse.delta.delta import Delta
-from retouch.sparse.delta.xor_diff import XorDiff, as_integers
+from retouch.sparse.delta.xor_diff import XorDiff, as_integers, check_types
 from retouch.sparse.fingerprints import digest, fingerprint
 from retouch.sparse.select import Selection
 
@@ -22,6 +23,7 @@ class Snapshot:
         tensors: The model's state, if the caller has it.
     """
 
+    @check_arguments()
     def __init__(
         self,
         model: nn.Module,
@@ -29,14 +31,17 @@ class Snapshot:
         weights_digest: str | None = None,
         tensors: Mapping[str, Tensor] | None = None,
     ) -> None:
+        state = model.state_dict() if tensors is None else tensors
+        selection.check(state)
+        check_types({name: state[name] for name in selection})
         self.before = weights_digest or fingerprint(model)
         self._model = model
         self._selection = selection
-        state = model.state_dict() if tensors is None else tensors
         self._model_size = sum(tensor.numel() for tensor in state.values())
         self._old = {name: index.gather(state[name]) for name, index in selection.items()}
         self._rms = {name: root_mean_square(state[name]) for name in selection}
 
+    @check_arguments()
     def delta(
         self,
         metadata: dict[str, Any] | None = None,

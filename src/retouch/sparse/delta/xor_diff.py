@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from retouch.errors import UserError
 from retouch.sparse.select import SparseIndex
 from retouch.sparse.storage import names_by_storage
 
@@ -20,6 +21,16 @@ INTEGER_DTYPES = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64
 def as_integers(entries: Tensor) -> Tensor:
     """The entries of a contiguous tensor as a flat row of integers of the same width."""
     return entries.detach().view(-1).view(INTEGER_DTYPES[entries.element_size()])
+
+
+def check_types(tensors: Mapping[str, Tensor]) -> None:
+    """Refuse tensors whose entries are longer than any integer."""
+    for name, tensor in tensors.items():
+        if tensor.element_size() not in INTEGER_DTYPES:
+            raise UserError(
+                f"{name} is {str(tensor.dtype).removeprefix('torch.')}, and a delta holds entries "
+                "of up to 8 bytes; convert it to another type"
+            )
 
 
 @dataclass(frozen=True)
@@ -45,6 +56,12 @@ class XorDiff:
             and self.xor.numel() == index.count
             and (index.index is None or not index.count or int(index.index[-1]) < index.size)
         )
+
+    def moved(self) -> "XorDiff":
+        """The same change without the entries that it leaves as they are, on the CPU."""
+        xor = torch.zeros(self.index.size, dtype=self.xor.dtype)
+        self.index.scatter(xor, self.xor.cpu())
+        return _masked(xor != 0, xor, self.index.shape, self.dtype)
 
     def compose(self, later: "XorDiff") -> "XorDiff":
         """This change and the next one of the same tensor as one."""
