@@ -42,6 +42,7 @@ class Chain(Regularizer):
     """Parts inside a part, in a list and in a dictionary."""
 
     parts: tuple[Regularizer, ...] = ()
+    label: str = Field("not stored", exclude=True)
     by_name: dict[str, Regularizer] = Field(default_factory=dict)
 
 
@@ -161,7 +162,7 @@ def test_what_is_no_method_is_a_sentence(path: str, value: Any, problem: str):
 
 @pytest.mark.parametrize("content", [None, 3, [], "spu", {}])
 def test_a_method_that_is_no_mapping(content: Any):
-    with pytest.raises(UserError, match=r"^run/config\.yaml: method"):
+    with pytest.raises(UserError, match=r"^run/config\.yaml is damaged.*: method"):
         read_method(content, FILE)
 
 
@@ -170,7 +171,7 @@ def test_a_method_that_is_nested_too_deeply():
     bound = content["after_task"]
     for _ in range(5000):
         content["after_task"] = {**bound, "after": content["after_task"]}
-    with pytest.raises(UserError, match=r"^run/config\.yaml: method is nested too deeply"):
+    with pytest.raises(UserError, match=r"^run/config\.yaml.*method is nested too deeply"):
         read_method(content, FILE)
 
 

@@ -219,7 +219,7 @@ class Method(BaseModel):
             try:
                 fields[name] = _changed(fields[name], rest, value, path)
             except (KeyError, ValidationError, AttributeError) as why:
-                raise UserError(_refusal(self, path, value, why)) from None
+                raise UserError(_refusal(fields, path, value, why)) from None
         try:
             return type(self)(**fields)
         except ValidationError as why:
@@ -252,7 +252,8 @@ def _named_part(current: Part, value: Any, path: str) -> Part:
     base = next(kind for kind in PARTS.values() if isinstance(current, kind))
     kind = base if value == "none" else find_class(base, str(value))
     if kind is None:
-        names = ", ".join(["none", *known_classes(base)])
+        others = [name for name, each in known_classes(base).items() if each is not base]
+        names = ", ".join(["none", *others])
         raise UserError(f"{path}={value}: there is no such part; there are {names}")
     try:
         return kind()
@@ -260,13 +261,13 @@ def _named_part(current: Part, value: Any, path: str) -> Part:
         raise UserError(f"{path}={value} cannot stand alone: {first_problem(why)}") from None
 
 
-def _refusal(method: Method, path: str, value: Any, why: Exception) -> str:
+def _refusal(fields: Mapping[str, Any], path: str, value: Any, why: Exception) -> str:
     if isinstance(why, ValidationError) and why.errors()[0]["type"] != "extra_forbidden":
         return f"{path}={value}: {why.errors()[0]['msg']}"
-    known = [name for part in PARTS for name in _settings(getattr(method, part), part)]
+    known = [name for part in PARTS for name in _settings(fields[part], part)]
     close = "".join(f"did you mean {name}? " for name in get_close_matches(path, known, 1))
     settings = ", ".join(known) or "no settings"
-    return f"{path}={value}: there is no such setting; {close}{method.name} has {settings}"
+    return f"{path}={value}: there is no such setting; {close}{fields['name']} has {settings}"
 
 
 def _settings(part: Part, path: str) -> Iterator[str]:

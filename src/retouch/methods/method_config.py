@@ -19,7 +19,6 @@ from retouch.methods.registry import available_methods, loading_problem
 
 CLASS = "class"
 """The key of a part's class. It is a keyword of Python, so no setting has this name."""
-_REMEDY = "take another copy of the run"
 
 
 def method_config(method: Method) -> dict[str, Any]:
@@ -41,11 +40,12 @@ def read_method(stored: Any, where: str) -> Method:
     try:
         check_method_config(stored, where)
         method = _Reader(stored["name"], where).read(stored, "method")
-        assert isinstance(method, Method)
+        if not isinstance(method, Method):
+            raise _damaged(where, f"{stored[CLASS]} is no method")
         if path := _difference(stored, method_config(method), "method"):
-            raise UserError(f"{where}: {path} is not what a run writes there; {_REMEDY}")
+            raise _damaged(where, f"{path} is not what a run writes there")
     except RecursionError:
-        raise UserError(f"{where}: method is nested too deeply; {_REMEDY}") from None
+        raise _damaged(where, "method is nested too deeply") from None
     return method
 
 
@@ -59,30 +59,36 @@ def check_method_config(stored: Any, where: str) -> None:
     _check_model(stored, "method", where)
     for name in Method.model_fields:
         if name not in stored:
-            raise UserError(f"{where}: method.{name} is missing; {_REMEDY}")
+            raise _damaged(where, f"method.{name} is missing")
     for name in PARTS:
         _check_model(stored[name], f"method.{name}", where)
     for name, kind in {"name": str, "store_images": bool}.items():
         if not isinstance(stored[name], kind):
-            raise UserError(f"{where}: method.{name} is {_show(stored[name])}; {_REMEDY}")
+            raise _damaged(where, f"method.{name} is {stored[name]!r:.60}")
 
 
 def _check_model(stored: Any, path: str, where: str) -> None:
     if not isinstance(stored, Mapping):
         kind = "a method" if path == "method" else "a part with its class and settings"
-        raise UserError(f"{where}: {path} is {_show(stored)}, not {kind}; {_REMEDY}")
+        raise _damaged(where, f"{path} is {stored!r:.60}, not {kind}")
     if CLASS not in stored:
-        raise UserError(f"{where}: {path}.{CLASS} is missing; {_REMEDY}")
-    if not isinstance(stored[CLASS], str):
-        shown = _show(stored[CLASS])
-        raise UserError(f"{where}: {path}.{CLASS} is {shown}, not the name of a class; {_REMEDY}")
+        raise _damaged(where, f"{path}.{CLASS} is missing")
+    if not isinstance(name := stored[CLASS], str):
+        raise _damaged(where, f"{path}.{CLASS} is {name!r:.60}, not the name of a class")
+
+
+def _damaged(where: str, problem: str) -> UserError:
+    return UserError(
+        f"{where} is damaged or was written by another version of retouch: {problem}; take another "
+        "copy of the run"
+    )
 
 
 def _to_data(value: Any, owner: str) -> Any:
     """Parts wherever they are, in lists and dictionaries, too; the rest as pydantic writes it."""
     if isinstance(value, Part | Method):
         fields = type(value).model_fields
-        parts = {n: getattr(value, n) for n in fields if any(parts_in(getattr(value, n)))}
+        parts = {n: getattr(value, n) for n in fields if [*parts_in(getattr(value, n))]}
         try:
             settings = value.model_dump(mode="json", exclude=set(parts))
         except PydanticSerializationError as why:
@@ -91,7 +97,7 @@ def _to_data(value: Any, owner: str) -> Any:
                 "words and lists of them"
             ) from None
         data = settings | {n: _to_data(p, f"the {n} of {owner}") for n, p in parts.items()}
-        return {CLASS: part_name(type(value)), **{name: data[name] for name in fields}}
+        return {CLASS: part_name(type(value)), **{n: data[n] for n in fields if n in data}}
     if isinstance(value, Mapping):
         return {key: _to_data(item, owner) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -120,12 +126,14 @@ class _Reader:
         return self._build(self._find(stored[CLASS], path), settings, path)
 
     def _build(self, kind: type[BaseModel], settings: dict[str, Any], path: str) -> BaseModel:
-        if missing := [name for name in kind.model_fields if name not in settings]:
-            raise UserError(f"{self._where}: {path}.{missing[0]} is missing; {_REMEDY}")
+        fields = kind.model_fields.items()
+        if missing := [n for n, field in fields if n not in settings and not field.exclude]:
+            raise _damaged(self._where, f"{path}.{missing[0]} is missing")
         try:
             return kind(**settings)
         except ValidationError as why:
-            raise UserError(f"{self._where}: {path}.{first_problem(why)}; {_REMEDY}") from None
+            within = "." if why.errors()[0]["loc"] else ": "
+            raise _damaged(self._where, f"{path}{within}{first_problem(why)}") from None
 
     def _find(self, name: str, path: str) -> type[BaseModel]:
         if name not in self._classes:
@@ -155,7 +163,3 @@ def _difference(stored: Any, written: Any, path: str) -> str:
         return next(filter(None, differences), "")
     same = stored == written and isinstance(stored, bool) == isinstance(written, bool)
     return "" if same else path
-
-
-def _show(value: Any) -> str:
-    return f"{value!r:.60}"
