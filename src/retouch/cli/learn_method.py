@@ -38,6 +38,7 @@ def choose_method(
         part = type(method.replay)(**method.replay.model_dump(exclude={"size"}))
         method = method.with_change({"replay": part})
     changes = read_changes(training.change or [])
+    _refuse_contradiction(replay, changes)
     method = _with_replay(method.with_change(changes), replay)
     if training.max_drop is not None:
         return with_max_drop(method, training.max_drop)
@@ -59,6 +60,17 @@ def requested_images(training: "TrainingOptions", method: "Method") -> bool | No
     """
     changed = "store_images" in read_changes(training.change or [])
     return method.store_images if changed or training.replay is not None else None
+
+
+def _refuse_contradiction(replay: str | None, changes: dict[str, Any]) -> None:
+    """Refuse a --set that --replay would make void."""
+    decided = ("replay.size", "store_images")
+    for path in changes if replay is not None else ():
+        if path in decided or (replay == "none" and path.partition(".")[0] == "replay"):
+            raise UserError(
+                f"--replay {replay} and --set {path}={changes[path]} contradict each other; leave "
+                "one of them out"
+            )
 
 
 def _with_replay(method: "Method", replay: str | None) -> "Method":
