@@ -16,7 +16,7 @@ from retouch.evaluate import Results
 from retouch.methods import Method, Settings
 from retouch.train import open_run
 from retouch.train.extend_stream import extend_stream
-from retouch.train.replay_store import read_stored_images
+from retouch.train.replay_store import has_stored_images, read_stored_images
 
 QUICK = Settings(epochs=2, batch=4, lr=1e-3)
 GIVEN = {"settings": QUICK, "control": images("control", 4, 3), "reference": reference()}
@@ -72,7 +72,7 @@ def april(
     """Continue that run with the other two classes, or with `new` images."""
     run = open_run(before, model=loaded(model))
     order = ["bright green", "dark green"]
-    stored = read_stored_images(before)
+    stored = read_stored_images(before) if has_stored_images(before) else None
     stream, earlier = extend_stream(run, stored, *(new or halves()[1]), order=order)
     results = retouch.teach(
         run.clip, stream, quick(name), out=out, earlier=earlier, **_options(more)

@@ -21,6 +21,7 @@ from retouch.evaluate import Results
 from retouch.evaluate.image_features import image_features
 from retouch.sparse import Delta, fingerprint
 from retouch.train import open_run
+from retouch.train.run_folder import read_config
 
 FAST = ["--epochs", "2", "--batch", "8", "--lr", "1e-3", "--no-cache"]
 ONE_EPOCH = ["--epochs", "1", *FAST[2:]]
@@ -253,18 +254,53 @@ def recognized_images(clip: Any, folder: Path) -> Path:
     return folder
 
 
+def holds_images(folder: Path) -> bool:
+    """Whether there is a picture in a run's folder that is not a plot, or in its page."""
+    kinds = {file.suffix for file in folder.rglob("*") if file.is_file()}
+    assert kinds <= {".json", ".jsonl", ".yaml", ".safetensors", ".html", ".svg", ".png", ".jpg"}
+    pictures = [f for f in folder.rglob("*") if f.suffix in (".png", ".jpg")]
+    page = (folder / "report.html").read_text()
+    return any(f.parent.name != "plots" for f in pictures) or "data:image/jpeg" in page
+
+
 @pytest.mark.slow
-def test_no_image_is_stored_without_replay(model: Path, data: Path, tmp_path: Path):
-    out, words = tmp_path / "x", ["learn", data / "photos", "--model", model]
-    run(*words, "--out", out, "--replay", "none", *ONE_EPOCH)
-    assert Results.read(out).method == "spu+no-images"
-    kinds = {file.suffix for file in out.rglob("*") if file.is_file()}
-    assert kinds <= {".json", ".jsonl", ".yaml", ".safetensors", ".html", ".svg", ".png"}
-    assert not [f for f in out.rglob("*.png") if f.parent.name != "plots"]
-    assert "data:image/jpeg" not in (out / "report.html").read_text()
-    more = ["learn", data / "more", "--from", out, "--out", tmp_path / "y", "--replay", "none"]
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--replay", "none"],
+        ["--method", "spu+no-images"],
+        ["--method", "spu", "--replay", "none"],
+        ["--method", "spu", "--set", "store_images=false"],
+    ],
+    ids=" ".join,
+)
+def test_no_image_is_stored_by_a_run_and_those_that_continue_it(
+    options: list[str], model: Path, data: Path, tmp_path: Path
+):
+    x, y, z = (tmp_path / name for name in "xyz")
+    shown = run("learn", data / "photos", "--model", model, "--out", x, *options, *ONE_EPOCH).stdout
+    assert "No image is stored in the folder of the run." in shown
+    assert Results.read(x).method == ("spu" if "spu" in options else "spu+no-images")
+    assert not holds_images(x)
+    run("learn", data / "more", "--from", x, "--out", y, *ONE_EPOCH)
+    assert Results.read(y).rows[-1].tasks[0] is None
+    assert not holds_images(y)
+    if options == ["--replay", "none"]:  # where the user asks for it, images are stored again
+        asked = ["--set", "store_images=true"]
+        run("learn", data / "known", "--from", y, "--out", z, *asked, *ONE_EPOCH)
+        assert holds_images(z)
+
+
+@pytest.mark.slow
+def test_a_method_with_another_name_can_be_continued(model: Path, data: Path, tmp_path: Path):
+    words = ["learn", data / "photos", "--model", model, "--out", tmp_path / "x"]
+    run(*words, "--set", "name=mine", "--set", "after_task=Interpolate", *ONE_EPOCH)
+    more = ["learn", data / "more", "--from", tmp_path / "x", "--out", tmp_path / "y"]
     run(*more, *ONE_EPOCH)
-    assert Results.read(tmp_path / "y").rows[-1].tasks[0] is None
+    results = Results.read(tmp_path / "y")
+    assert (results.method, results.done) == ("mine", 2)
+    config = read_config(tmp_path / "y")
+    assert config["method"]["after_task"]["class"] == "Interpolate"
 
 
 def test_classes_get_other_names(model: Path, data: Path, tmp_path: Path):

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from commands import run
+from commands import error_of, run
 
 from retouch.cli.learn_method import read_changes
 from retouch.errors import UserError
@@ -41,3 +41,19 @@ def test_an_option_of_the_wrong_kind(tmp_path: Path):
         said = run(*words, "--set", f"update.rate={value}", code=1).stderr
         assert "update.rate" in said
         assert "http" not in said
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (["--replay", "none", "--set", "replay.size=5"], "--set replay.size=5 contradict each"),
+        (["--replay", "none", "--set", "replay=BalancedReplay"], "contradict each other"),
+        (["--replay", "9", "--set", "replay.size=5"], "--replay 9 and --set replay.size=5"),
+        (["--replay", "none", "--set", "store_images=true"], "contradict each other"),
+        (["--replay", "9", "--method", "spu+no-images"], "spu+no-images replays no images"),
+        (["--replay", "0"], "use a number of images"),
+    ],
+)
+def test_options_that_contradict_each_other(options: list[str], problem: str, tmp_path: Path):
+    words = ["learn", "builtin", "--model", "builtin", "--out", tmp_path / "r", "--dry-run"]
+    assert problem in error_of(*words, *options)

@@ -32,7 +32,6 @@ from retouch.methods.full_finetune import FullFinetune
 from retouch.methods.merging import Interpolate, MagMax, WeightMerging
 from retouch.methods.selective import SelectiveUpdate
 from retouch.train import Callback
-from retouch.train.run_folder import method_of
 
 QUICK = Settings(epochs=2, batch=8, lr=5e-3, weight_decay=0.1)
 
@@ -304,5 +303,23 @@ def test_the_bound_applies_after_the_methods_own_merging():
     bounded = with_max_drop(recipe("wise-ft"), 0.5)
     assert isinstance(bounded.after_task, BoundedDrop)
     assert isinstance(bounded.after_task.after, Interpolate)
-    assert method_of({"method": bounded.model_dump(mode="json")}) == bounded
     assert with_max_drop(bounded, 2).after_task.after == bounded.after_task.after
+
+
+def test_another_bound_changes_nothing_else():
+    bounded = recipe("spu-bounded", {"after_task.tries": 12, "after_task.after": "Interpolate"})
+    assert with_max_drop(bounded, 3).after_task == BoundedDrop(
+        max_drop=3, tries=12, after=Interpolate()
+    )
+    with pytest.raises(UserError, match=r"after_task\.max_drop=-1: .*greater than or equal to 0"):
+        with_max_drop(recipe("spu"), -1)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_bound_hides_nothing_that_the_method_needs(name: str):
+    method = recipe(name)
+    bounded = with_max_drop(method, 1)
+    assert (bounded.copies, bounded.shards) == (method.copies, method.shards)
+    assert bounded.needs_reference == method.needs_reference
+    assert bounded.needs_control
+    assert recipe("magmax").copies == 3

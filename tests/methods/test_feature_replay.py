@@ -9,7 +9,7 @@ import pytest
 import torch
 from recipes_for_tests import plain_loss
 from runs import Stop, content
-from tiny import images, tiny_clip
+from tiny import images, tiny_clip, tiny_siglip
 from torch.nn.functional import cross_entropy
 
 import retouch
@@ -24,6 +24,7 @@ from retouch.methods.feature_replay import FeatureReplay
 from retouch.methods.full_finetune import FullFinetune
 from retouch.methods.selective import SelectiveUpdate
 from retouch.sparse import fingerprint
+from retouch.train.loop import task_context
 
 pytestmark = pytest.mark.usefixtures("all_words")
 
@@ -132,6 +133,20 @@ def test_the_loss_on_pairs_is_the_same_with_the_prompts_of_all_known_classes():
     losses = [plain_loss(encode_batch(clip, c.load(positions))).item() for c in (plain, more)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)
     assert len(more.load(positions).tokens["input_ids"]) == 6
+
+
+@pytest.mark.parametrize("make_clip", [tiny_clip, tiny_siglip])
+def test_cross_entropy_is_not_over_the_prompts_of_all_known_classes(make_clip: Any):
+    """An image is classified among the classes of its task, and those replayed in the batch."""
+    clip, stream = make_clip(), three_tasks()
+    method = Method(name="m", update=FullFinetune(), loss="cross-entropy")
+    plain, more = (task_context(clip, stream, stream.tasks[2], method, QUICK) for _ in range(2))
+    more.add_known_prompts()
+    positions = np.concatenate([stream.tasks[2].train[[0, 5, 13]], stream.tasks[0].train[:1]])
+    batches = [context.load(positions, new=3) for context in (plain, more)]
+    losses = [c.loss(encode_batch(clip, b)) for c, b in zip((plain, more), batches, strict=True)]
+    assert losses[0].item() == pytest.approx(losses[1].item(), rel=1e-5)
+    assert [len(batch.tokens["input_ids"]) for batch in batches] == [3, 6]
 
 
 def test_captions_come_after_the_prompts_of_known_classes():

@@ -122,3 +122,27 @@ def test_a_part_is_chosen_by_the_name_of_its_class():
 def test_a_part_that_is_none_is_refused(changes: dict[str, str], problem: str):
     with pytest.raises(UserError, match=problem):
         recipe("spu+", changes)
+
+
+def test_a_part_of_ones_own_is_chosen_by_its_class_or_its_full_name():
+    for name in ("Halve", f"{__name__}.Halve"):
+        assert type(recipe("spu", {"after_task": name}).after_task) is Halve
+
+    class Halve_(AfterTask):
+        """Another class of that name."""
+
+    Halve_.__name__ = "Halve"
+    with pytest.raises(UserError, match=r"there is no such part; .*\.Halve, .*\.Halve_"):
+        recipe("spu", {"after_task": "Halve"})
+
+
+def test_parts_inside_others_can_be_changed():
+    changes = {"after_task.after": "Interpolate", "after_task.after.alpha": 0.25}
+    bounded = recipe("spu-bounded", {"after_task.tries": 3, **changes}).after_task
+    assert bounded.model_dump() == {"max_drop": 1.0, "tries": 3, "after": {"alpha": 0.25}}
+    with pytest.raises(UserError, match=r"after_task\.after=LoRA: there is no such part"):
+        recipe("spu-bounded", {"after_task.after": "LoRA"})
+    with pytest.raises(UserError, match=r"did you mean after_task\.after\.alpha"):
+        recipe("spu-bounded", {**changes, "after_task.after.alhpa": 1})
+    with pytest.raises(UserError, match=r"update=\{\}: there is no such part"):
+        recipe("spu", {"update": {}})

@@ -19,12 +19,19 @@ from retouch.data import Images, Stream
 from retouch.errors import UserError
 from retouch.methods import RECIPES, Method, available_methods, recipe, registry
 from retouch.methods.full_finetune import FullFinetune
+from retouch.methods.method_config import method_config, read_method
 
 MINE = Method(name="mine", summary="only the projection", update=FullFinetune(where="*projection*"))
 PACKAGE = """
-from retouch.methods import Method
+from retouch.methods import Method, Regularizer
 from retouch.methods.full_finetune import FullFinetune
 
+
+class Pull(Regularizer):
+    weight: float = 1.0
+
+
+with_part = Method(name="with_part", update=FullFinetune(), regularizer=Pull())
 packaged = Method(name="packaged", update=FullFinetune(where="*projection*"))
 other_name = packaged
 not_a_method = 3
@@ -115,6 +122,23 @@ def test_an_installed_package_offers_methods(install: Install):
     assert results.method == "packaged"
     with pytest.raises(UserError, match="'packaged' is registered already"):
         retouch.register(Method(name="packaged"))
+
+
+def test_the_part_of_an_installed_package_is_found_by_its_name(install: Install):
+    """In a new process, where nothing has asked for the method yet."""
+    stored = method_config(Method(name="with_part", update=FullFinetune()))
+    stored["regularizer"] = {"class": "acme_parts.Pull", "weight": 2.0}
+    with pytest.raises(UserError, match=r"the regularizer of with_part is acme_parts\.Pull, which"):
+        read_method(stored, "config.yaml")
+    registry._installed.cache_clear()
+    install("acme_parts", with_part="acme_parts:with_part", gone="acme_parts:gone")
+    rebuilt = read_method(stored, "config.yaml")
+    assert rebuilt == recipe("with_part", {"regularizer.weight": 2.0, "summary": ""})
+    changed = recipe("spu", {"regularizer": "acme_parts.Pull"})
+    assert type(changed.regularizer) is type(rebuilt.regularizer), "for --set, too"
+    stored["name"], stored["regularizer"]["class"] = "gone", "acme_parts.Gone"
+    with pytest.raises(UserError, match=r"acme_parts\.Gone, which is unknown.*cannot be loaded"):
+        read_method(stored, "config.yaml")
 
 
 def test_an_entry_point_that_fails_is_named_and_does_not_affect_the_others(

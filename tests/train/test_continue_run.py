@@ -16,11 +16,14 @@ from runs import Stop, content
 import retouch
 from retouch.errors import UserError
 from retouch.evaluate.per_class import PerClass
-from retouch.methods import Method
+from retouch.methods import Method, Regularizer
+from retouch.methods.bounded_drop import with_max_drop
 from retouch.methods.full_finetune import FullFinetune
+from retouch.methods.method_config import method_config
 from retouch.sparse import fingerprint
 from retouch.train.checkpoint_file import CHECKPOINT
 from retouch.train.replay_store import has_stored_images, read_stored_images
+from retouch.train.run_folder import method_of, read_config
 
 NO_IMAGES = "the earlier run stored no images"
 
@@ -81,9 +84,25 @@ def test_without_stored_images_there_is_a_note(
     assert note in caplog.messages
     assert retouch.Results.read(tmp_path / "april").notes == results.notes
     assert results.rows[-1].tasks[0] is None
-    # Called again with other arguments, the finished run gets what it lacks.
+    assert not has_stored_images(tmp_path / "april"), "nor does a run that continues it store any"
+    # Called again, the finished run gets images only where they are asked for.
     march(model, tmp_path / "march")
+    assert not has_stored_images(tmp_path / "march")
+    march(model, tmp_path / "march", store_images=True)
     assert has_stored_images(tmp_path / "march")
+
+
+@pytest.mark.slow
+def test_a_run_that_may_store_no_image_holds_none_at_any_time(march_folder: Path, tmp_path: Path):
+    assert list(march_folder.rglob("*.png"))
+    stop = {"callback": Stop(2, ZeroDivisionError()), "checkpoint_seconds": 0}
+    with pytest.raises(ZeroDivisionError):
+        april(march_folder, tmp_path / "april", store_images=False, **stop)
+    assert not list((tmp_path / "april").rglob("*.png"))
+    results = april(march_folder, tmp_path / "april")  # resumed as it began
+    assert results.finished
+    assert results.rows[-1].tasks[0] is not None, "the earlier run still has its images"
+    assert not list((tmp_path / "april").rglob("*.png"))
 
 
 @pytest.mark.slow
@@ -114,7 +133,10 @@ def test_what_cannot_be_continued_is_refused(model: Path, march_folder: Path, tm
 
     march(model, tmp_path / "slca", "slca")
     other = quick("wise-ft")
-    refused(tmp_path / "slca", "learned by slca, and wise-ft cannot use", method=other)
+    refused(tmp_path / "slca", "left by ClassifierAlignment, and Interpolate cannot", method=other)
+    march(model, tmp_path / "mas", "mas")
+    replaced = quick("mas", regularizer="FeatureReplay")
+    refused(tmp_path / "mas", "left by MAS, and FeatureReplay cannot use it", method=replaced)
     by_class = quick("spu", replay__balance="class")
     refused(march_folder, "continue it with replay.balance=task", method=by_class)
     with pytest.raises(UserError, match="give the new run a folder of its own"):
@@ -122,10 +144,36 @@ def test_what_cannot_be_continued_is_refused(model: Path, march_folder: Path, tm
 
 
 @pytest.mark.slow
-def test_a_run_by_a_method_of_your_own_needs_that_method(model: Path, tmp_path: Path):
-    mine = Method(name="mine", update=FullFinetune())
+@pytest.mark.parametrize(
+    "method",
+    [
+        Method(name="mine", update=FullFinetune()),
+        quick("spu+", regularizer="none", after_task="none"),
+        quick("spu+", after_task="Interpolate").with_change({"name": "x"}),
+        with_max_drop(quick("spu+", after_task="Interpolate"), 50.0),
+    ],
+    ids=lambda method: f"{method.name} {method_config(method)['after_task']['class']}",
+)
+def test_a_run_is_continued_by_the_parts_that_it_was_made_with(
+    method: Method, model: Path, tmp_path: Path
+):
+    march(model, tmp_path / "march", method)
+    results = april(tmp_path / "march", tmp_path / "april")
+    assert (results.method, results.summary) == (method.name, method.summary)
+    for folder in (tmp_path / "march", tmp_path / "april"):
+        assert method_of(read_config(folder), folder) == method
+
+
+@pytest.mark.slow
+def test_a_class_of_your_own_must_be_there_or_be_given(model: Path, tmp_path: Path):
+    class Pull(Regularizer):
+        """A part that only this test knows."""
+
+    mine = Method(name="mine", update=FullFinetune(), regularizer=Pull())
     march(model, tmp_path / "mine", mine)
-    with pytest.raises(UserError, match="mine"):
+    Pull.__qualname__ = "Renamed"
+    problem = r"mine/config\.yaml.*regularizer of mine is .*Pull, which is unknown here"
+    with pytest.raises(UserError, match=problem):
         april(tmp_path / "mine", tmp_path / "more")
     assert not (tmp_path / "more").exists()
     assert april(tmp_path / "mine", tmp_path / "more", method=mine, settings=QUICK).done == 2

@@ -57,7 +57,7 @@ def test_an_estimate(stream: Stream):
     assert about.seconds > 0
     assert about.memory > 4 * clip.size
     assert about.disk > 3 * delta_bytes(about.selection)
-    bare = estimate(clip, stream, quick("spu"), QUICK, control=control, stores=False)
+    bare = estimate(clip, stream, quick("spu", store_images=False), QUICK, control=control)
     assert bare.disk == int(3 * delta_bytes(bare.selection))
 
 

@@ -1,5 +1,8 @@
 """The loop: small tasks, micro-batches, precision, images of any size."""
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 from runs import QUICK, Losses, method, teach
 from tiny import images, tiny_clip
@@ -8,6 +11,7 @@ import retouch
 from retouch.data import Stream
 from retouch.methods import Settings, recipe
 from retouch.sparse import fingerprint
+from retouch.train.metrics_file import read_metrics
 
 
 @pytest.mark.slow
@@ -20,6 +24,29 @@ def test_small_tasks_are_learned():
     results = retouch.teach(clip, stream, small, settings=Settings(lr=0.01))
     assert fingerprint(clip.model) != before
     assert results.finished
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "changes", "highest"),
+    [
+        ("spu", {}, 1),
+        ("spu+no-images", {}, 100),
+        ("er", {"update.text_lr_factor": 4}, 4),
+        ("lora-ewc", {"update.lr_factor": 3, "regularizer": "none"}, 3),
+        ("slca", {"after_task": "none"}, 1),
+        ("l2p", {"regularizer": "none"}, 0.03 / 1e-3),
+    ],
+)
+def test_the_learning_rate_that_is_logged_is_the_optimizers(
+    name: str, changes: dict[str, Any], highest: float, tmp_path: Path
+):
+    """The highest of all parameters'; some may have a lower one."""
+    stream = Stream.split(images("train", 2, 4), images("test", 2, 1), tasks=1)
+    method = recipe(name, {**changes, "schedule": "none"})
+    settings = Settings(steps=2, batch=4, lr=1e-3)
+    retouch.teach(tiny_clip(), stream, method, settings=settings, out=tmp_path, per_class=False)
+    assert [line["lr"] for line in read_metrics(tmp_path)] == pytest.approx([1e-3 * highest] * 2)
 
 
 @pytest.mark.slow

@@ -143,6 +143,30 @@ def test_a_run_with_other_settings_is_not_resumed(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("part", "then", "now"),
+    [
+        ("after_task", "ShorterStep", "Interpolate"),
+        ("regularizer", "FeatureReplay", "Regularizer"),
+        ("after_task.after", "ShorterStep", "Interpolate"),
+    ],
+)
+def test_a_run_with_another_part_is_not_resumed(part: str, then: str, now: str, tmp_path: Path):
+    """Also where both parts have the same settings."""
+    bound = {"after_task": "BoundedDrop"} if part == "after_task.after" else {}
+    stream = Stream.split(images("train", 4, 6), images("test", 4, 3), tasks=2, order=0)
+    given = {"settings": QUICK, "control": images("control", 4, 3), "out": tmp_path / "run"}
+    stop = {"callback": Stop(5, ZeroDivisionError()), "checkpoint_seconds": 0}
+    with pytest.raises(ZeroDivisionError):
+        retouch.teach(tiny_clip(), stream, quick("spu", **bound, **{part: then}), **given, **stop)
+    before = content(tmp_path / "run")
+    problem = rf"method\.{part}\.class: {then} in that run, {now} now"
+    with pytest.raises(UserError, match=problem):
+        retouch.teach(tiny_clip(), stream, quick("spu", **bound, **{part: now}), **given)
+    assert content(tmp_path / "run") == before
+
+
+@pytest.mark.slow
 def test_a_run_moved_with_its_model_is_resumed(model: Path, tmp_path: Path):
     with pytest.raises(ZeroDivisionError):
         march(model, tmp_path / "here", callback=Stop(3, ZeroDivisionError()))

@@ -12,10 +12,12 @@ from retouch.cli.console import err, out, print_json, print_line, status, user_e
 from retouch.cli.images import show_notes
 from retouch.cli.learn_checks import check_disk_space, check_output, check_request
 from retouch.cli.learn_config import LearnConfig
+from retouch.cli.learn_method import requested_images
 from retouch.cli.learn_plan import (
     Plan,
     control_note,
     estimate_cost,
+    images_note,
     make_plan,
     with_micro_batch,
 )
@@ -91,7 +93,8 @@ def _show_plan(config: LearnConfig, plan: Plan, console: "Console") -> Plan:
     """What will be learned and what that takes. Returns the plan, fitted to the GPU's memory."""
     show_classes(console, plan.stream, plan.done)
     sharding = [_weights_per_rank(plan)] if config.machine.shard else []
-    show_settings(console, [*plan.defaults.notes, *control_note(plan), *sharding])
+    notes = [*plan.defaults.notes, *images_note(plan), *control_note(plan), *sharding]
+    show_settings(console, notes)
     with status("Estimating time and memory"):
         cost = estimate_cost(plan)
     show_cost(console, cost, plan.clip)
@@ -133,7 +136,7 @@ def _run(config: LearnConfig, plan: Plan, console: "Console") -> None:
         out=folder,
         callback=_callback(config, plan),
         overwrite=overwrite,
-        store_images=plan.stores_images,
+        store_images=requested_images(config.training, plan.defaults.method),
         command=command_line(),
     )
     if collectives.is_rank0():
@@ -183,10 +186,11 @@ def _callback(config: LearnConfig, plan: Plan) -> "Callback":
 
         callbacks.append(TensorBoard(output.tensorboard))
     if output.wandb:
+        from retouch.methods.method_config import method_config
         from retouch.train.wandb_logger import WandB
 
         facts = {
-            "method": method.model_dump(mode="json"),
+            "method": method_config(method),
             "settings": settings.model_dump(mode="json"),
             "data": plan.stream.train.name,
             "classes": len(plan.stream.classes),

@@ -199,7 +199,7 @@ def read_control_part(data: "DataOptions", method: "Method") -> dict[str, Any]:
         raise UserError(f"--control-part {part}: use a number of images, such as 2000, or all")
     if data.control is None:
         raise UserError(f"--control-part {part}: there is no control set; name one with --control")
-    if part != "all" and any(each.needs_control for each in method.parts.values()):
+    if part != "all" and method.needs_control:
         raise UserError(
             f"--control-part {part}: a bound on what may be lost holds for all control images, so "
             "all of them are checked; leave --control-part out"

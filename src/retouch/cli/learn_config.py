@@ -122,7 +122,8 @@ class TrainingOptions(OptionGroup):
     replay: Annotated[
         str | None,
         typer.Option(
-            help="Images the run may store to replay them later; 'none' stores none.",
+            help="Images the run may store to replay them later; 'none' stores no image at all, "
+            "nor do runs that continue it.",
             metavar="N",
         ),
     ] = None

@@ -21,7 +21,7 @@ def choose_method(
         earlier: The run to continue.
         control: Whether there is a control set.
     """
-    from retouch.methods import DEFAULT_METHOD, WITHOUT_IMAGES, BalancedReplay, Replay, recipe
+    from retouch.methods import DEFAULT_METHOD, WITHOUT_IMAGES, BalancedReplay, recipe
     from retouch.methods.bounded_drop import BoundedDrop, with_max_drop
     from retouch.train.run_folder import method_of
 
@@ -32,18 +32,14 @@ def choose_method(
             "that can continue it"
         )
     default = WITHOUT_IMAGES if replay == "none" else DEFAULT_METHOD
-    method = method_of(earlier.config) if earlier else recipe(name or default)
+    method = method_of(earlier.config, earlier.folder) if earlier else recipe(name or default)
     if earlier and replay is None and isinstance(method.replay, BalancedReplay):
         # The size of its buffer is chosen again, for all images.
         part = type(method.replay)(**method.replay.model_dump(exclude={"size"}))
         method = method.with_change({"replay": part})
-    if replay == "none":
-        method = method.with_change({"replay": Replay()})
-    elif replay is not None:
-        if not replay.isdigit() or int(replay) < 1:
-            raise UserError(f"--replay {replay}: use a number of images, such as 200, or none")
-        method = method.with_change({"replay.size": int(replay)})
-    method = method.with_change(read_changes(training.change or []))
+    changes = read_changes(training.change or [])
+    _refuse_contradiction(replay, changes)
+    method = _with_replay(method.with_change(changes), replay)
     if training.max_drop is not None:
         return with_max_drop(method, training.max_drop)
     if earlier and not control and isinstance(method.after_task, BoundedDrop):
@@ -53,6 +49,44 @@ def choose_method(
             "with; name one with --control"
         )
     return method
+
+
+def requested_images(training: "TrainingOptions", method: "Method") -> bool | None:
+    """Whether images shall be stored, if the user said so; else it is as in the earlier run.
+
+    Args:
+        training: The options of the command.
+        method: The method with these options.
+    """
+    changed = "store_images" in read_changes(training.change or [])
+    return method.store_images if changed or training.replay is not None else None
+
+
+def _refuse_contradiction(replay: str | None, changes: dict[str, Any]) -> None:
+    """Refuse a --set that --replay would make void."""
+    decided = ("replay.size", "store_images")
+    for path in changes if replay is not None else ():
+        if path in decided or (replay == "none" and path.partition(".")[0] == "replay"):
+            raise UserError(
+                f"--replay {replay} and --set {path}={changes[path]} contradict each other; leave "
+                "one of them out"
+            )
+
+
+def _with_replay(method: "Method", replay: str | None) -> "Method":
+    """The method with the option --replay."""
+    if replay is None:
+        return method
+    if replay == "none":
+        return method.with_change({"replay": "none", "store_images": False})
+    if not replay.isdigit() or int(replay) < 1:
+        raise UserError(f"--replay {replay}: use a number of images, such as 200, or none")
+    if "size" not in type(method.replay).model_fields:
+        raise UserError(
+            f"--replay {replay}: {method.name} replays no images; leave it out, or let it replay "
+            "some with --set replay=BalancedReplay"
+        )
+    return method.with_change({"replay.size": int(replay), "store_images": True})
 
 
 def read_changes(pairs: list[str]) -> dict[str, Any]:

@@ -34,7 +34,6 @@ class Plan:
     defaults: "ChosenDefaults"
     control: "Images | None"
     reference: "Pairs | None"
-    stores_images: bool
 
     @property
     def done(self) -> int:
@@ -70,7 +69,7 @@ def make_plan(
     from retouch.train.defaults import choose_defaults
     from retouch.train.work import work
 
-    data, training = config.data, config.training
+    data = config.data
     if config.machine.workers:
         set_workers(config.machine.workers)
     run, clip = _load(config, request, device)
@@ -97,8 +96,7 @@ def make_plan(
     computed = work(stream, defaults.method, defaults.settings, done=done, control=control)
     chosen = _hardware(config, clip, started, computed, console)
     defaults = replace(defaults, settings=defaults.settings.model_copy(update=chosen))
-    stores = training.replay != "none"
-    return Plan(clip, run, stream, earlier_run, defaults, control, request.reference, stores)
+    return Plan(clip, run, stream, earlier_run, defaults, control, request.reference)
 
 
 def _load(config: "LearnConfig", request: "Request", device: str) -> "tuple[OpenRun | None, Clip]":
@@ -130,6 +128,13 @@ def control_note(plan: Plan) -> list[str]:
     return [f"{images} are checked after each task, all of them at the end"]
 
 
+def images_note(plan: Plan) -> list[str]:
+    """That no image is stored, for the user."""
+    if plan.defaults.method.store_images:
+        return []
+    return ["no image is stored in the folder of the run"]
+
+
 def estimate_cost(plan: Plan) -> "Cost":
     """What training will take; measured on the model that it will start from."""
     from retouch.train.cost import estimate
@@ -144,7 +149,6 @@ def estimate_cost(plan: Plan) -> "Cost":
             plan.defaults.settings,
             done=plan.done,
             control=plan.control,
-            stores=plan.stores_images,
         )
     finally:
         if plan.run:

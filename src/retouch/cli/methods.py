@@ -39,7 +39,10 @@ def methods(
             out.print(_settings_table(method))
             return
         out.print(_methods_table(available_methods().values()))
-        out.print("Every method also has loss, objective, drop_last and schedule.", highlight=False)
+        out.print(
+            "Every method also has loss, objective, drop_last, schedule and store_images.",
+            highlight=False,
+        )
         out.print(
             "A part can be replaced (--set after_task=Interpolate) or left out (after_task=none).",
             highlight=False,

@@ -47,6 +47,10 @@ class Batch:
     """[B]: the index of each image's prompt."""
     new: int
     """How many of the pairs, from the first, belong to the current task."""
+    answers: Tensor | None = None
+    """The prompts that an image is classified among, ascending, where not all of them: the others
+    are for a regularizer alone.
+    """
 
 
 @dataclass(frozen=True)
@@ -96,12 +100,15 @@ def pair_loss(
     loss_fn, batch = partial(LOSSES[loss], smoothing=smoothing), features.batch
     if features.bias is not None:
         loss_fn = partial(SIGMOID_LOSSES[loss], bias=features.bias)
+    texts, prompts = features.texts, batch.prompt
+    if batch.answers is not None:
+        texts, prompts = texts[batch.answers], torch.searchsorted(batch.answers, prompts)
     new, count = batch.new, len(features.images)
     single = objective == "joined" or new == count
     terms = []
     for part in [slice(0, count)] if single else [slice(0, new), slice(new, count)]:
-        images, prompt, pairs = features.images[part], batch.prompt[part], _rank_pairs(part, count)
-        terms.append(loss_fn(images, features.texts, prompt, features.scale, pairs=pairs))
+        images, prompt, pairs = features.images[part], prompts[part], _rank_pairs(part, count)
+        terms.append(loss_fn(images, texts, prompt, features.scale, pairs=pairs))
     return collectives.world_size() * (terms[0] if single else terms[0] + terms[1])
 
 

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from pydantic import Field, PrivateAttr, SerializeAsAny
@@ -12,6 +12,7 @@ from torch import Tensor
 from retouch.clip import Clip
 from retouch.data.pairs import Pairs
 from retouch.methods.method import Method
+from retouch.methods.part_classes import part_name
 from retouch.methods.parts import AfterTask
 from retouch.methods.settings import Settings
 from retouch.methods.task_context import TaskContext
@@ -112,9 +113,21 @@ class BoundedDrop(AfterTask):
 
 def with_max_drop(method: Method, max_drop: float) -> Method:
     """The same method, which may cost at most `max_drop` points of control accuracy."""
-    after = method.after_task
-    inner = after.after if isinstance(after, BoundedDrop) else after
-    return method.with_change({"after_task": BoundedDrop(max_drop=max_drop, after=inner)})
+    if not isinstance(method.after_task, BoundedDrop):
+        method = method.with_change({"after_task": BoundedDrop(after=method.after_task)})
+    return method.with_change({"after_task.max_drop": max_drop})
+
+
+def unbounded(stored: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What the method does at the end of a task, without a bound on it.
+
+    Args:
+        stored: A part as `method_config` writes it.
+    """
+    inner = stored.get("after")
+    if stored["class"] != part_name(BoundedDrop) or not isinstance(inner, Mapping):
+        return stored
+    return unbounded(inner) if "class" in inner else stored
 
 
 def _what_was_kept(task: int, fraction: float, merged: bool) -> str:

@@ -4,8 +4,9 @@ A new method is a new part in a file of its own, or a new combination of parts, 
 (`registry.register`). The training loop never asks which method it runs.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
+from itertools import chain
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, ValidationError
@@ -16,7 +17,8 @@ from retouch.clip.finite import check_weights
 from retouch.clip.losses import LossName, Objective
 from retouch.clip.open_clip import OpenClip
 from retouch.data.pairs import Pairs
-from retouch.errors import UserError
+from retouch.errors import UserError, first_problem
+from retouch.methods.part_classes import find_class, known_classes
 from retouch.methods.parts import AfterTask, Part, Regularizer, Replay, Update
 from retouch.methods.schedule import Cosine, Schedule
 from retouch.methods.settings import Settings
@@ -65,6 +67,10 @@ class Method(BaseModel):
     """The same for models of a few million weights, found on the built-in model."""
     drop_last: bool = False
     """Skip the last batch of an epoch if it is incomplete (and not the only one)."""
+    store_images: bool = True
+    """Whether a run may store images in its folder: to replay and to evaluate them when it is
+    continued, and as examples. A run that continues one without them stores none either.
+    """
 
     @property
     def parts(self) -> dict[str, Part]:
@@ -78,12 +84,22 @@ class Method(BaseModel):
 
     @property
     def needs_reference(self) -> bool:
-        return any(part.needs_reference for part in self.parts.values())
+        """Whether it needs images with captions that show what the model knew before."""
+        return any(part.needs_reference for part in self._all_parts())
+
+    @property
+    def needs_control(self) -> bool:
+        """Whether it evaluates the control set during training."""
+        return any(part.needs_control for part in self._all_parts())
 
     @property
     def copies(self) -> int:
         """Extra copies of the model's weights that are held during training."""
-        return sum(part.copies for part in self.parts.values())
+        return sum(part.copies for part in self._all_parts())
+
+    def _all_parts(self) -> Iterator[Part]:
+        """All parts, also those that others hold."""
+        return chain.from_iterable(part.walk() for part in self.parts.values())
 
     @property
     def shards(self) -> bool:
@@ -124,7 +140,7 @@ class Method(BaseModel):
                 "model was pre-trained on, and there are none; give some",
                 argument="reference=…",
             )
-        if any(part.needs_control for part in self.parts.values()) and not control:
+        if self.needs_control and not control:
             raise UserError(
                 f"{self.name} limits how far the accuracy on a control set may fall (max_drop), "
                 "and there is no control set; give one",
@@ -190,55 +206,69 @@ class Method(BaseModel):
 
         Args:
             changes: Values by name, such as `{"update.rate": 0.05}`; a part by the name of its
-                class, as in `{"after_task": "Interpolate"}`, or `"none"`.
+                class, as in `{"after_task": "Interpolate"}`, or `"none"`. A part inside another is
+                named in the same way: `{"after_task.after": "Interpolate"}`.
         """
         fields = {name: getattr(self, name) for name in type(self).model_fields}
         for path, value in changes.items():
-            name, _, setting = path.partition(".")
+            name, _, rest = path.partition(".")
             try:
-                part = fields[name]
-                fields[name] = (
-                    _with_setting(part, setting, value) if setting else _part_or_value(name, value)
-                )
+                fields[name] = _changed(fields[name], rest, value, path)
             except (KeyError, ValidationError, AttributeError) as why:
-                raise UserError(_refusal(self, path, value, why)) from None
+                raise UserError(_refusal(fields, path, value, why)) from None
         try:
             return type(self)(**fields)
         except ValidationError as why:
             raise UserError(f"{changes}: {why.errors()[0]['msg']}") from None
 
 
-def _part_or_value(name: str, value: Any) -> Any:
-    """A part by the name of its class; any other value as it is."""
-    if name not in PARTS or not isinstance(value, str):
+def _changed(current: Any, rest: str, value: Any, path: str) -> Any:
+    """The new value of a setting; or the part that holds it, with the setting changed.
+
+    Of a part, `model_fields_set` holds only what was set explicitly.
+
+    Args:
+        current: The setting's value, or the part.
+        rest: Where the setting is in the part; empty if `current` is the setting itself.
+        value: The new value.
+        path: Where it is in the method, for errors.
+    """
+    if not rest:
+        return _named_part(current, value, path) if isinstance(current, Part) else value
+    name, _, below = rest.partition(".")
+    explicit = {field: getattr(current, field) for field in current.model_fields_set}
+    changed = _changed(getattr(current, name), below, value, path)
+    return type(current)(**{**explicit, name: changed})
+
+
+def _named_part(current: Part, value: Any, path: str) -> Part:
+    """A part by the name of its class; a part as it is."""
+    if isinstance(value, Part):
         return value
-    kinds = {"none": PARTS[name], **{kind.__name__: kind for kind in _subclasses(PARTS[name])}}
-    if value not in kinds:
-        raise UserError(f"{name}={value}: there is no such part; there are {', '.join(kinds)}")
+    base = next(kind for kind in PARTS.values() if isinstance(current, kind))
+    kind = base if value == "none" else find_class(base, str(value))
+    if kind is None:
+        others = [name for name, each in known_classes(base).items() if each is not base]
+        names = ", ".join(["none", *others])
+        raise UserError(f"{path}={value}: there is no such part; there are {names}")
     try:
-        return kinds[value]()
-    except (TypeError, ValidationError) as why:
-        raise UserError(f"{name}={value} cannot stand alone: {why}") from None
+        return kind()
+    except ValidationError as why:
+        raise UserError(f"{path}={value} cannot stand alone: {first_problem(why)}") from None
 
 
-def _subclasses(kind: type[Part]) -> list[type[Part]]:
-    """All that are imported and can be made."""
-    direct = kind.__subclasses__()
-    made = [sub for sub in direct if not getattr(sub, "__abstractmethods__", None)]
-    return made + [below for sub in direct for below in _subclasses(sub)]
-
-
-def _with_setting(part: Part, setting: str, value: Any) -> Part:
-    """A part with one setting changed; `model_fields_set` holds only what was set explicitly."""
-    explicit = {name: getattr(part, name) for name in part.model_fields_set}
-    return type(part)(**{**explicit, setting: value})
-
-
-def _refusal(method: Method, path: str, value: Any, why: Exception) -> str:
+def _refusal(fields: Mapping[str, Any], path: str, value: Any, why: Exception) -> str:
     if isinstance(why, ValidationError) and why.errors()[0]["type"] != "extra_forbidden":
         return f"{path}={value}: {why.errors()[0]['msg']}"
-    fields = {name: type(getattr(method, name)).model_fields for name in PARTS}
-    known = [f"{name}.{setting}" for name in fields for setting in fields[name]]
+    known = [name for part in PARTS for name in _settings(fields[part], part)]
     close = "".join(f"did you mean {name}? " for name in get_close_matches(path, known, 1))
     settings = ", ".join(known) or "no settings"
-    return f"{path}={value}: there is no such setting; {close}{method.name} has {settings}"
+    return f"{path}={value}: there is no such setting; {close}{fields['name']} has {settings}"
+
+
+def _settings(part: Part, path: str) -> Iterator[str]:
+    """The paths of all settings of a part, and of the parts that it holds."""
+    for name in type(part).model_fields:
+        yield f"{path}.{name}"
+        if isinstance(inner := getattr(part, name), Part):
+            yield from _settings(inner, f"{path}.{name}")

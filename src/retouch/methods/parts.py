@@ -4,8 +4,8 @@ Each part answers one question with a small class: typed settings and two or thr
 classes here are the contracts, and give each question the answer "nothing".
 """
 
-from collections.abc import Collection, Mapping
-from typing import ClassVar
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, ClassVar
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
@@ -40,6 +40,13 @@ class Part(BaseModel):
     needs_control: ClassVar[bool] = False
     """Whether it evaluates the control set during training."""
 
+    def walk(self) -> Iterator["Part"]:
+        """This part and those that it holds, such as the one that `BoundedDrop` bounds."""
+        yield self
+        for name in type(self).model_fields:
+            for part in parts_in(getattr(self, name)):
+                yield from part.walk()
+
     def start(self, clip: Clip, settings: Settings, reference: Pairs | None) -> None:
         """Called once, with the pre-trained model, before the first task.
 
@@ -59,6 +66,19 @@ class Part(BaseModel):
         Args:
             state: Tensors by name.
         """
+
+
+def parts_in(value: Any) -> Iterator[Part]:
+    """The parts that a setting holds: itself, or those in a list or a dictionary.
+
+    Args:
+        value: The value of a setting.
+    """
+    if isinstance(value, Part):
+        yield value
+    elif isinstance(value, Mapping | list | tuple):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from parts_in(item)
 
 
 class Update(Part):

@@ -162,6 +162,7 @@ _METHODS = (
         objective="joined",
         lr=2e-5,
         small_model_lr=5e-5,
+        store_images=False,
     ),
     Method(
         name="spu-bounded",

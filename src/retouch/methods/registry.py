@@ -61,10 +61,19 @@ def recipe(name: str, changes: dict[str, Any] | None = None) -> Method:
     """
     methods = RECIPES if name in RECIPES else available_methods()
     if name not in methods:
-        if problem := _installed()[1].get(name):
+        if problem := loading_problem(name):
             raise UserError(problem)
         raise UserError(f"there is no method {name!r}; there are {', '.join(methods)}")
     return methods[name].with_change(changes or {})
+
+
+def loading_problem(name: str) -> str | None:
+    """Why the method of an installed package could not be loaded; None if it could.
+
+    Args:
+        name: The name of the method.
+    """
+    return _installed()[1].get(name)
 
 
 @cache

@@ -62,7 +62,8 @@ class TaskContext:
         """How many images' activations are held at a time."""
         self.progress: Progress = no_progress
         """Shows how far work before or after the steps is."""
-        self._first_prompts: list[str] = []
+        self._known_prompts: list[str] = []
+        self._task_prompts: list[str] = []
         self._drop_last = drop_last
         self._epoch: tuple[int, list[Indices]] = (-1, [])
         if len(task.classes) == 1 and len(stream.tasks) > 1:
@@ -158,12 +159,18 @@ class TaskContext:
         return sorted({label for task in tasks for label in task.classes})
 
     def add_known_prompts(self) -> None:
-        """From now on the first prompts of a batch are those of all known classes, in order."""
-        self._first_prompts = self.stream.train.class_prompts(self.known_classes)
+        """From now on the first prompts of a batch are those of all known classes, in order.
+
+        They are for a regularizer: the loss on pairs stays what it is without them.
+        """
+        self._known_prompts = self.stream.train.class_prompts(self.known_classes)
 
     def add_task_prompts(self) -> None:
-        """From now on the first prompts of a batch are those of all classes of the task."""
-        self._first_prompts = self.stream.train.class_prompts(self.task.classes)
+        """From now on an image is classified among all classes of the task.
+
+        The classes of images that are replayed in its batch are further answers.
+        """
+        self._task_prompts = self.stream.train.class_prompts(self.task.classes)
 
     def losses(
         self, batch: Batch, loss: Callable[[Features], Tensor] | None = None
@@ -211,24 +218,22 @@ class TaskContext:
 
     def _pairs(self, positions: Indices, pixels: Pixels, new: int) -> Batch:
         """A batch with each distinct prompt once."""
-        texts, prompt = self._with_first(*self.stream.train.texts(positions))
+        own_texts, own_prompt = self.stream.train.texts(positions)
+        texts, index = _with_first(self._task_prompts, own_texts)
+        prompt, answers = index[own_prompt], None
+        if self._known_prompts:
+            texts, index = _with_first(self._known_prompts, texts)
+            prompt = index[prompt]
+            answers = torch.from_numpy(np.unique(index)) if self._task_prompts else None
         device = self.clip.device
         tokens = {key: to_device(ids, device) for key, ids in self.clip.tokenize(texts).items()}
-        return Batch(pixels, tokens, to_device(torch.from_numpy(prompt), device), new)
-
-    def _with_first(self, texts: list[str], prompt: Indices) -> tuple[list[str], Indices]:
-        """The texts of a batch after those that come first, and the index of each image's.
-
-        Args:
-            texts: The distinct texts of the batch.
-            prompt: For each image the index of its text.
-        """
-        if not self._first_prompts:
-            return texts, prompt
-        first = set(self._first_prompts)  # two classes may have the same prompt
-        all_texts = [*self._first_prompts, *(text for text in texts if text not in first)]
-        index = {text: number for number, text in reversed(list(enumerate(all_texts)))}
-        return all_texts, np.array([index[text] for text in texts], np.int64)[prompt]
+        return Batch(
+            pixels,
+            tokens,
+            to_device(torch.from_numpy(prompt), device),
+            new,
+            None if answers is None else to_device(answers, device),
+        )
 
     def _split(self, images: Indices, drop_last: bool | None = None) -> list[Indices]:
         """The images in batches: only full ones with `drop_last`, otherwise all of them."""
@@ -237,6 +242,14 @@ class TaskContext:
         if drop and len(images) > size:
             return list(images[: len(images) // size * size].reshape(-1, size))
         return even_batches(images, size)
+
+
+def _with_first(first: list[str], texts: list[str]) -> tuple[list[str], Indices]:
+    """Texts after others that come first, each once, and where each of them is now."""
+    known = set(first)  # two classes may have the same prompt
+    all_texts = [*first, *(text for text in texts if text not in known)]
+    position = {text: number for number, text in reversed(list(enumerate(all_texts)))}
+    return all_texts, np.array([position[text] for text in texts], np.int64)
 
 
 def even_batches(items: Indices, size: int) -> list[Indices]:

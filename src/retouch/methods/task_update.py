@@ -58,6 +58,12 @@ class TaskUpdate:
         groups = self.optimizer.param_groups if self.optimizer else ()
         return sum(p.numel() for group in groups for p in group["params"])
 
+    @property
+    def lr(self) -> float:
+        """The learning rate of the last step: the highest, where parameters have several."""
+        assert self.optimizer is not None
+        return max(float(group["lr"]) for group in self.optimizer.param_groups)
+
     def snapshot(self) -> dict[str, Tensor]:
         """A copy of the selected entries."""
         return {name: index.gather(self.tensors[name]) for name, index in self.selection.items()}

@@ -32,6 +32,7 @@ class LoggedStep(NamedTuple):
     """From 1, counted over all tasks."""
     loss: float
     lr: float
+    """The highest, where parameters have several."""
 
 
 class TaskLosses(NamedTuple):

@@ -57,7 +57,7 @@ def teach(
     checkpoint_seconds: float = 60.0,
     earlier: EarlierRun | None = None,
     overwrite: bool = False,
-    store_images: bool = True,
+    store_images: bool | None = None,
     per_class: bool = True,
     evaluate_each_task: bool = True,
     command: str = "",
@@ -89,8 +89,9 @@ def teach(
         overwrite: Replace another run in `out`. It is deleted once the new run has learned a task,
             and restored if the new run cannot start. Leave it out to resume the new run. Without
             it, another run is refused, unless it has learned nothing yet.
-        store_images: Store the images that a continued run replays and evaluates. Needs `out`; turn
-            it off if no image may be kept.
+        store_images: Store the images that a continued run replays and evaluates, and examples for
+            the page. Needs `out`; turn it off if no image may be kept. Default: as the method says
+            (`Method.store_images`), and none if the run that is continued or resumed stores none.
         per_class: Compare the model before and after class by class when all tasks are learned.
             Needs `out`. It comes from the first evaluation and the last; a run that was resumed
             repeats the first.
@@ -101,6 +102,9 @@ def teach(
     configured, settings = _configure(clip, method, settings)
     if earlier is not None and out is None:
         raise UserError("a run that continues another needs a folder of its own", argument="out=…")
+    stores = configured.store_images and (earlier is None or earlier.method["store_images"])
+    stores = stores if store_images is None else store_images
+    configured = configured.with_change({"store_images": stores})
     inputs = start_method(
         RunInputs(clip, stream, configured, settings, control, reference, earlier, command)
     )
@@ -125,9 +129,19 @@ def teach(
             evaluator = Evaluator(stream, control, evaluate_each_task, callback.progress, part)
             train(clip, stream, started, settings, evaluator, record)
         if folder is not None:
-            add = {"store_images": store_images, "per_class": per_class}
             predicted, progress = evaluator.predicted, callback.progress
-            finish(folder, clip, stream, record.results, control, predicted, progress, **add)
+            store = store_images if stores else False  # None: as a run that is resumed began
+            finish(
+                folder,
+                clip,
+                stream,
+                record.results,
+                control,
+                predicted,
+                progress,
+                store_images=store,
+                per_class=per_class,
+            )
     return record.results
 
 

@@ -48,8 +48,8 @@ def continue_run(
         model: The model that the earlier run began with, if it has moved since; or that model
             itself, as it was before the first task, which is then changed in place.
         device: Where to load the model.
-        method: Default: that of the earlier run, with its settings. Give it if the run was made by
-            a method of your own.
+        method: Default: that of the earlier run, with its parts and settings. Give it if a part of
+            that is a class of your own that was renamed or moved since.
         settings: Default: those of the earlier run.
         overwrite: Replace another run in `out`, as in `teach`.
         more: Anything else that `teach` takes, such as `control`, `reference`, `callback` or
@@ -64,7 +64,7 @@ def continue_run(
     return teach(
         opened.clip,
         stream,
-        method_of(opened.config) if method is None else method,
+        method_of(opened.config, opened.folder) if method is None else method,
         settings=settings or Settings(**opened.config["settings"]),
         out=out,
         earlier=earlier,

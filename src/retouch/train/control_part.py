@@ -16,8 +16,7 @@ def control_part(
     and so does a run with another seed. A method that bounds what may be lost needs all of them.
     """
     count = settings.control_part
-    bounded = any(part.needs_control for part in method.parts.values())
-    if control is None or count == "all" or bounded or len(stream.tasks) < 2:
+    if control is None or count == "all" or method.needs_control or len(stream.tasks) < 2:
         return None
     part = balanced_indices(control, count)
     return part if len(part) < len(control) else None

@@ -57,7 +57,6 @@ def estimate(
     *,
     done: int = 0,
     control: Images | None = None,
-    stores: bool = True,
 ) -> Cost:
     """Time a step of the first task that is not done, and count the rest."""
     method.check_weights(clip)
@@ -65,7 +64,7 @@ def estimate(
     measured = measure(clip, stream, method, settings, task=done, images=sample)
     amount = work(stream, method, settings, done=done, control=control)
     disk = (len(stream.tasks) - done) * delta_bytes(measured.selection)
-    if stores:
+    if method.store_images:
         disk += _stored_images_bytes(clip, stream, method, settings)
     extra = method.copies * 4 * clip.size + _MOMENT_BYTES * measured.num_trainable
     free, micro_batch = free_memory(clip.device), settings.micro_batch

@@ -3,7 +3,7 @@
 import logging
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,12 @@ from retouch.errors import UserError
 from retouch.evaluate import results as results_file
 from retouch.evaluate.results import Results
 from retouch.methods import Method
+from retouch.methods.bounded_drop import unbounded
+from retouch.methods.method import PARTS
+from retouch.methods.method_config import method_config
+from retouch.methods.part_classes import part_name
 from retouch.plural import count
-from retouch.train.method_state_file import state_file
+from retouch.train.method_state_file import parts_with_state, state_file
 from retouch.train.metrics_file import METRICS
 from retouch.train.repeated_images import repeated_images_note
 from retouch.train.replay_store import FOLDER as IMAGES
@@ -37,19 +41,23 @@ class EarlierRun:
     folder: Path
     results: Results
     """Its results; the positions in the replay buffer are those of the new stream."""
-    control: dict[str, Any] | None = None
+    control: dict[str, Any] | None
     """The identity of its control set."""
-    method: dict[str, Any] = field(default_factory=dict)
-    """The name and the settings of its method."""
+    method: dict[str, Any]
+    """Its method as the config has it: a part may be of a class that is unknown here."""
 
     def check(self, method: Method) -> None:
         """Refuse a method that cannot use the state or the replay buffer of the earlier one."""
-        if self.results.state and method.name != self.results.method:
-            raise UserError(
-                f"the earlier run was learned by {self.results.method}, and {method.name} cannot "
-                f"use the state that it left; continue it with {self.results.method}"
-            )
-        balance = self.method.get("replay", {}).get("balance")
+        with_state = parts_with_state(self.folder, self.results)
+        for name in [name for name in PARTS if name in with_state]:
+            owner = unbounded(self.method[name])["class"]
+            heir = unbounded(method_config(method)[name])["class"]
+            if heir not in (owner, part_name(PARTS[name])):
+                raise UserError(
+                    f"the earlier run has a state of its {name} that was left by {owner}, and "
+                    f"{heir} cannot use it; continue it with {name}={owner}"
+                )
+        balance = self.method["replay"].get("balance")
         requested = getattr(method.replay, "balance", balance)
         if self.results.replay["groups"] and balance != requested:
             raise UserError(
@@ -58,16 +66,16 @@ class EarlierRun:
                 f"replay.balance={balance}"
             )
 
-    def copy_to(self, folder: Path) -> None:
+    def copy_to(self, folder: Path, images: bool) -> None:
         """Copy all that the new run needs: deltas, losses, the method's state.
 
         Config, results and stored images go into a subfolder, which is deleted when the new run is
-        finished.
+        finished. Without `images`, those are left where they are.
         """
         (folder / COPY).mkdir()
         for name in (CONFIG, results_file.FILE):
             shutil.copyfile(self.folder / name, folder / COPY / name)
-        if has_stored_images(self.folder):
+        if images and has_stored_images(self.folder):
             shutil.copytree(self.folder / IMAGES, folder / COPY / IMAGES)
         done = self.results.done
         for number in range(done):
@@ -80,7 +88,7 @@ class EarlierRun:
 def run_or_copy(earlier: Path, out: Path, overwrite: bool = False) -> Path:
     """Where to read the earlier run: its folder, or the copy that an interrupted run in `out` has.
 
-    The copy is used where it is of that run, or where that run is gone.
+    The copy is used where it is of that run, with its images, or where that run is gone.
     """
     copy = out / COPY
     if overwrite or not is_run(copy):
@@ -88,7 +96,8 @@ def run_or_copy(earlier: Path, out: Path, overwrite: bool = False) -> Path:
     if not is_run(earlier):
         return copy
     same = (earlier / CONFIG).read_bytes() == (copy / CONFIG).read_bytes()
-    return copy if same else earlier
+    whole = has_stored_images(copy) or not has_stored_images(earlier)
+    return copy if same and whole else earlier
 
 
 def remove_earlier_copy(folder: Path) -> None:

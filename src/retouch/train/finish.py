@@ -26,7 +26,7 @@ def finish(
     predicted: Mapping[int, PredictedClasses] | None = None,
     progress: Progress = no_progress,
     *,
-    store_images: bool = True,
+    store_images: bool | None = None,
     per_class: bool = True,
 ) -> None:
     """Add what the folder of a finished run lacks. Call it on every rank; rank 0 writes.
@@ -41,7 +41,7 @@ def finish(
             computed.
         progress: Shows how far this is.
         store_images: Store the replay buffer and some test images, which a continued run needs,
-            and example images for the page.
+            and example images for the page. Default: as the run's config says.
         per_class: Compare the model before the first task and after the last, class by class.
 
     Each part is written whole or not at all, and what exists is left alone: where a run was killed
@@ -49,6 +49,9 @@ def finish(
     everything before may need it.
     """
     assert results.finished
+    stores = collectives.is_rank0() and (
+        read_config(folder)["method"]["store_images"] if store_images is None else store_images
+    )
     if per_class and not collectives.broadcast_str(
         lambda: "compared" if PerClass.read(folder) else ""
     ):
@@ -59,13 +62,13 @@ def finish(
                 stream.test,
                 control,
                 predicted=predicted,
-                examples=store_images,
+                examples=stores,
                 progress=progress,
             )
         finally:
             run.load_task()  # the caller gets the model back as the last task left it
     if not collectives.is_rank0():
         return
-    if store_images and not has_stored_images(folder):
+    if stores and not has_stored_images(folder):
         write_images(folder, stream, results, clip.preprocess, progress)
     remove_earlier_copy(folder)

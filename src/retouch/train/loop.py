@@ -54,8 +54,7 @@ def train(
                 update.step(factor)
                 method.after_task.after_step(context, update, step)
                 checked = partial(finite_loss, read_later(loss), settings, task.number, step)
-                lr = context.settings.lr * factor
-                record.on_step(step, step // context.steps_per_epoch, checked, lr)
+                record.on_step(step, step // context.steps_per_epoch, checked, update.lr)
             record.report_last_step()
             with diverged_if_not_finite(task.number, settings):
                 update.end()

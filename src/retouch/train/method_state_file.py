@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import safetensors
+from safetensors import safe_open
 from safetensors.torch import load_file
 from safetensors.torch import save as to_bytes
 from torch import Tensor
@@ -37,12 +38,28 @@ def read_state(folder: Path, results: Results) -> dict[str, Tensor]:
     file = state_file(folder, results.done)
     try:
         state: dict[str, Tensor] = load_file(file)
-        reason = "" if digest(state) == results.state else "it was changed"
     except (OSError, safetensors.SafetensorError) as why:
-        reason = str(why)
-    if reason:
-        raise UserError(
-            f"{file}, the state of {results.method} after earlier tasks, is damaged ({reason}); "
-            "take another copy of the run"
-        )
+        raise _damaged(file, results, why) from None
+    if digest(state) != results.state:
+        raise _damaged(file, results, "it was changed")
     return state
+
+
+def parts_with_state(folder: Path, results: Results) -> list[str]:
+    """The parts that left a state, such as `regularizer`; the state itself is not read."""
+    if not results.state:
+        return []
+    file = state_file(folder, results.done)
+    try:
+        with safe_open(file, "pt") as content:
+            names = [name.partition(":")[0] for name in content.keys()]  # noqa: SIM118
+    except (OSError, safetensors.SafetensorError) as why:
+        raise _damaged(file, results, why) from None
+    return list(dict.fromkeys(names))
+
+
+def _damaged(file: Path, results: Results, why: object) -> UserError:
+    return UserError(
+        f"{file}, the state of {results.method} after earlier tasks, is damaged ({why}); take "
+        "another copy of the run"
+    )

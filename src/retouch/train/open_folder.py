@@ -11,6 +11,7 @@ from retouch.errors import UserError
 from retouch.evaluate import results as results_file
 from retouch.evaluate.results import Results
 from retouch.files import atomic_folder
+from retouch.methods.method_config import method_config
 from retouch.sparse import fingerprint
 from retouch.train.callbacks import Callback
 from retouch.train.extend_stream import EarlierRun
@@ -70,7 +71,7 @@ def open_record(
         return RunRecord(clip, results, callback, method), False
     metadata = {
         "model": clip.name,
-        "method": method.model_dump(mode="json"),
+        "method": method_config(method),
         "prompt": stream.train.prompt,
     }
     record = RunOnDisk(
@@ -162,7 +163,7 @@ def _create_folder(
     with atomic_folder(folder) as part:
         (part / "deltas").mkdir()
         if earlier is not None:
-            earlier.copy_to(part)
+            earlier.copy_to(part, images=config["method"]["store_images"])
             new.write(part)
         checksummed.write_yaml(part / CONFIG, config)
 

@@ -103,7 +103,10 @@ class RunRecord:
         return None if before is None else lambda: before - (accuracy() or 0.0)
 
     def on_step(self, step: int, epoch: int, loss: Callable[[], float], lr: float) -> None:
-        """A step was started. On a GPU its loss is read one step later, so the GPU never waits."""
+        """A step was started, and `lr` is the highest learning rate that it has.
+
+        On a GPU its loss is read one step later, so the GPU never waits.
+        """
         self.report_last_step()
         self._pending_step = _Step(step, epoch, loss, lr)
         if not runs_async(self.clip.device):

@@ -9,18 +9,20 @@ from retouch.data.identity import (
     pairs_identity,
 )
 from retouch.methods import Settings
+from retouch.methods.method_config import method_config
 from retouch.train.run_inputs import RunInputs
 
 
 def run_config(inputs: RunInputs, weights: str) -> dict[str, Any]:
     """The config of a run; `weights` is the fingerprint of the model before the first task.
 
-    Under "places" it also says where model and images lie, on which the result does not depend.
+    It also has what the result does not depend on: under "places", where model and images lie, and
+    of the method, its description and whether images may be stored.
     """
     stream, control, reference = inputs.stream, inputs.control, inputs.reference
     config: dict[str, Any] = {
         "weights": weights,
-        "method": inputs.method.model_dump(mode="json", exclude={"summary"}),
+        "method": method_config(inputs.method),
         "settings": result_settings(inputs.settings),
         "data": {
             "prompt": stream.train.prompt,
@@ -60,13 +62,20 @@ def why_not_resumable(existing: dict[str, Any], config: dict[str, Any]) -> str:
 
     Where images and model lie does not count: a run may be moved, and so may its data.
     """
-    existing, config = {**existing, "places": None}, {**config, "places": None}
+    existing, config = _comparable(existing), _comparable(config)
     if existing["weights"] == config["weights"]:
         # Before the settings, some of which are chosen to suit the images.
         for kind in SET_DESCRIPTIONS:
             if reason := describe_difference(kind, existing.get(kind), config.get(kind)):
                 return f"that was started {reason}"
     return "" if existing == config else f"with other settings ({_difference(existing, config)})"
+
+
+def _comparable(config: dict[str, Any]) -> dict[str, Any]:
+    """What the result depends on."""
+    other = ("summary", "store_images")
+    method = {key: value for key, value in config["method"].items() if key not in other}
+    return {**config, "method": method, "places": None}
 
 
 def _difference(existing: Any, new: Any, path: str = "") -> str:

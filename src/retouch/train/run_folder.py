@@ -13,8 +13,8 @@ from retouch.clip.user_model import refuse_code
 from retouch.data.domain import Domain
 from retouch.errors import UserError
 from retouch.evaluate.results import Results
-from retouch.methods import Method, Settings, recipe
-from retouch.methods.bounded_drop import BoundedDrop
+from retouch.methods import Method, Settings
+from retouch.methods.method_config import check_method_config, read_method
 from retouch.plural import count
 from retouch.sparse import Delta, Digests, fingerprint
 
@@ -117,7 +117,7 @@ def open_run(
     if light and not known:
         return open_run(folder, model=model, device=device)
     if not known:
-        method, settings = method_of(config), Settings(**config["settings"])
+        method, settings = method_of(config, folder), Settings(**config["settings"])
         method.update.start(clip, settings, None)  # prompts are part of the model it began with
     if not known and (weights := fingerprint(clip.model)) != config["weights"]:
         raise UserError(
@@ -145,26 +145,18 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise UserError(
             f"{file} was written by another version of retouch: {wrong[0]!r} is missing there"
         )
+    check_method_config(config["method"], str(file))
     return config
 
 
-def method_of(config: dict[str, Any]) -> Method:
-    """The method of a run, with its settings; bounded if the run was."""
-    stored = dict(config["method"])
-    method = recipe(stored["name"])
-    if "after" in stored["after_task"]:
-        bounded = stored.pop("after_task")
-        inner = (
-            method.after_task.after
-            if isinstance(method.after_task, BoundedDrop)
-            else method.after_task
-        )
-        after = type(inner)(**bounded["after"])
-        method = method.with_change({"after_task": BoundedDrop(**{**bounded, "after": after})})
-    parts = [part for part in (*method.parts, "schedule") if part in stored]
-    changes = {f"{part}.{key}": value for part in parts for key, value in stored[part].items()}
-    fields = {key: stored[key] for key in ("loss", "objective", "drop_last")}
-    return method.with_change({**changes, **fields})
+def method_of(config: dict[str, Any], folder: Path) -> Method:
+    """The method of a run, exactly as it was run.
+
+    Args:
+        config: The config of the run.
+        folder: The run's folder, for errors.
+    """
+    return read_method(config["method"], str(folder / CONFIG))
 
 
 def delta_file(folder: Path, number: int) -> Path:
