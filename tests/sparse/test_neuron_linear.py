@@ -62,6 +62,28 @@ def test_other_rows_get_no_gradient_and_stay_bit_identical():
     torch.testing.assert_close(entries.grad, 2 * entries.detach())
 
 
+@pytest.mark.parametrize("bias", ["0.bias", None])
+def test_a_bias_that_is_selected_too_is_trained_as_with_the_whole_matrix(bias: str | None):
+    """The pattern `*.mlp.fc1` selects both; a bias that is not selected may be trained as well."""
+    torch.manual_seed(0)
+    plain = nn.Sequential(nn.Linear(8, 12), nn.GELU(), nn.Linear(12, 3))
+    fast = copy.deepcopy(plain)
+    scores = {"0.weight": torch.rand(12, 8)} | ({bias: torch.rand(12)} if bias else {})
+    selection = select(scores, 0.25, "neuron")
+    for model, layers in ((plain, None), (fast, linear_layers(fast, selection))):
+        optimizer = SparseAdamW(dict(model.named_parameters()), selection, lr=1e-2, layers=layers)
+        rng = torch.Generator().manual_seed(1)
+        for _ in range(3):
+            model(torch.randn(5, 7, 8, generator=rng)).square().sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        optimizer.close()
+    for parameter, expected in zip(fast.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(parameter, expected)
+    if bias is None:
+        torch.testing.assert_close(fast[0].bias.grad, plain[0].bias.grad)
+
+
 def test_whole_rows_are_recognized():
     assert whole_rows(SparseIndex((4, 3), torch.tensor([3, 4, 5, 9, 10, 11]))).tolist() == [1, 3]
     assert whole_rows(SparseIndex((4, 3), torch.tensor([3, 4, 6]))) is None

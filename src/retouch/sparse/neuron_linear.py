@@ -105,7 +105,10 @@ def train_rows_only(layer: nn.Linear, rows: Tensor, entries: nn.Parameter) -> It
 
 
 class _RowLinear(torch.autograd.Function):
-    """A linear layer with a frozen weight; the gradient of some of its rows goes to `entries`."""
+    """A linear layer with a frozen weight; the gradient of some of its rows goes to `entries`.
+
+    The bias has its whole gradient, if it is trained.
+    """
 
     @staticmethod
     def forward(
@@ -114,16 +117,20 @@ class _RowLinear(torch.autograd.Function):
         output = linear(inputs, weight, bias)
         ctx.save_for_backward(inputs.to(output.dtype), weight, rows)
         ctx.input_dtype = inputs.dtype
+        ctx.bias_dtype = None if bias is None else bias.dtype
         return output
 
     @staticmethod
     def backward(ctx: FunctionCtx, *grad_outputs: Any) -> tuple[Tensor | None, ...]:
         (grad,) = grad_outputs
         inputs, weight, rows = ctx.saved_tensors  # type: ignore[attr-defined]
-        grad_inputs = None
+        grad_inputs = grad_bias = None
         if ctx.needs_input_grad[0]:  # type: ignore[attr-defined]
             dtype = ctx.input_dtype  # type: ignore[attr-defined]
             grad_inputs = (grad @ weight.to(grad.dtype)).to(dtype)
-        grad_rows = grad.flatten(0, -2).index_select(1, rows)
+        flat = grad.flatten(0, -2)
+        if ctx.needs_input_grad[2]:  # type: ignore[attr-defined]
+            grad_bias = flat.sum(dim=0).to(ctx.bias_dtype)  # type: ignore[attr-defined]
+        grad_rows = flat.index_select(1, rows)
         grad_entries = (grad_rows.T @ inputs.flatten(0, -2)).to(weight.dtype)
-        return grad_inputs, None, None, None, grad_entries.flatten()
+        return grad_inputs, None, grad_bias, None, grad_entries.flatten()

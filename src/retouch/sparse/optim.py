@@ -130,7 +130,8 @@ class _Part:
             self._cleanup.callback(hook.remove)
 
     def _gather_gradient(self, parameter: Tensor) -> None:
-        assert parameter.grad is not None
+        if parameter.grad is None:  # torch calls the hook for an undefined gradient, too
+            return
         assert self._positions is not None
         grad = parameter.grad.detach().reshape(-1).index_select(0, self._positions)
         self.entries.grad = grad if self.entries.grad is None else self.entries.grad.add_(grad)
