@@ -101,7 +101,9 @@ def test_a_pattern_selects_in_weights_and_biases(stream: Stream, unit: str):
     """The pattern of `locate`'s docstring."""
     moved = changed(quick("spu+", update__where="*.mlp.fc1", update__unit=unit), stream)
     weights = SelectiveUpdate(blocks=0.5).selectable(tiny_clip())
-    assert moved.keys() == {name.replace("weight", x) for name in weights for x in ("weight", "bias")}
+    assert moved.keys() == {
+        name.replace("weight", x) for name in weights for x in ("weight", "bias")
+    }
 
 
 @pytest.mark.slow
