@@ -59,7 +59,7 @@ def test_learn_says_so_and_a_resumed_run_keeps_it(tmp_path: Path, monkeypatch):
     words = ["--model", model, "--epochs", 1, "--batch", 8, "--out", tmp_path / "run", "--no-cache"]
     monkeypatch.setattr(cost, "free_memory", lambda _: 1)
     text = " ".join(run("learn", tmp_path / "photos", *words).stdout.split())
-    assert "GPU memory are free, so images are computed 1 at a time; the gradients are" in text
+    assert "GPU memory are free, so images and prompts are computed 1 at a time; the gradients" in text
     assert read_config(tmp_path / "run")["settings"]["micro_batch"] == 1
     monkeypatch.undo()
     run("learn", tmp_path / "photos", *words)  # else refused, as a run with other settings

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from retouch.clip import Batch, Clip, Features
 from retouch.clip.keyed_images import Pixels
-from retouch.clip.losses import losses, scale_terms
+from retouch.clip.losses import scale_terms
 from retouch.data.image_store import Indices
 from retouch.data.prefetch import load_images, prefetch, to_device
 from retouch.data.progress import Progress, no_progress
@@ -59,7 +59,7 @@ class TaskContext:
         self.weights: Callable[[], dict[str, Tensor]] = self._trainable
         """The trained weights by name, as the towers use them now, in the autograd graph."""
         self.micro_batch = MicroBatch(clip, settings)
-        """How many images' activations are held at a time."""
+        """How many images, and how many prompts, are encoded at a time."""
         self.progress: Progress = no_progress
         """Shows how far work before or after the steps is."""
         self._first_prompts: list[str] = []
@@ -144,7 +144,8 @@ class TaskContext:
             encode: Takes images as `Batch.pixels` holds them, of which there may be none.
         """
         rank_slice = positions[collectives.rank_slice(len(positions))]
-        size = self.micro_batch.size or 2 * self.settings.batch
+        batch = 2 * self.settings.batch
+        size = min(batch, self.micro_batch.size or batch)
         groups = np.array_split(rank_slice, ceil(max(1, len(rank_slice)) / size))
         read = partial(load_images, self.clip, self.stream.train)
         with torch.no_grad():
@@ -174,7 +175,7 @@ class TaskContext:
             batch: The batch.
             loss: A loss to use instead of the method's.
         """
-        return losses(self.clip, batch, loss or self.loss, self.micro_batch.size)
+        return self.micro_batch.losses(batch, loss or self.loss)
 
     def scoring_batches(
         self, share: float, batches: int | None = None, *, drop_last: bool = False
