@@ -96,11 +96,10 @@ class _StoreKey:
 
 def _keys(store: ImageStore, indices: Indices) -> list[tuple[_StoreKey, int]]:
     """What identifies images: their place in a store. A subset has the keys of the original."""
-    positions = indices
     if isinstance(store, SubsetStore):
-        store, positions = store.source, store.positions[indices]
+        return _keys(store.source, store.positions[indices])
     key = _StoreKey(store)
-    return [(key, int(position)) for position in positions]
+    return [(key, int(index)) for index in indices]
 
 
 def to_device(tensor: Tensor, device: torch.device) -> Tensor:

@@ -160,11 +160,19 @@ class TaskContext:
 
     def add_known_prompts(self) -> None:
         """From now on the first prompts of a batch are those of all known classes, in order."""
-        self._first_prompts = self.stream.train.class_prompts(self.known_classes)
+        self.add_prompts(self.known_classes)
 
     def add_task_prompts(self) -> None:
         """From now on the first prompts of a batch are those of all classes of the task."""
-        self._first_prompts = self.stream.train.class_prompts(self.task.classes)
+        self.add_prompts(self.task.classes)
+
+    def add_prompts(self, classes: Iterable[int]) -> None:
+        """From now on the first prompts of a batch are those of these classes, in order.
+
+        Args:
+            classes: Their labels.
+        """
+        self._first_prompts = self.stream.train.class_prompts(classes)
 
     def losses(
         self, batch: Batch, loss: Callable[[Features], Tensor] | None = None
