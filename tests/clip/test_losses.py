@@ -115,7 +115,7 @@ def test_prompts_are_split_as_well(chunk: int, monkeypatch: pytest.MonkeyPatch):
         return pair_loss(f, "label-aware", "joined") + f.texts[:, 0].square().sum()
 
     context = TaskContext(clip, stream, stream.tasks[0], Settings(batch=20), loss)
-    context.add_known_prompts()
+    context.add_prompts(context.known_classes)
     batch = context.load(stream.tasks[0].train[:4])
     value = backward_terms(losses(clip, batch, loss))
     expected = {name: p.grad.clone() for name, p in clip.model.named_parameters()}

@@ -88,7 +88,7 @@ class FeatureReplay(Regularizer):
         self._gaussians = self._earlier_classes(context)
         self._words = self._other_words(context)
         if self.adds_known_prompts(0 if self._gaussians is None else len(self._gaussians.mean)):
-            context.add_known_prompts()
+            context.add_prompts(context.known_classes)
 
     def _earlier_classes(self, context: TaskContext) -> _Gaussians | None:
         earlier = [label for label in sorted(self._means) if label not in context.task.classes]

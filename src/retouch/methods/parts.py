@@ -157,7 +157,7 @@ class Regularizer(Part):
     def adds_known_prompts(self, earlier: int) -> bool:
         """Whether every batch of a task has the prompts of all known classes, for the estimate.
 
-        If so, `begin` calls the context's `add_known_prompts`.
+        If so, `begin` adds them to the context (`add_prompts`).
 
         Args:
             earlier: How many classes of earlier tasks there are that this task does not have.

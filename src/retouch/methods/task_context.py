@@ -158,14 +158,6 @@ class TaskContext:
         tasks = self.stream.tasks[: self.task.number + 1]
         return sorted({label for task in tasks for label in task.classes})
 
-    def add_known_prompts(self) -> None:
-        """From now on the first prompts of a batch are those of all known classes, in order."""
-        self.add_prompts(self.known_classes)
-
-    def add_task_prompts(self) -> None:
-        """From now on the first prompts of a batch are those of all classes of the task."""
-        self.add_prompts(self.task.classes)
-
     def add_prompts(self, classes: Iterable[int]) -> None:
         """From now on the first prompts of a batch are those of these classes, in order.
 

@@ -104,7 +104,7 @@ def task_context(
     )
     context = TaskContext(clip, stream, task, settings, loss, method.drop_last)
     if method.loss == "cross-entropy":
-        context.add_task_prompts()
+        context.add_prompts(task.classes)
     return context
 
 
