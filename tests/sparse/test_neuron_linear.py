@@ -4,7 +4,8 @@ import copy
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.functional import linear
 
 from retouch.sparse import SparseAdamW, SparseIndex, linear_layers, select
 from retouch.sparse.neuron_linear import whole_rows
@@ -82,6 +83,39 @@ def test_a_bias_that_is_selected_too_is_trained_as_with_the_whole_matrix(bias: s
         torch.testing.assert_close(parameter, expected)
     if bias is None:
         torch.testing.assert_close(fast[0].bias.grad, plain[0].bias.grad)
+
+
+class UsesWeightDirectly(nn.Module):
+    """As timm's EVA does: the layer itself is not called, or not for everything."""
+
+    def __init__(self, calls: bool) -> None:
+        super().__init__()
+        self.layer, self.calls = nn.Linear(8, 12), calls
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        direct = linear(inputs, self.layer.weight)
+        return direct + self.layer(inputs) if self.calls else direct
+
+
+@pytest.mark.parametrize("calls", [False, True])
+def test_a_weight_that_is_used_without_its_layer_is_trained_as_well(calls: bool):
+    torch.manual_seed(0)
+    plain = UsesWeightDirectly(calls)
+    fast = copy.deepcopy(plain)
+    selection = select({"layer.weight": torch.rand(12, 8)}, 0.25, "neuron")
+    before = plain.layer.weight.detach().clone()
+    for model, layers in ((plain, None), (fast, linear_layers(fast, selection))):
+        optimizer = SparseAdamW(dict(model.named_parameters()), selection, lr=1e-2, layers=layers)
+        rng = torch.Generator().manual_seed(1)
+        for _ in range(3):
+            penalty = model.layer.weight.square().sum()  # on the weight, as a regularizer's
+            (model(torch.randn(5, 8, generator=rng)).square().sum() + penalty).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        optimizer.close()
+    torch.testing.assert_close(fast.layer.weight, plain.layer.weight)
+    assert not torch.equal(fast.layer.weight, before)
+    assert fast.layer.weight.grad is None
 
 
 def test_whole_rows_are_recognized():

@@ -86,9 +86,10 @@ def linear_of_rows(inputs: Tensor, layer: nn.Linear, trained: TrainedRows) -> Te
 
 @contextmanager
 def train_rows_only(layer: nn.Linear, rows: Tensor, entries: nn.Parameter) -> Iterator[None]:
-    """Within the block `entries` (the rows, flat) gets a gradient, and the weight gets none."""
-    requires_grad = layer.weight.requires_grad
-    layer.weight.requires_grad_(False)
+    """Within the block the layer's calls give `entries` (the rows, flat) a gradient.
+
+    The weight gets none from them, but still does from whatever else uses it.
+    """
 
     def forward(inputs: Tensor) -> Tensor:
         output: Tensor = _RowLinear.apply(  # type: ignore[no-untyped-call]
@@ -97,11 +98,8 @@ def train_rows_only(layer: nn.Linear, rows: Tensor, entries: nn.Parameter) -> It
         return output
 
     forward.trained_rows = TrainedRows(rows, entries)  # type: ignore[attr-defined]
-    try:
-        with replaced_forward({layer: forward}):
-            yield
-    finally:
-        layer.weight.requires_grad_(requires_grad)
+    with replaced_forward({layer: forward}):
+        yield
 
 
 class _RowLinear(torch.autograd.Function):
