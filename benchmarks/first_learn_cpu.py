@@ -1,15 +1,16 @@
 """A first `learn` on a CPU: ViT-B/16 with random weights, 8 classes of 25 photos.
 
     python benchmarks/first_learn_cpu.py --against ../before      # two threads, as long as it takes
-    python benchmarks/first_learn_cpu.py --threads 8
+    python benchmarks/first_learn_cpu.py --threads 8 --repeat 3
     python benchmarks/first_learn_cpu.py --epochs 2 --photos 10   # shorter
+    python benchmarks/first_learn_cpu.py --without neurons --without rows --without blocks
     python benchmarks/first_learn_cpu.py --variable MIMALLOC_PURGE_DELAY=60000   # with and without
 
-The whole of it, with folders, reports and evaluations, each in a process of its own: by this
-checkout and by another one; or, without `--against`, by this one with every block computed in every
-step, or without a variable of the environment. Seconds of the wall clock and of CPU time (which
-other processes disturb less, the more so with OMP_WAIT_POLICY=PASSIVE), and how far the losses of
-the steps differ.
+The whole of it, with folders, reports and evaluations, each in a process of its own, with the model
+loaded as `retouch learn` loads it: by this checkout, and by another one, or by this one without
+something that makes it faster (`blocks` by default). Seconds of the wall clock and of CPU time
+(which other processes disturb less, the more so with OMP_WAIT_POLICY=PASSIVE), and how far the
+losses of the steps differ. With `--repeat` all take turns, and the fastest run of each counts.
 """
 
 import argparse
@@ -51,7 +52,6 @@ def cpu_seconds() -> tuple[float, float]:
 def learn(args: argparse.Namespace, photos: Path, out: Path) -> dict[str, Any]:
     """Wall-clock seconds, CPU seconds, and the loss of every step."""
     import torch
-    from shapes import model_of
 
     import retouch
     from retouch.data import Stream
@@ -59,7 +59,9 @@ def learn(args: argparse.Namespace, photos: Path, out: Path) -> dict[str, Any]:
     from retouch.train.defaults import choose_defaults
 
     torch.set_num_threads(args.threads)
-    clip = model_of(args.shape, torch.device("cpu"))
+    leave_out(args.leave_out)
+    model = "builtin" if args.shape == "builtin" else args.model_in
+    clip = retouch.load(model, light=not args.transformers)
     began, (busy, system) = time.monotonic(), cpu_seconds()
     decoded = retouch.read_data(photos).map(partial(retouch.cached, preprocess=clip.preprocess))
     train, test = decoded.train_and_test()
@@ -68,7 +70,7 @@ def learn(args: argparse.Namespace, photos: Path, out: Path) -> dict[str, Any]:
     requested = {"epochs": args.epochs, "batch": args.batch}
     chosen = choose_defaults(clip, recipe(args.method), requested, sizes, args.classes)
     settings = chosen.settings
-    if args.every_step:
+    if args.leave_out == "blocks":
         settings = settings.model_copy(update={"reuse_frozen": False})
     retouch.teach(clip, stream, chosen.method, settings=settings, out=out)
     busy_now, system_now = cpu_seconds()
@@ -79,6 +81,26 @@ def learn(args: argparse.Namespace, photos: Path, out: Path) -> dict[str, Any]:
         "system": round(system_now - system, 1),
         "losses": [json.loads(line)["loss"] for line in lines],
     }
+
+
+def leave_out(what: str | None) -> None:
+    """Switch off one of the things that make a run faster; `blocks` is a setting."""
+    from retouch.methods import selective
+    from retouch.train import api
+
+    if what == "neurons":
+        api.SMALL_MODEL = sys.maxsize
+    elif what == "rows":  # without them, frozen neurons are not known either
+        selective.linear_layers = lambda model, names: {}
+
+
+def save_model(shape: str, folder: Path) -> None:
+    """A model with random weights, as transformers writes it."""
+    import torch
+    from shapes import model_of
+
+    if shape != "builtin":
+        model_of(shape, torch.device("cpu")).save(folder)
 
 
 def run(
@@ -92,7 +114,8 @@ def run(
     variables |= {"PYTHONPATH": os.pathsep.join(path)}
     variables |= {"RETOUCH_CACHE": str(folder / f"{name}-cache")}
     command = [sys.executable, __file__, *arguments]
-    command += ["--photos-in", str(folder / "photos"), "--out", str(folder / name)]
+    command += ["--photos-in", str(folder / "photos"), "--model-in", str(folder / "model")]
+    command += ["--out", str(folder / name)]
     environment = os.environ | variables
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True)
     measured: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -112,8 +135,12 @@ def main() -> None:
     options.add_argument("--tasks", type=int, default=1)
     options.add_argument("--epochs", type=int, help="default: as `learn` chooses")
     options.add_argument("--batch", type=int, help="default: as `learn` chooses")
-    options.add_argument("--every-step", action="store_true", help=argparse.SUPPRESS)
+    options.add_argument("--repeat", type=int, default=1)
+    options.add_argument("--transformers", action="store_true", help="load its model")
+    options.add_argument("--without", action="append", choices=["blocks", "neurons", "rows"])
+    options.add_argument("--leave-out", help=argparse.SUPPRESS)
     options.add_argument("--photos-in", type=Path, help=argparse.SUPPRESS)
+    options.add_argument("--model-in", type=Path, help=argparse.SUPPRESS)
     options.add_argument("--out", type=Path, help=argparse.SUPPRESS)
     args = options.parse_args()
     if args.out:
@@ -122,16 +149,40 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_photos(folder / "photos", args.classes, args.photos)
-        other = args.against.resolve() if args.against else ROOT
-        every_step = [] if args.against or args.variable else ["--every-step"]
-        variables = dict(variable.split("=", 1) for variable in args.variable)
-        before = run(other, folder, "before", [*sys.argv[1:], *every_step])
-        now = run(ROOT, folder, "now", sys.argv[1:], **variables)
-    ratios = {key: round(now[key] / before[key], 3) for key in ("wall", "busy")}
-    pairs = list(zip(now.pop("losses"), before.pop("losses"), strict=True))
-    apart = max(abs(a - b) / abs(b) for a, b in pairs)
-    result = {"now": now, "before": before, "ratio": ratios, "losses differ by": apart}
-    sys.stdout.write(json.dumps(result, indent=1) + "\n")
+        save_model(args.shape, folder / "model")
+        measured = [measure(args, folder / str(number)) for number in range(args.repeat)]
+    best = {
+        name: min((runs[name] for runs in measured), key=lambda run: run["busy"])
+        for name in measured[0]
+    }
+    sys.stdout.write(json.dumps(compare(best), indent=1) + "\n")
+
+
+def measure(args: argparse.Namespace, folder: Path) -> dict[str, dict[str, Any]]:
+    """One run of each, by name."""
+    folder.mkdir()
+    for name in ("photos", "model"):
+        (folder / name).symlink_to(folder.parent / name)
+    variables = dict(variable.split("=", 1) for variable in args.variable)
+    runs = {"now": run(ROOT, folder, "now", sys.argv[1:], **variables)}
+    if args.against:
+        runs["before"] = run(args.against.resolve(), folder, "before", sys.argv[1:])
+    elif variables:
+        runs["without it"] = run(ROOT, folder, "without it", sys.argv[1:])
+    for what in args.without or ([] if len(runs) > 1 else ["blocks"]):
+        without = [*sys.argv[1:], "--leave-out", what]
+        runs[f"without {what}"] = run(ROOT, folder, f"without {what}", without)
+    return runs
+
+
+def compare(runs: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """Each run, and what `now` takes of its time."""
+    now = runs["now"]
+    for measured in runs.values():
+        pairs = list(zip(now["losses"], measured["losses"], strict=True))
+        measured["ratio"] = {key: round(now[key] / measured[key], 3) for key in ("wall", "busy")}
+        measured["losses differ by"] = max(abs(a - b) / abs(b) for a, b in pairs)
+    return {name: {k: v for k, v in r.items() if k != "losses"} for name, r in runs.items()}
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     # image size, patch, (width, layers, heads) of the visual and the text tower, projection
     "builtin": {"size": 64},  # with its weights
     "small": {"size": 64, "patch": 8, "image": (192, 6, 6), "text": (128, 4, 4), "out": 128},
+    "s32": {"size": 224, "patch": 32, "image": (384, 12, 6), "text": (384, 12, 6), "out": 384},
     "b16": {"size": 224, "patch": 16, "image": (768, 12, 12), "text": (512, 12, 8), "out": 512},
     "l14": {"size": 224, "patch": 14, "image": (1024, 24, 16), "text": (768, 12, 12), "out": 768},
     "l14-336": {

@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 import torch
 from backbones import BACKBONES
 from compiled_towers import count_passes
+from PIL import Image
 from recipes_for_tests import QUICK, LossRecorder, learn, quick, reference
 from tiny import deep_clip, images, tiny_clip, tiny_siglip
 from torch import Tensor
@@ -20,7 +22,8 @@ from retouch.clip.activation_store import ActivationStore
 from retouch.clip.free_memory import free_memory
 from retouch.clip.keyed_images import KeyedImages
 from retouch.clip.reuse_frozen import release_if_trained, reuse_frozen
-from retouch.data import Stream
+from retouch.data import Images, Stream
+from retouch.data.image_store import ImageStore, Indices
 from retouch.data.prefetch import load_images
 from retouch.methods.selective import SelectiveUpdate
 from retouch.sparse import fingerprint, trainable_only
@@ -41,6 +44,34 @@ def keyed(clip: Clip, *indices: int) -> KeyedImages:
 
 def pixels(clip: Clip, *indices: int) -> Tensor:
     return torch.from_numpy(PICTURES.read(np.array(indices, np.int64), clip.preprocess))
+
+
+@dataclass
+class PaintedStore(ImageStore):
+    """A store of one's own as a dataclass: equal to others by its values, and not hashable."""
+
+    levels: Indices
+
+    def __len__(self) -> int:
+        return len(self.levels)
+
+    def image(self, index: int) -> Image.Image:
+        return Image.new("RGB", (16, 16), (int(self.levels[index]), 40, 40))
+
+    def location(self, index: int) -> str:
+        return f"number {index}"
+
+    def version(self) -> str:
+        return str(self.levels.tolist())
+
+
+@pytest.mark.slow
+def test_a_store_of_ones_own_may_be_a_dataclass():
+    clip, labels = tiny_clip(), np.repeat([0, 1], 6)
+    stores = [PaintedStore(levels) for levels in (labels * 90 + 60, labels * 90 + 61)]
+    train, test = (Images("painted", ["dark", "bright"], labels, store) for store in stores)
+    results = learn(clip, Stream.split(train, test, tasks=1), quick("spu+"), settings=QUICK)
+    assert results.finished
 
 
 def test_lower_blocks_run_once_per_image(monkeypatch: pytest.MonkeyPatch):

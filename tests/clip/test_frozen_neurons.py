@@ -8,17 +8,20 @@ import pytest
 import torch
 from recipes_for_tests import QUICK, LossRecorder, learn, quick
 from runs import CtrlC
-from tiny import deep_clip, images
+from tiny import deep_clip, images, tiny_clip
 from torch import Tensor, nn
 
+import retouch
 from retouch.clip import Clip
 from retouch.clip.activation_store import ActivationStore
+from retouch.clip.fast.light import LightClip
 from retouch.clip.keyed_images import KeyedImages
 from retouch.clip.reuse_frozen import reuse_frozen
 from retouch.data import Stream
 from retouch.data.prefetch import load_images
+from retouch.methods import selective
 from retouch.methods.selective import SelectiveUpdate
-from retouch.sparse import fingerprint
+from retouch.sparse import fingerprint, linear_layers
 from retouch.sparse.neuron_linear import train_rows_only, trained_rows
 from retouch.train import api, cpu_speed
 
@@ -138,6 +141,64 @@ def test_rows_are_known_while_they_are_trained():
         assert found is not None
         assert found.entries is entries
     assert trained_rows(layer) is None
+
+
+class RowsRecorder(LossRecorder):
+    """Records in each step which layers train rows alone, and whether frozen neurons are kept."""
+
+    def __init__(self, clip: Clip) -> None:
+        super().__init__()
+        self.clip = clip
+        self.rows: set[str] = set()
+        self.keeps_neurons = False
+
+    def on_step(self, step: int, epoch: int, loss: float) -> None:
+        super().on_step(step, epoch, loss)
+        modules = self.clip.model.named_modules()
+        self.rows |= {name for name, module in modules if trained_rows(module) is not None}
+        neurons = self.clip.frozen and self.clip.frozen.neurons
+        self.keeps_neurons |= bool(neurons and len(neurons.store))
+
+
+@pytest.mark.slow
+def test_a_plain_clip_without_transformers_learns_in_the_same_way(
+    stream: Stream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """As `retouch learn` loads it: the same rows, the same frozen neurons and the same bits."""
+    monkeypatch.setattr(api, "SMALL_MODEL", 0)
+    monkeypatch.setattr(cpu_speed, "SMALL_MODEL", 0)
+    deep_clip().save(tmp_path / "model")
+    runs = []
+    for light in (True, False):
+        clip = retouch.load(tmp_path / "model", light=light)
+        assert isinstance(clip, LightClip) == light
+        recorder = RowsRecorder(clip)
+        learn(clip, stream, quick("spu+"), settings=QUICK, callback=recorder)
+        assert recorder.rows == {name.removesuffix(".weight") for name in trained(clip)}
+        assert recorder.keeps_neurons
+        runs.append((fingerprint(clip.model), recorder.losses))
+    assert runs[0] == runs[1]
+
+
+@pytest.mark.slow
+def test_rows_alone_learn_what_whole_matrices_learn(
+    stream: Stream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A product of fewer columns may be rounded differently."""
+    tiny_clip().save(tmp_path / "model")
+    runs = []
+    for layers in (linear_layers, lambda model, names: {}):
+        monkeypatch.setattr(selective, "linear_layers", layers)
+        clip = retouch.load(tmp_path / "model", light=True)
+        recorder = RowsRecorder(clip)
+        learn(clip, stream, quick("spu+"), settings=QUICK, callback=recorder)
+        runs.append((bool(recorder.rows), recorder.losses, dict(clip.model.named_parameters())))
+    (by_rows, losses, weights), (dense, expected, others) = runs
+    assert by_rows
+    assert not dense
+    assert losses == pytest.approx(expected, rel=1e-4)
+    for name, weight in weights.items():
+        torch.testing.assert_close(weight, others[name], rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.slow

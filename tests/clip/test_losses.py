@@ -14,6 +14,7 @@ from retouch.clip.losses import (
     pair_loss,
 )
 from retouch.clip.softmax_loss import class_cross_entropy, contrastive, label_aware
+from retouch.clip.tokens import Tokens, num_prompts
 from retouch.data import Stream
 from retouch.methods import Settings, TaskContext
 
@@ -99,6 +100,35 @@ def test_micro_batches_have_the_same_loss_and_gradients(chunk: int):
     clip.model.zero_grad()
     total = backward_terms(context.losses(batch)).item()
     assert total == pytest.approx(value.item(), abs=1e-9)
+    for name, parameter in clip.model.named_parameters():
+        torch.testing.assert_close(parameter.grad, expected[name], rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize("chunk", [2, 5])
+def test_prompts_are_split_as_well(chunk: int, monkeypatch: pytest.MonkeyPatch):
+    """All known prompts join a batch of few images: no pass with a graph has more than a chunk."""
+    clip = tiny_clip()
+    clip.model.double()
+    stream = Stream.split(images("train", 6, 4), images("test", 6, 2), tasks=1)
+
+    def loss(f: Features) -> torch.Tensor:
+        return pair_loss(f, "label-aware", "joined") + f.texts[:, 0].square().sum()
+
+    context = TaskContext(clip, stream, stream.tasks[0], Settings(batch=20), loss)
+    context.add_prompts(context.known_classes)
+    batch = context.load(stream.tasks[0].train[:4])
+    value = backward_terms(losses(clip, batch, loss))
+    expected = {name: p.grad.clone() for name, p in clip.model.named_parameters()}
+    clip.model.zero_grad()
+    sizes, encode = [], clip.encode_texts
+
+    def counted(tokens: Tokens) -> torch.Tensor:
+        sizes.append((torch.is_grad_enabled(), num_prompts(tokens)))
+        return encode(tokens)
+
+    monkeypatch.setattr(clip, "encode_texts", counted)
+    assert backward_terms(losses(clip, batch, loss, chunk)).item() == pytest.approx(value.item())
+    assert [size for grad, size in sizes if grad] == {2: [2, 2, 2], 5: [5, 1]}[chunk]
     for name, parameter in clip.model.named_parameters():
         torch.testing.assert_close(parameter.grad, expected[name], rtol=1e-4, atol=1e-7)
 

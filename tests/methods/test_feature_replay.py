@@ -128,7 +128,7 @@ def test_the_loss_on_pairs_is_the_same_with_the_prompts_of_all_known_classes():
     """The prompts that no image of the batch has are for the drawn features only."""
     clip, stream = tiny_clip(), three_tasks()
     plain, more = context_of(clip, stream, 2), context_of(clip, stream, 2)
-    more.add_known_prompts()
+    more.add_prompts(more.known_classes)
     positions = stream.tasks[2].train[[0, 5, 13, 20]]
     losses = [plain_loss(encode_batch(clip, c.load(positions))).item() for c in (plain, more)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)
@@ -141,7 +141,7 @@ def test_cross_entropy_is_not_over_the_prompts_of_all_known_classes(make_clip: A
     clip, stream = make_clip(), three_tasks()
     method = Method(name="m", update=FullFinetune(), loss="cross-entropy")
     plain, more = (task_context(clip, stream, stream.tasks[2], method, QUICK) for _ in range(2))
-    more.add_known_prompts()
+    more.add_prompts(more.known_classes)
     positions = np.concatenate([stream.tasks[2].train[[0, 5, 13]], stream.tasks[0].train[:1]])
     batches = [context.load(positions, new=3) for context in (plain, more)]
     losses = [c.loss(encode_batch(clip, b)) for c, b in zip((plain, more), batches, strict=True)]
@@ -156,7 +156,7 @@ def test_captions_come_after_the_prompts_of_known_classes():
     )
     stream = replace(stream, train=replace(stream.train, captions=captions))
     context = context_of(clip, stream, 1)
-    context.add_known_prompts()
+    context.add_prompts(context.known_classes)
     positions = context.task.train[:4]
     batch = context.load(positions)
     assert len(batch.tokens["input_ids"]) == 5

@@ -16,6 +16,7 @@ from retouch.data.string_array import StringArray
 from retouch.methods import Method, Settings, TaskContext
 from retouch.methods.full_finetune import FullFinetune
 from retouch.methods.mas import MAS
+from retouch.methods.selective import SelectiveUpdate
 from retouch.sparse import Delta
 
 QUICK = Settings(epochs=2, batch=8, lr=5e-3, weight_decay=0.1)
@@ -129,3 +130,20 @@ def test_mas_holds_the_important_weights_from_the_second_task_on(tmp_path: Path)
         weights.append(first)
     assert all(torch.equal(weights[0][n], weights[1][n]) for n in weights[0]), "the same first task"
     assert away[0] < 0.8 * away[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("unit", ["weight", "neuron"])
+def test_importance_is_measured_wherever_weights_are_selected(unit: str):
+    """Where whole neurons are selected, only their rows get a gradient in a step."""
+    largest = {}
+
+    class Recorder(MAS):
+        def end(self, context: TaskContext) -> None:
+            super().end(context)
+            largest.update({name: float(found.max()) for name, found in self.state().items()})
+
+    update = SelectiveUpdate(unit=unit)
+    teach(Method(name="x", update=update, regularizer=Recorder(images=3)))
+    assert largest.keys() == update.trained_parameters(tiny_clip())
+    assert min(largest.values()) > 0

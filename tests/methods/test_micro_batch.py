@@ -26,14 +26,20 @@ QUICK = Settings(epochs=1, batch=8, lr=5e-3)
 
 
 class SmallMemory(HuggingFaceClip):
-    """Runs out of memory where more than `limit` images need a gradient."""
+    """Runs out of memory where more than `limit` images or `prompts` need a gradient."""
 
     limit = 3
+    prompts = 1000
 
     def encode_images(self, pixels: Tensor) -> Tensor:
         if torch.is_grad_enabled() and len(pixels) > self.limit:
             raise torch.OutOfMemoryError(f"tried to allocate {len(pixels)} images\nmore lines")
         return super().encode_images(pixels)
+
+    def encode_texts(self, tokens: Tokens) -> Tensor:
+        if torch.is_grad_enabled() and num_prompts(tokens) > self.prompts:
+            raise torch.OutOfMemoryError(f"tried to allocate {tokens}\nmore lines")
+        return super().encode_texts(tokens)
 
 
 def teach(clip: Any, name: str, out: Path | None = None, **settings: Any) -> Results:
@@ -103,7 +109,24 @@ def test_training_goes_on_with_the_same_weights(name: str):
     assert fingerprint(few.model) == fingerprint(plenty.model)
     halved = [note for note in results.notes if "does not suffice" in note]
     assert len(halved) == 3  # 16, 8, 4: once for the whole run
-    assert "training goes on with 2 at a time" in halved[-1]
+    assert "training goes on with 2 of each at a time" in halved[-1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["spu+", "spu+no-images"])
+def test_too_many_prompts_are_split_as_well(name: str):
+    """Feature replay classifies among all known classes: 6 of them, in batches of 4 images."""
+    few, plenty = small(tiny_clip()), tiny_clip()
+    few.limit, few.prompts = 1000, 3
+    results = teach(few, name, batch=2)
+    teach(plenty, name, batch=2)
+    halved = [note for note in results.notes if "does not suffice" in note]
+    assert halved == [
+        "the memory of cpu does not suffice for 6 images and 6 prompts at a time; training goes on "
+        "with 3 of each at a time, which is slower and gives the same gradients"
+    ]
+    for one, other in zip(few.model.parameters(), plenty.model.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=2e-4)
 
 
 @pytest.mark.slow
@@ -117,5 +140,5 @@ def test_the_estimate_before_training_fits_too():
 def test_one_image_that_does_not_fit_is_explained(tmp_path: Path):
     clip = small(tiny_clip())
     clip.limit = 0
-    with pytest.raises(UserError, match=r"does not suffice for 1 image at a time \(tried to alloc"):
+    with pytest.raises(UserError, match=r"for 1 image and 1 prompt at a time \(tried to alloc"):
         teach(clip, "spu", tmp_path / "run")

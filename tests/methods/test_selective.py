@@ -96,6 +96,16 @@ def test_the_ablations_of_spu(stream: Stream, changes: dict[str, Any], kinds: st
     assert {int(m.sum()) for m in moved.values()} == {count}
 
 
+@pytest.mark.parametrize("unit", ["weight", "neuron"])
+def test_a_pattern_selects_in_weights_and_biases(stream: Stream, unit: str):
+    """The pattern of `locate`'s docstring."""
+    moved = changed(quick("spu+", update__where="*.mlp.fc1", update__unit=unit), stream)
+    weights = SelectiveUpdate(blocks=0.5).selectable(tiny_clip())
+    assert moved.keys() == {
+        name.replace("weight", x) for name in weights for x in ("weight", "bias")
+    }
+
+
 @pytest.mark.slow
 def test_the_regularizer_does_not_affect_the_score(stream: Stream):
     """The paper scores by the task's loss; and a part need not be ready before `begin`."""

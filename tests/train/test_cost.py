@@ -1,13 +1,21 @@
 """The estimate of what a run takes."""
 
 from dataclasses import replace
+from typing import ClassVar
 
 import pytest
 from recipes_for_tests import QUICK, quick
 from tiny import images, tiny_clip
+from torch import Tensor
 
+import retouch
+from retouch.clip.hf import HuggingFaceClip
+from retouch.clip.keyed_images import Pixels
+from retouch.clip.tokens import Tokens, num_prompts
 from retouch.data import Stream
-from retouch.methods import Settings, recipe
+from retouch.data.string_array import StringArray
+from retouch.methods import RECIPES, Method, Settings, recipe
+from retouch.methods.feature_replay import FeatureReplay
 from retouch.sparse import fingerprint
 from retouch.train.cost import delta_bytes, estimate
 from retouch.train.measure_step import Measurement, measure
@@ -15,12 +23,67 @@ from retouch.train.work import work
 
 
 def test_the_work_of_a_run_is_counted(stream: Stream):
-    """Three tasks of two classes with 24 images each, in batches of 8: replay doubles the last."""
+    """Three tasks of two classes with 24 images each, in batches of 8: replay doubles the last.
+
+    The buffer holds 3 images, so no more than 3 of the 4 earlier classes of the last task.
+    """
     settings = Settings(epochs=2, batch=8)
     amount = work(stream, recipe("er"), settings, control=stream.test)
     assert amount.trained == 24 * 2 + 2 * (24 * 2 * 2)
-    assert amount.trained_prompts == 3 * 2 * (2 + (2 + 2) + (2 + 4))
+    assert amount.trained_prompts == 3 * 2 * (2 + (2 + 2) + (2 + 3))
+    assert amount.step_prompts == 2 + 3
     assert (amount.evaluated, amount.evaluated_prompts) == (4 * 48, 4 * 12)
+
+
+class PromptCounter(HuggingFaceClip):
+    """Counts the prompts of every batch that is trained on."""
+
+    counts: ClassVar[list[int]] = []
+
+    def pair_features(self, pixels: Pixels, tokens: Tokens) -> tuple[Tensor, Tensor]:
+        self.counts.append(num_prompts(tokens))
+        return super().pair_features(pixels, tokens)
+
+
+def trained_prompts(method: Method, stream: Stream, settings: Settings) -> list[int]:
+    """The prompts of each step, without those of scoring weights."""
+    counter = tiny_clip()
+    counter.__class__ = PromptCounter
+    PromptCounter.counts = []
+    # With random scores, nothing is encoded before the first step of a task.
+    update = {"update.score": "random"} if "score" in type(method.update).model_fields else {}
+    retouch.teach(counter, stream, method.with_change(update), settings=settings)
+    return PromptCounter.counts
+
+
+FEATURE_REPLAY = [name for name, r in RECIPES.items() if isinstance(r.regularizer, FeatureReplay)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("method", "captions"),
+    [
+        *((quick(name), False) for name in FEATURE_REPLAY),
+        (quick("spu+"), True),
+        (quick("spu+", regularizer__weight=0), False),
+        (quick("spu+", regularizer__words=0.3), False),
+        (quick("er"), True),
+        (quick("er").model_copy(update={"loss": "cross-entropy"}), False),
+    ],
+)
+@pytest.mark.usefixtures("all_words")
+def test_the_prompts_of_training_are_counted(method: Method, stream: Stream, captions: bool):
+    """Those of all known classes, where features are replayed; each image's own, if it has one."""
+    if captions:
+        texts = StringArray(f"a photo, {i % 5}" if i % 2 else "" for i in range(len(stream.train)))
+        stream = replace(stream, train=replace(stream.train, captions=texts))
+    settings = Settings(epochs=2, batch=24, lr=1e-3)
+    counts = trained_prompts(method, stream, settings)
+    amount = work(stream, method, settings, control=None)
+    assert len(counts) == 6
+    assert amount.trained_prompts == pytest.approx(sum(counts), rel=0.12)
+    assert amount.step_prompts == pytest.approx(max(counts), rel=0.2)
+    assert amount.step_prompts >= max(counts)
 
 
 def test_what_a_method_trains_is_measured_on_a_copy(stream: Stream):

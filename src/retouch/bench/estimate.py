@@ -31,11 +31,11 @@ def estimate(bench: Bench) -> Estimate:
     for cell in bench.cells:
         stream, method = bench.data.stream(cell), cell.recipe
         method.check_needs(cell.control is not None, bench.data.reference is not None)
-        update = f"{type(method.update).__name__} {method.update!r}"
-        if update not in measured:
-            measured[update] = _measure(clip, stream, cell)
         control = bench.data.control(cell.control)
         amount = work(stream, method, cell.training, control=control)
+        update = f"{type(method.update).__name__} {method.update!r}"
+        if update not in measured:
+            measured[update] = _measure(clip, stream, cell, amount.step_prompts)
         extra_passes = method.regularizer.extra_passes(cell.training)
         seconds += measured[update].seconds(amount, extra_passes)
         deltas = delta_bytes(measured[update].selection) * len(stream.tasks)
@@ -43,6 +43,7 @@ def estimate(bench: Bench) -> Estimate:
     return Estimate(len(bench.cells), seconds, disk)
 
 
-def _measure(clip: Clip, stream: Stream, cell: Cell) -> Measurement:
+def _measure(clip: Clip, stream: Stream, cell: Cell, prompts: int) -> Measurement:
     images = cell.training.batch if clip.device.type == "cuda" else _CPU_IMAGES
-    return measure(clip, stream, cell.recipe, cell.training, images=images, tries=2)
+    settings = cell.training
+    return measure(clip, stream, cell.recipe, settings, images=images, prompts=prompts, tries=2)

@@ -156,7 +156,8 @@ class MachineOptions(OptionGroup):
     micro_batch: Annotated[
         int | None,
         typer.Option(
-            help="Images in memory at a time: the same result with less memory, but slower.", min=1
+            help="Images or prompts in memory at a time: the same result with less memory, slower.",
+            min=1,
         ),
     ] = None
     shard: Shard = False

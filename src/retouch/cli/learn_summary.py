@@ -76,13 +76,13 @@ def show_settings(console: "Console", notes: "Sequence[str]") -> None:
 
 
 def show_micro_batch(console: "Console", cost: "Cost") -> None:
-    """Why fewer images than a step has are computed at a time."""
+    """Why fewer images or prompts than a step has are computed at a time."""
     from retouch.plotting.formatting import file_size
 
     print_line(
         console,
-        f"{file_size(cost.free or 0)} of GPU memory are free, so images are computed "
-        f"{cost.micro_batch} at a time; the gradients are the same.",
+        f"{file_size(cost.free or 0)} of GPU memory are free, so images and prompts are "
+        f"computed {cost.micro_batch} at a time; the gradients are the same.",
     )
 
 

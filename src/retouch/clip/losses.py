@@ -23,7 +23,14 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from retouch.clip.encode import chunks, encode_rank_images, encode_rank_pairs, encode_rank_texts
+from retouch.clip.encode import (
+    chunks,
+    encode_rank_images,
+    encode_rank_pairs,
+    encode_rank_texts,
+    fits,
+    prompt_chunks,
+)
 from retouch.clip.keyed_images import Pixels
 from retouch.clip.model import Clip
 from retouch.clip.sigmoid_loss import sigmoid, sigmoid_classification, sigmoid_label_aware
@@ -127,14 +134,14 @@ def losses(
     """Yield terms whose sum is the loss of the batch, in value and in gradient.
 
     Without `micro_batch` there is one term. With it, the activations of at most that many images
-    are held at a time, and the result is the same although every image is compared with all others
-    (gradient caching): encode everything without a graph, take the gradient of the loss with
-    respect to the features, then re-encode chunk by chunk, each chunk yielding a term that carries
-    its features' gradient through the encoder.
+    or prompts are held at a time, and the result is the same although every image is compared with
+    all others (gradient caching): encode everything without a graph, take the gradient of the loss
+    with respect to the features, then re-encode chunk by chunk, each chunk yielding a term that
+    carries its features' gradient through the encoder.
     """
     world_size = collectives.world_size()
     num_images, num_texts = len(batch.prompt), num_prompts(batch.tokens)
-    if micro_batch is None or collectives.largest_rank_slice(num_images) <= micro_batch:
+    if fits(num_images, num_texts, micro_batch):
         images, texts = encode_rank_pairs(clip, batch.pixels, batch.tokens)
         gathered = collectives.gather(images, num_images), collectives.gather(texts, num_texts)
         yield loss(Features(*gathered, clip.logit_scale, batch, clip.logit_bias)) / world_size
@@ -144,20 +151,20 @@ def losses(
     leaves += [] if cached.bias is None else [cached.bias.clone().requires_grad_()]
     bias = None if cached.bias is None else leaves[3]
     value = loss(Features(leaves[0], leaves[1], leaves[2], batch, bias)) / world_size
-    grads = torch.autograd.grad(value, leaves, retain_graph=True, allow_unused=True)
-    image_grad, text_grad = (
-        None if grad is None else collectives.reduce_scatter(grad) for grad in grads[:2]
-    )
+    grads = torch.autograd.grad(value, leaves, retain_graph=True, materialize_grads=True)
+    image_grad, text_grad = map(collectives.reduce_scatter, grads[:2])
     yield value  # carries the gradient of what the loss takes from the weights directly
     del value  # as in `backward_terms`
-    yield _term(encode_rank_texts(clip, batch.tokens), text_grad)
+    parts = prompt_chunks(num_texts, micro_batch)
+    text_grads = chunks(text_grad, num_texts, micro_batch)
+    for part, grad in zip(parts, text_grads, strict=True):
+        yield _term(encode_rank_texts(clip, batch.tokens, part), grad)
     yield _term(clip.logit_scale, grads[2])
     if clip.logit_bias is not None:
         yield _term(clip.logit_bias, grads[3])
-    assert image_grad is not None
     pixel_chunks = chunks(batch.pixels, num_images, micro_batch)
-    grad_chunks = chunks(image_grad, num_images, micro_batch)
-    for pixels, grad in zip(pixel_chunks, grad_chunks, strict=True):
+    image_grads = chunks(image_grad, num_images, micro_batch)
+    for pixels, grad in zip(pixel_chunks, image_grads, strict=True):
         yield _term(encode_rank_images(clip, pixels), grad)
 
 
@@ -179,22 +186,23 @@ def backward_terms(terms: Iterable[Tensor]) -> Tensor:
 
 @torch.no_grad()
 def encode_batch(clip: Clip, batch: Batch, micro_batch: int | None = None) -> Features:
-    """Features of a batch without a graph, at most `micro_batch` images at a time."""
-    count = len(batch.prompt)
-    chunked = chunks(batch.pixels, count, micro_batch)
-    images = torch.cat([encode_rank_images(clip, pixels) for pixels in chunked])
-    texts = encode_rank_texts(clip, batch.tokens)
+    """Features of a batch without a graph, at most `micro_batch` images or prompts at a time."""
+    num_images, num_texts = len(batch.prompt), num_prompts(batch.tokens)
+    pixel_chunks = chunks(batch.pixels, num_images, micro_batch)
+    images = torch.cat([encode_rank_images(clip, pixels) for pixels in pixel_chunks])
+    parts = prompt_chunks(num_texts, micro_batch)
+    texts = torch.cat([encode_rank_texts(clip, batch.tokens, part) for part in parts])
     bias = clip.logit_bias
     return Features(
-        collectives.gather(images, count),
-        collectives.gather(texts, num_prompts(batch.tokens)),
+        collectives.gather(images, num_images),
+        collectives.gather(texts, num_texts),
         clip.logit_scale,
         batch,
         None if bias is None else bias.detach(),
     )
 
 
-def _term(tensor: Tensor, grad: Tensor | None) -> Tensor:
+def _term(tensor: Tensor, grad: Tensor) -> Tensor:
     """Zero in value, with `grad` as its gradient with respect to `tensor`."""
-    term = tensor.sum() * 0 if grad is None else (tensor * grad).sum()
+    term = (tensor * grad).sum()
     return term - term.detach()

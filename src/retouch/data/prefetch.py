@@ -78,11 +78,28 @@ def load_images(clip: Clip, images: _Readable, indices: Indices) -> Pixels:
     return KeyedImages(_keys(images.store, indices), read).preload(frozen.store)
 
 
-def _keys(store: ImageStore, indices: Indices) -> list[tuple[ImageStore, int]]:
+class _StoreKey:
+    """A store as part of a key: two are equal if they are the same object.
+
+    Whatever a store's class says of equality, as a dataclass does, must not count.
+    """
+
+    def __init__(self, store: ImageStore) -> None:
+        self._store = store
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _StoreKey) and self._store is other._store
+
+    def __hash__(self) -> int:
+        return id(self._store)
+
+
+def _keys(store: ImageStore, indices: Indices) -> list[tuple[_StoreKey, int]]:
     """What identifies images: their place in a store. A subset has the keys of the original."""
     if isinstance(store, SubsetStore):
-        return [(store.source, int(index)) for index in store.positions[indices]]
-    return [(store, int(index)) for index in indices]
+        return _keys(store.source, store.positions[indices])
+    key = _StoreKey(store)
+    return [(key, int(index)) for index in indices]
 
 
 def to_device(tensor: Tensor, device: torch.device) -> Tensor:

@@ -15,7 +15,7 @@ from pydantic import Field, PrivateAttr
 from torch import Tensor, nn
 
 from retouch.clip import Batch, Clip, Features
-from retouch.clip.losses import backward_terms, losses, pair_loss
+from retouch.clip.losses import backward_terms, pair_loss
 from retouch.data.image_store import Indices
 from retouch.data.pairs import Pairs
 from retouch.data.prefetch import prefetch, read_to_device
@@ -105,7 +105,7 @@ def fisher(
     micro_batch = MicroBatch(clip, settings)
 
     def backward(batch: Batch) -> None:
-        backward_terms(losses(clip, batch, _loss, micro_batch.size))
+        backward_terms(micro_batch.losses(batch, _loss))
 
     with trainable_only(clip.model, parameters):
         for batch in _batches(clip, reference, sample, settings.batch):

@@ -87,8 +87,8 @@ class FeatureReplay(Regularizer):
         self._context, self._known = context, len(context.known_classes)
         self._gaussians = self._earlier_classes(context)
         self._words = self._other_words(context)
-        if self._gaussians or self._words:
-            context.add_known_prompts()
+        if self.adds_known_prompts(0 if self._gaussians is None else len(self._gaussians.mean)):
+            context.add_prompts(context.known_classes)
 
     def _earlier_classes(self, context: TaskContext) -> _Gaussians | None:
         earlier = [label for label in sorted(self._means) if label not in context.task.classes]
@@ -159,6 +159,9 @@ class FeatureReplay(Regularizer):
             scatter += deviation.T @ deviation
             self._degrees += len(of_class) - 1
         self._scatter = (scatter if self._scatter is None else scatter + self._scatter).float()
+
+    def adds_known_prompts(self, earlier: int) -> bool:
+        return bool(self.words or (self.weight and earlier))
 
     def extra_passes(self, settings: Settings) -> float:
         """The statistics take one pass over a task's images, which are half of all in a step."""

@@ -174,6 +174,16 @@ class Regularizer(Part):
         """
         return None
 
+    def adds_known_prompts(self, earlier: int) -> bool:
+        """Whether every batch of a task has the prompts of all known classes, for the estimate.
+
+        If so, `begin` adds them to the context (`add_prompts`).
+
+        Args:
+            earlier: How many classes of earlier tasks there are that this task does not have.
+        """
+        return False
+
     def extra_passes(self, settings: Settings) -> float:
         """Forward passes that `loss` adds per image of a batch; a backward pass counts as two.
 

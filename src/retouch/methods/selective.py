@@ -84,6 +84,7 @@ class SelectiveUpdate(Update):
         lr_factors = dict.fromkeys(context.clip.text_parameters(selection), self.text_lr_factor)
         # A CUDA graph would have to be captured again for every choice of rows.
         rows_only = self.unit == "neuron" and not context.clip.captures
+        training = ExitStack()
 
         def make_optimizer(stack: ExitStack) -> SparseAdamW:
             optimizer = SparseAdamW(
@@ -94,11 +95,12 @@ class SelectiveUpdate(Update):
                 layers=linear_layers(model, selection) if rows_only else None,
                 fused=context.clip.device.type == "cuda",
             )
-            stack.callback(optimizer.close)
+            stack.enter_context(training).callback(optimizer.close)
             context.weights = optimizer.weights
             return optimizer
 
-        return TaskUpdate(model, selection, make_optimizer, sharding=sharding)
+        # What comes after the last step may need whole gradients, as MAS does.
+        return TaskUpdate(model, selection, make_optimizer, end=training.close, sharding=sharding)
 
     def selectable(self, clip: Clip) -> dict[str, nn.Parameter]:
         """The tensors that entries are selected from, by name."""

@@ -69,7 +69,9 @@ class Settings(BaseModel):
     cuda_graphs: bool = False
     """On a GPU, capture towers that are not compiled as CUDA graphs: no compiler, few launches."""
     micro_batch: Positive | None = None
-    """Hold activations of at most this many images at a time; the gradients stay the same."""
+    """Hold activations of at most this many images or prompts at a time; the gradients stay the
+    same.
+    """
     shard: bool = False
     """Shard the frozen weights over the ranks; the result stays the same."""
     control_part: CountOrAll = 2000

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from retouch.clip import Batch, Clip, Features
 from retouch.clip.keyed_images import Pixels
-from retouch.clip.losses import losses, scale_terms
+from retouch.clip.losses import scale_terms
 from retouch.data.image_store import Indices
 from retouch.data.prefetch import load_images, prefetch, to_device
 from retouch.data.progress import Progress, no_progress
@@ -59,10 +59,10 @@ class TaskContext:
         self.weights: Callable[[], dict[str, Tensor]] = self._trainable
         """The trained weights by name, as the towers use them now, in the autograd graph."""
         self.micro_batch = MicroBatch(clip, settings)
-        """How many images' activations are held at a time."""
+        """How many images, and how many prompts, are encoded at a time."""
         self.progress: Progress = no_progress
         """Shows how far work before or after the steps is."""
-        self._known_prompts: list[str] = []
+        self._first_prompts: list[str] = []
         self._task_prompts: list[str] = []
         self._drop_last = drop_last
         self._epoch: tuple[int, list[Indices]] = (-1, [])
@@ -145,7 +145,8 @@ class TaskContext:
             encode: Takes images as `Batch.pixels` holds them, of which there may be none.
         """
         rank_slice = positions[collectives.rank_slice(len(positions))]
-        size = self.micro_batch.size or 2 * self.settings.batch
+        batch = 2 * self.settings.batch
+        size = min(batch, self.micro_batch.size or batch)
         groups = np.array_split(rank_slice, ceil(max(1, len(rank_slice)) / size))
         read = partial(load_images, self.clip, self.stream.train)
         with torch.no_grad():
@@ -158,12 +159,15 @@ class TaskContext:
         tasks = self.stream.tasks[: self.task.number + 1]
         return sorted({label for task in tasks for label in task.classes})
 
-    def add_known_prompts(self) -> None:
-        """From now on the first prompts of a batch are those of all known classes, in order.
+    def add_prompts(self, classes: Iterable[int]) -> None:
+        """From now on the first prompts of a batch are those of these classes, in order.
 
         They are for a regularizer: the loss on pairs stays what it is without them.
+
+        Args:
+            classes: Their labels.
         """
-        self._known_prompts = self.stream.train.class_prompts(self.known_classes)
+        self._first_prompts = self.stream.train.class_prompts(classes)
 
     def add_task_prompts(self) -> None:
         """From now on an image is classified among all classes of the task.
@@ -181,7 +185,7 @@ class TaskContext:
             batch: The batch.
             loss: A loss to use instead of the method's.
         """
-        return losses(self.clip, batch, loss or self.loss, self.micro_batch.size)
+        return self.micro_batch.losses(batch, loss or self.loss)
 
     def scoring_batches(
         self, share: float, batches: int | None = None, *, drop_last: bool = False
@@ -221,8 +225,8 @@ class TaskContext:
         own_texts, own_prompt = self.stream.train.texts(positions)
         texts, index = _with_first(self._task_prompts, own_texts)
         prompt, answers = index[own_prompt], None
-        if self._known_prompts:
-            texts, index = _with_first(self._known_prompts, texts)
+        if self._first_prompts:
+            texts, index = _with_first(self._first_prompts, texts)
             prompt = index[prompt]
             answers = torch.from_numpy(np.unique(index)) if self._task_prompts else None
         device = self.clip.device

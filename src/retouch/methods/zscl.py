@@ -12,13 +12,14 @@ from torch.utils.checkpoint import checkpoint
 
 from retouch.clip import Batch, Clip, Features
 from retouch.clip.encode import (
+    chunks,
     encode_rank_images,
     encode_rank_pairs,
     encode_rank_texts,
-    rank_tokens,
+    fits,
+    prompt_chunks,
 )
 from retouch.clip.losses import encode_batch
-from retouch.clip.tokens import Tokens
 from retouch.data.image_store import Indices
 from retouch.data.pairs import Pairs
 from retouch.data.prefetch import prefetch, read_to_device
@@ -184,23 +185,13 @@ class WeightEnsemble(AfterTask):
 def _encode(clip: Clip, batch: Batch, micro_batch: int | None) -> tuple[Tensor, Tensor]:
     """Features with their autograd graph; activations of one micro-batch are held at a time."""
     count = len(batch.prompt)
-    if micro_batch is None or collectives.largest_rank_slice(count) <= micro_batch:
+    if fits(count, count, micro_batch):
         images, texts = encode_rank_pairs(clip, batch.pixels, batch.tokens)
     else:
-        images = _checkpointed(partial(encode_rank_images, clip), batch.pixels.split(micro_batch))
-        tokens = _split_tokens(rank_tokens(batch.tokens), micro_batch)
-        texts = (
-            _checkpointed(clip.text_features, tokens)
-            if tokens
-            else encode_rank_texts(clip, batch.tokens)
-        )
+        pixels, parts = chunks(batch.pixels, count, micro_batch), prompt_chunks(count, micro_batch)
+        images = _checkpointed(partial(encode_rank_images, clip), pixels)
+        texts = _checkpointed(partial(encode_rank_texts, clip, batch.tokens), parts)
     return collectives.gather(images, count), collectives.gather(texts, count)
-
-
-def _split_tokens(tokens: Tokens, size: int) -> list[Tokens]:
-    parts = {key: value.split(size) for key, value in tokens.items()}
-    counts = [len(part) for part in parts.values()]
-    return [{key: part[i] for key, part in parts.items()} for i in range(max(counts, default=0))]
 
 
 def _checkpointed(encode: Callable[[T], Tensor], parts: Sequence[T]) -> Tensor:

@@ -88,9 +88,10 @@ def linear_of_rows(inputs: Tensor, layer: nn.Linear, trained: TrainedRows) -> Te
 
 @contextmanager
 def train_rows_only(layer: nn.Linear, rows: Tensor, entries: nn.Parameter) -> Iterator[None]:
-    """Within the block `entries` (the rows, flat) gets a gradient, and the weight gets none."""
-    requires_grad = layer.weight.requires_grad
-    layer.weight.requires_grad_(False)
+    """Within the block the layer's calls give `entries` (the rows, flat) a gradient.
+
+    The weight gets none from them, but still does from whatever else uses it.
+    """
 
     def forward(inputs: Tensor) -> Tensor:
         output: Tensor = _RowLinear.apply(  # type: ignore[no-untyped-call]
@@ -99,15 +100,15 @@ def train_rows_only(layer: nn.Linear, rows: Tensor, entries: nn.Parameter) -> It
         return output
 
     forward.trained_rows = TrainedRows(rows, entries)  # type: ignore[attr-defined]
-    try:
-        with replaced_forward({layer: forward}):
-            yield
-    finally:
-        layer.weight.requires_grad_(requires_grad)
+    with replaced_forward({layer: forward}):
+        yield
 
 
 class _RowLinear(torch.autograd.Function):
-    """A linear layer with a frozen weight; the gradient of some of its rows goes to `entries`."""
+    """A linear layer with a frozen weight; the gradient of some of its rows goes to `entries`.
+
+    The bias has its whole gradient, if it is trained.
+    """
 
     @staticmethod
     def forward(
@@ -116,16 +117,20 @@ class _RowLinear(torch.autograd.Function):
         output = linear(inputs, weight, bias)
         ctx.save_for_backward(inputs.to(output.dtype), weight, rows)
         ctx.input_dtype = inputs.dtype
+        ctx.bias_dtype = None if bias is None else bias.dtype
         return output
 
     @staticmethod
     def backward(ctx: FunctionCtx, *grad_outputs: Any) -> tuple[Tensor | None, ...]:
         (grad,) = grad_outputs
         inputs, weight, rows = ctx.saved_tensors  # type: ignore[attr-defined]
-        grad_inputs = None
+        grad_inputs = grad_bias = None
         if ctx.needs_input_grad[0]:  # type: ignore[attr-defined]
             dtype = ctx.input_dtype  # type: ignore[attr-defined]
             grad_inputs = (grad @ weight.to(grad.dtype)).to(dtype)
-        grad_rows = grad.flatten(0, -2).index_select(1, rows)
+        flat = grad.flatten(0, -2)
+        if ctx.needs_input_grad[2]:  # type: ignore[attr-defined]
+            grad_bias = flat.sum(dim=0).to(ctx.bias_dtype)  # type: ignore[attr-defined]
+        grad_rows = flat.index_select(1, rows)
         grad_entries = (grad_rows.T @ inputs.flatten(0, -2)).to(weight.dtype)
-        return grad_inputs, None, None, None, grad_entries.flatten()
+        return grad_inputs, None, grad_bias, None, grad_entries.flatten()

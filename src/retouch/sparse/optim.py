@@ -131,15 +131,15 @@ class _Part:
         self._rows: Tensor | None = None
         if whole:
             return
+        hook = parameter.register_post_accumulate_grad_hook(self._gather_gradient)
+        self._cleanup.callback(hook.remove)
         if layer is not None and (rows := whole_rows(index)) is not None:
             self._rows = rows
             self._cleanup.enter_context(train_rows_only(layer, rows, self.entries))
-        else:
-            hook = parameter.register_post_accumulate_grad_hook(self._gather_gradient)
-            self._cleanup.callback(hook.remove)
 
     def _gather_gradient(self, parameter: Tensor) -> None:
-        assert parameter.grad is not None
+        if parameter.grad is None:  # as of rows that are trained alone, which have theirs
+            return
         assert self._positions is not None
         grad = parameter.grad.detach().reshape(-1).index_select(0, self._positions)
         self.entries.grad = grad if self.entries.grad is None else self.entries.grad.add_(grad)

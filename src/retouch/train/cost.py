@@ -16,7 +16,7 @@ from retouch.data.stream import Stream
 from retouch.distributed import collectives
 from retouch.methods import Method, Settings
 from retouch.sparse import Selection
-from retouch.train.gpu_memory import fitting_micro_batch, free_memory
+from retouch.train.gpu_memory import bytes_at_a_time, fitting_micro_batch, free_memory
 from retouch.train.measure_step import Measurement, measure
 from retouch.train.replay_store import TEST_IMAGES_PER_CLASS
 from retouch.train.work import work
@@ -44,7 +44,7 @@ class Cost:
     disk: int
     """Bytes of the run's folder."""
     micro_batch: int | None = None
-    """Images at a time that fit into the GPU's memory; None where a whole batch does."""
+    """Images and prompts at a time that fit into the GPU's memory; None where all of a step do."""
     free: int | None = None
     """Bytes of the GPU's memory that are free."""
 
@@ -61,21 +61,23 @@ def estimate(
     """Time a step of the first task that is not done, and count the rest."""
     method.check_weights(clip)
     sample = None if clip.device.type == "cuda" else _CPU_IMAGES
-    measured = measure(clip, stream, method, settings, task=done, images=sample)
     amount = work(stream, method, settings, done=done, control=control)
+    prompts = amount.step_prompts
+    measured = measure(clip, stream, method, settings, task=done, images=sample, prompts=prompts)
     disk = (len(stream.tasks) - done) * delta_bytes(measured.selection)
     if method.store_images:
         disk += _stored_images_bytes(clip, stream, method, settings)
     extra = method.copies * 4 * clip.size + _MOMENT_BYTES * measured.num_trainable
     free, micro_batch = free_memory(clip.device), settings.micro_batch
     images = _images_per_step(stream, method, settings, done)
+    rank_prompts = -(-prompts // collectives.world_size())
+    rows = [(images, measured.saved), (rank_prompts, measured.saved_prompt)]
     if free is not None and micro_batch is None:
-        micro_batch = fitting_micro_batch(images, measured.saved, free - extra)
-    at_a_time = min(images, micro_batch or images)
+        micro_batch = fitting_micro_batch(rows, free - extra)
     return Cost(
         measured.selection,
         measured.seconds(amount, method.regularizer.extra_passes(settings)),
-        int(extra + _memory(clip, measured, at_a_time)),
+        int(extra + _memory(clip, measured, bytes_at_a_time(rows, micro_batch))),
         int(disk),
         micro_batch,
         free,
@@ -89,13 +91,14 @@ def _images_per_step(stream: Stream, method: Method, settings: Settings, done: i
     return -(-new * (2 if replays else 1) // collectives.world_size())
 
 
-def _memory(clip: Clip, measured: Measurement, at_a_time: int) -> float:
-    """What weights and this many images take, without copies of weights and the optimizer."""
+def _memory(clip: Clip, measured: Measurement, step: float) -> float:
+    """What weights and a step's activations take, without copies of weights and the optimizer."""
     if clip.device.type == "cuda":
-        return torch.cuda.memory_allocated(clip.device) + measured.saved * at_a_time
+        return torch.cuda.memory_allocated(clip.device) + step
     unit = 1 if sys.platform == "darwin" else 1024
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-    return peak + _PAGE_BYTES + measured.saved * max(0, at_a_time - measured.images)
+    timed = measured.saved * measured.images + measured.saved_prompt * measured.prompts
+    return peak + _PAGE_BYTES + max(0.0, step - timed)
 
 
 def delta_bytes(selection: Selection) -> float:

@@ -1,5 +1,6 @@
-"""GPU memory: how much is free, how much a step takes, and how many images at a time fit."""
+"""GPU memory: how much is free, how much a step takes, and how much of it fits at a time."""
 
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
@@ -16,18 +17,22 @@ def free_memory(device: torch.device) -> int | None:
     return free_gpu_memory(device) if device.type == "cuda" else None
 
 
-def fitting_micro_batch(images: int, bytes_per_image: float, free: float) -> int | None:
-    """The largest micro-batch that fits; None if all images of a step do.
+def fitting_micro_batch(rows: Sequence[tuple[int, float]], free: float) -> int | None:
+    """The largest micro-batch that fits; None if all images and prompts of a step do.
 
     Args:
-        images: How many images a step has.
-        bytes_per_image: What a step takes for each of them.
+        rows: How many images a step has and the bytes that it takes for each; the same of prompts.
         free: Bytes that are free for that.
     """
-    size = images
-    while size > 1 and size * bytes_per_image > HEADROOM * free:
+    largest = size = max(count for count, _ in rows)
+    while size > 1 and bytes_at_a_time(rows, size) > HEADROOM * free:
         size = -(-size // 2)
-    return None if size == images else size
+    return None if size == largest else size
+
+
+def bytes_at_a_time(rows: Sequence[tuple[int, float]], micro_batch: int | None) -> float:
+    """What at most `micro_batch` images and as many prompts take; None: all of them."""
+    return sum(min(count, micro_batch or count) * size for count, size in rows)
 
 
 class PeakMemory:

@@ -22,7 +22,7 @@ import retouch
 from retouch.clip.fast.fast_vit import fast_vit
 from retouch.clip.fast.light import LightClip, load_light
 from retouch.clip.hf import HuggingFaceClip
-from retouch.sparse import fingerprint
+from retouch.sparse import fingerprint, linear_layers, locate
 
 PROMPTS = ["a photo of a red sign", "blue", "", "a picture of the dark green photo, bright " * 9]
 
@@ -33,6 +33,10 @@ def assert_same(folder: Path | str) -> None:
     assert type(light) is LightClip
     assert type(full) is HuggingFaceClip
     assert fingerprint(light.model) == fingerprint(full.model)
+    names = [name for name, _ in full.model.named_parameters()]
+    layers = [linear_layers(clip.model, names).keys() for clip in (light, full)]
+    assert layers[0] == layers[1]
+    assert locate(light.model, "first-mlp").keys() < layers[0]
     assert light.preprocess == full.preprocess
     height, width = full.preprocess.size
     noise = np.random.default_rng(0).integers(0, 256, (5, height, width, 3), np.uint8)

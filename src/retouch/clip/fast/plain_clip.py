@@ -12,32 +12,30 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import gelu, scaled_dot_product_attention
+from torch.nn.functional import scaled_dot_product_attention
+from torch.overrides import TorchFunctionMode
 
 from retouch.clip.fast.attention import attention
 
 
-class _Uninitialized(nn.Module):
-    """A layer without random initialization: its weights come from a file."""
+class _SkipInit(TorchFunctionMode):
+    """Inside this context, layers get no random weights: theirs come from a file.
 
-    def reset_parameters(self) -> None:
-        pass
+    The layers themselves are torch's own, so whatever looks for an `nn.Linear` finds them.
+    """
 
-
-class _Linear(_Uninitialized, nn.Linear):
-    pass
-
-
-class _Embedding(_Uninitialized, nn.Embedding):
-    pass
-
-
-class _Conv2d(_Uninitialized, nn.Conv2d):
-    pass
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if getattr(func, "__module__", None) == "torch.nn.init":
+            return kwargs["tensor"] if "tensor" in kwargs else args[0]
+        return func(*args, **kwargs)
 
 
-class _LayerNorm(_Uninitialized, nn.LayerNorm):
-    pass
+class _QuickGELU(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x * torch.sigmoid(1.702 * x)
 
 
 class Attention(nn.Module):
@@ -51,8 +49,8 @@ class Attention(nn.Module):
         self.num_heads, self.causal = heads, causal
         self.head_dim = width // heads
         self.scale = self.head_dim**-0.5
-        self.k_proj, self.v_proj = _Linear(width, width), _Linear(width, width)
-        self.q_proj, self.out_proj = _Linear(width, width), _Linear(width, width)
+        self.k_proj, self.v_proj = nn.Linear(width, width), nn.Linear(width, width)
+        self.q_proj, self.out_proj = nn.Linear(width, width), nn.Linear(width, width)
 
     def forward(self, x: Tensor) -> tuple[Tensor, None]:
         """A pair, as transformers returns it: learned prompts rely on that."""
@@ -72,12 +70,11 @@ class Attention(nn.Module):
 class _MLP(nn.Module):
     def __init__(self, width: int, hidden: int, activation: str) -> None:
         super().__init__()
-        self.fc1, self.fc2 = _Linear(width, hidden), _Linear(hidden, width)
-        self.quick = activation == "quick_gelu"
+        self.fc1, self.fc2 = nn.Linear(width, hidden), nn.Linear(hidden, width)
+        self.activation_fn = _QuickGELU() if activation == "quick_gelu" else nn.GELU()
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.fc1(x)
-        out: Tensor = self.fc2(x * torch.sigmoid(1.702 * x) if self.quick else gelu(x))
+        out: Tensor = self.fc2(self.activation_fn(self.fc1(x)))
         return out
 
 
@@ -86,9 +83,9 @@ class _Block(nn.Module):
         super().__init__()
         width, eps = config["hidden_size"], config["layer_norm_eps"]
         self.self_attn = Attention(width, config["num_attention_heads"], causal)
-        self.layer_norm1 = _LayerNorm(width, eps=eps)
+        self.layer_norm1 = nn.LayerNorm(width, eps=eps)
         self.mlp = _MLP(width, config["intermediate_size"], config["hidden_act"])
-        self.layer_norm2 = _LayerNorm(width, eps=eps)
+        self.layer_norm2 = nn.LayerNorm(width, eps=eps)
 
     def forward(self, x: Tensor, mask: None = None) -> Tensor:
         """Called as a block of transformers is, which gets a mask; here it is always None."""
@@ -112,8 +109,8 @@ class _Encoder(nn.Module):
 class _TextEmbeddings(nn.Module):
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__()
-        self.token_embedding = _Embedding(config["vocab_size"], config["hidden_size"])
-        self.position_embedding = _Embedding(
+        self.token_embedding = nn.Embedding(config["vocab_size"], config["hidden_size"])
+        self.position_embedding = nn.Embedding(
             config["max_position_embeddings"], config["hidden_size"]
         )
 
@@ -128,7 +125,7 @@ class _TextTower(nn.Module):
         super().__init__()
         self.embeddings, self.encoder = _TextEmbeddings(config), _Encoder(config, causal=True)
         width = config["hidden_size"]
-        self.final_layer_norm = _LayerNorm(width, eps=config["layer_norm_eps"])
+        self.final_layer_norm = nn.LayerNorm(width, eps=config["layer_norm_eps"])
         self.eos_id: int = config["eos_token_id"]
 
     def forward(self, ids: Tensor) -> Tensor:
@@ -143,12 +140,12 @@ class _ImageEmbeddings(nn.Module):
         super().__init__()
         width, patch = config["hidden_size"], config["patch_size"]
         self.class_embedding = nn.Parameter(torch.empty(width))
-        self.patch_embedding = _Conv2d(
+        self.patch_embedding = nn.Conv2d(
             config["num_channels"], width, kernel_size=patch, stride=patch, bias=False
         )
         self.size: int = config["image_size"]
         self.num_positions = (self.size // patch) ** 2 + 1
-        self.position_embedding = _Embedding(self.num_positions, width)
+        self.position_embedding = nn.Embedding(self.num_positions, width)
 
     def forward(self, pixels: Tensor) -> Tensor:
         patches = self.patch_embedding(pixels).flatten(2).transpose(1, 2)
@@ -166,9 +163,9 @@ class ImageTower(nn.Module):
         super().__init__()
         width, eps = config["hidden_size"], config["layer_norm_eps"]
         self.embeddings = _ImageEmbeddings(config)
-        self.pre_layrnorm = _LayerNorm(width, eps=eps)  # transformers' spelling
+        self.pre_layrnorm = nn.LayerNorm(width, eps=eps)  # transformers' spelling
         self.encoder = _Encoder(config, causal=False)
-        self.post_layernorm = _LayerNorm(width, eps=eps)
+        self.post_layernorm = nn.LayerNorm(width, eps=eps)
 
     def forward(self, pixels: Tensor) -> Tensor:
         x = self.encoder(self.pre_layrnorm(self.embeddings(pixels)))
@@ -181,9 +178,10 @@ class PlainCLIP(nn.Module):
 
     def __init__(self, text: Mapping[str, Any], image: Mapping[str, Any], width: int) -> None:
         super().__init__()
-        self.text_model, self.vision_model = _TextTower(text), ImageTower(image)
-        self.visual_projection = _Linear(image["hidden_size"], width, bias=False)
-        self.text_projection = _Linear(text["hidden_size"], width, bias=False)
+        with _SkipInit():
+            self.text_model, self.vision_model = _TextTower(text), ImageTower(image)
+            self.visual_projection = nn.Linear(image["hidden_size"], width, bias=False)
+            self.text_projection = nn.Linear(text["hidden_size"], width, bias=False)
         self.logit_scale = nn.Parameter(torch.empty(()))
         # The part of the transformers config that `HuggingFaceClip` reads.
         text_config = SimpleNamespace(max_position_embeddings=text["max_position_embeddings"])
