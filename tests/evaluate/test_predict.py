@@ -8,6 +8,7 @@ import torch
 from tiny import CLASSES, images, tiny_clip
 
 from retouch.data.file_store import FileStore
+from retouch.evaluate.choices import ClassChoices
 from retouch.evaluate.predict import classify_images, predict
 
 
@@ -33,7 +34,8 @@ def test_probabilities_are_over_the_whole_list(tmp_path: Path):
     test.store.image(0).save(tmp_path / "a.png")
     (tmp_path / "b.png").write_bytes(b"broken")
     files = FileStore(tmp_path, ["a.png", "b.png"])
-    (first, second), unreadable = classify_images(clip, files, CLASSES, top=9)
+    choices = ClassChoices.of_names(CLASSES, ["a photo of {}"])
+    (first, second), unreadable = classify_images(clip, files, choices, top=9)
     assert [image.index for image in unreadable] == [1]
     assert second == []
     assert sorted(prediction.name for prediction in first) == sorted(CLASSES)
@@ -41,4 +43,4 @@ def test_probabilities_are_over_the_whole_list(tmp_path: Path):
     assert probabilities == sorted(probabilities, reverse=True)
     assert sum(probabilities) == pytest.approx(1, abs=1e-5)
     assert CLASSES.index(first[0].name) == predict(clip, test)[0]
-    assert len(classify_images(clip, files, CLASSES, top=2)[0][0]) == 2
+    assert len(classify_images(clip, files, choices, top=2)[0][0]) == 2
