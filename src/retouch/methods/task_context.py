@@ -158,12 +158,15 @@ class TaskContext:
         return sorted({label for task in tasks for label in task.classes})
 
     def add_known_prompts(self) -> None:
-        """From now on the first prompts of a batch are those of all known classes, in order."""
-        self._first_prompts = self.stream.train.class_prompts(self.known_classes)
+        """From now on the first prompts of a batch are those of all known classes, in order.
+
+        They are distinct, as all prompts of a batch are (see `Images.distinct_prompts`).
+        """
+        self._first_prompts, _ = self.stream.train.distinct_prompts(self.known_classes)
 
     def add_task_prompts(self) -> None:
         """From now on the first prompts of a batch are those of all classes of the task."""
-        self._first_prompts = self.stream.train.class_prompts(self.task.classes)
+        self._first_prompts, _ = self.stream.train.distinct_prompts(self.task.classes)
 
     def losses(
         self, batch: Batch, loss: Callable[[Features], Tensor] | None = None
@@ -225,9 +228,8 @@ class TaskContext:
         """
         if not self._first_prompts:
             return texts, prompt
-        first = set(self._first_prompts)  # two classes may have the same prompt
-        all_texts = [*self._first_prompts, *(text for text in texts if text not in first)]
-        index = {text: number for number, text in reversed(list(enumerate(all_texts)))}
+        all_texts = list(dict.fromkeys([*self._first_prompts, *texts]))
+        index = {text: number for number, text in enumerate(all_texts)}
         return all_texts, np.array([index[text] for text in texts], np.int64)[prompt]
 
     def _split(self, images: Indices, drop_last: bool | None = None) -> list[Indices]:
