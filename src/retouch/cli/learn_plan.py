@@ -94,7 +94,15 @@ def make_plan(
         stream.missing_images,
     )
     control = request.control and decoded(request.control)
-    computed = work(stream, defaults.method, defaults.settings, done=done, control=control)
+    fewer = earlier_run.fewer_images if earlier_run else ()
+    computed = work(
+        stream,
+        defaults.method,
+        defaults.settings,
+        done=done,
+        control=control,
+        fewer_images=fewer,
+    )
     chosen = _hardware(config, clip, started, computed, console)
     defaults = replace(defaults, settings=defaults.settings.model_copy(update=chosen))
     stores = training.replay != "none"
@@ -145,6 +153,7 @@ def estimate_cost(plan: Plan) -> "Cost":
             done=plan.done,
             control=plan.control,
             stores=plan.stores_images,
+            fewer_images=plan.earlier.fewer_images if plan.earlier else (),
         )
     finally:
         if plan.run:

@@ -1,6 +1,6 @@
 """Evaluate a model during a run: on every task of the stream, and on a control set."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -100,6 +100,22 @@ class Evaluator:
         """
         (test,) = self._encode(clip, self._test_subset(numbers))
         return self._accuracies(self._predict(test, learned, numbers), numbers)
+
+    def complete(self, clip: Clip, row: Row, learned: int, restore: Callable[[], None]) -> None:
+        """Measure what a row of an earlier run lacks: learned tasks whose test images changed.
+
+        Args:
+            clip: The model.
+            row: The row, which is changed.
+            learned: How many tasks were learned by then.
+            restore: Brings the model to where it was then; only called if something is lacking.
+        """
+        tasks = self._stream.tasks[:learned]
+        lacking = [t.number for t in tasks if len(t.test) and row.tasks[t.number] is None]
+        if lacking and self._each_task:
+            restore()
+            for number, value in zip(lacking, self.tasks(clip, learned, lacking), strict=True):
+                row.tasks[number] = value
 
     def control(self, clip: Clip) -> float | None:
         """The accuracy on the whole control set, in percent.

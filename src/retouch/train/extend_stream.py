@@ -41,6 +41,8 @@ class EarlierRun:
     """The identity of its control set."""
     method: dict[str, Any] = field(default_factory=dict)
     """The name and the settings of its method."""
+    fewer_images: tuple[int, ...] = ()
+    """The tasks of which it stored only some of the test images that it was evaluated on."""
 
     def check(self, method: Method) -> None:
         """Refuse a method that cannot use the state or the replay buffer of the earlier one."""
@@ -152,10 +154,12 @@ def extend_stream(
     stream = Stream(train_images, test_images, all_tasks, missing_images=missing)
     results = run.results.model_copy(deep=True)
     results.replay = {"seen": old.seen, "groups": old.groups}
-    for info, task in zip(results.tasks, stream.tasks, strict=False):
+    pairs = list(zip(results.tasks, stream.tasks, strict=False))
+    fewer = tuple(task.number for info, task in pairs if info.test != len(task.test))
+    for info, task in pairs:
         info.test = len(task.test)
-    earlier = EarlierRun(run.folder, results, run.config["control"], run.config["method"])
-    return stream, earlier
+    method, control = run.config["method"], run.config["control"]
+    return stream, EarlierRun(run.folder, results, control, method, fewer)
 
 
 def _class_names(run: OpenRun, train: Images) -> list[str]:
