@@ -22,7 +22,7 @@ import numpy as np
 from filelock import FileLock
 
 from retouch.clip.preprocess import Preprocess
-from retouch.data.cache_build import build, uses_processes
+from retouch.data.cache_build import OTHER_FOLDER, build, uses_processes
 from retouch.data.cache_file import find_damage
 from retouch.data.cached_store import CachedStore
 from retouch.data.composite_stores import SubsetStore
@@ -147,8 +147,7 @@ def _make_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as why:
         raise UserError(
-            f"{folder} cannot hold decoded images ({why.strerror}); set RETOUCH_CACHE to another "
-            "folder, or use no cache"
+            f"{folder} cannot hold decoded images ({why.strerror}); {OTHER_FOLDER}"
         ) from None
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from retouch.data.identical_images import MAX_IMAGES, find_duplicates, identical_images
+from retouch.data.identical_images import MAX_IMAGES, IdenticalImages, find_duplicates
 from retouch.data.images import Images
 from retouch.data.splits import Splits
 from retouch.plural import count
@@ -34,7 +34,7 @@ def add_control_note(control: Images, learned: Sequence[Images]) -> Images:
         return control
     shared = [
         group
-        for group in identical_images([control, *learned], across=True).groups
+        for group in IdenticalImages([control, *learned], across=True).groups()
         if group[0][0] is control and group[-1][0] is not control
     ]
     if not shared:

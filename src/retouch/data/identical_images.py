@@ -6,13 +6,12 @@ by the bytes of their files: only files of the same size are opened, so this is 
 before every run.
 """
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
 import numpy as np
 
-from retouch.data.file_range import FileRange
 from retouch.data.image_store import Indices
 from retouch.data.images import Images
 
@@ -22,115 +21,107 @@ MAX_OPENED_FILES = 20_000
 MAX_COMPARED_BYTES = 2 << 30
 _EDGE_BYTES = 4096
 """Bytes at the start and at the end of a file that are compared first."""
+_NO_FILE = -1
 
 Entry = tuple[Images, int]
-"""An image: the split that it is in, and its index there."""
-_Place = tuple[list[Entry], FileRange | None]
-"""The images at one place, which is in a file or not."""
+"""An image: the set that it is in, and its index there."""
 
 
-@dataclass
 class IdenticalImages:
-    """Groups of images that are the same, each in the order of the sets that were searched."""
-
-    groups: list[list[Entry]] = field(default_factory=list)
-    complete: bool = True
-    """False if there were too many images to compare all files."""
-
-
-def identical_images(parts: Sequence[Images], across: bool = False) -> IdenticalImages:
-    """Images of these sets that are the same.
+    """Which images of some sets are the same.
 
     Args:
         parts: The sets.
         across: Open only files that two sets may share.
     """
-    result = IdenticalImages(complete=sum(map(len, parts)) <= MAX_IMAGES)
-    places = _by_place(parts) if result.complete else _by_location(parts)
-    copies = list(_identical_files(places, result, across)) if result.complete else []
-    in_groups = {id(place) for group in copies for place in group}
-    copies += [[place] for place in places if len(place[0]) > 1 and id(place) not in in_groups]
-    order = {id(images): number for number, images in enumerate(parts)}
-    for group in copies:
-        entries = [entry for found, _ in group for entry in found]
-        result.groups.append(sorted(entries, key=lambda entry: (order[id(entry[0])], entry[1])))
-    result.groups.sort(key=lambda group: (order[id(group[0][0])], group[0][1]))
-    return result
+
+    def __init__(self, parts: Sequence[Images], across: bool = False) -> None:
+        self.parts = parts
+        self.complete = sum(map(len, parts)) <= MAX_IMAGES
+        """False if there were too many images to compare all files."""
+        self._starts = np.cumsum([0, *map(len, parts)])
+        places, sizes = self._places()
+        self.first = _first_of_each(places)
+        """For each image, of all sets one after the other, the first that is the same: mostly
+        itself.
+        """
+        if self.complete:
+            candidates = np.flatnonzero((self.first == np.arange(len(sizes))) & (sizes > 0))
+            for first, *others in self._same_files(candidates, sizes[candidates], across):
+                self.first[others] = first
+            self.first = self.first[self.first]
+
+    def groups(self) -> list[list[Entry]]:
+        """The images that are there more than once, with their copies."""
+        copies: dict[int, list[int]] = {}
+        for position in np.flatnonzero(self.first != np.arange(len(self.first))).tolist():
+            first = int(self.first[position])
+            copies.setdefault(first, [first]).append(position)
+        return [[self._entry(p) for p in copies[first]] for first in sorted(copies)]
+
+    def _entry(self, position: int) -> Entry:
+        part = int(np.searchsorted(self._starts, position, "right")) - 1
+        return self.parts[part], position - int(self._starts[part])
+
+    def _places(self) -> tuple[Indices, Indices]:
+        """A hash of each image's place, and the size of its file."""
+        sizes = np.full(int(self._starts[-1]), _NO_FILE)
+        places = np.empty_like(sizes)
+        for images, start in zip(self.parts, self._starts.tolist(), strict=False):
+            if not self.complete:  # without a look at each of very many files
+                for index in range(len(images)):
+                    places[start + index] = hash(images.store.location(index))
+                continue
+            for index in range(len(images)):
+                if (file_range := images.store.file_range(index)) is not None:
+                    sizes[start + index] = file_range.size
+                    places[start + index] = hash((str(file_range.path), file_range.start))
+            in_no_file = np.flatnonzero(sizes[start : start + len(images)] == _NO_FILE)
+            identifiers = images.store.identifiers(in_no_file)
+            for position, known in zip(in_no_file.tolist(), identifiers, strict=True):
+                places[start + position] = hash(known)
+        return places, sizes
+
+    def _same_files(self, positions: Indices, sizes: Indices, across: bool) -> Iterator[list[int]]:
+        """Groups of these positions whose files have the same bytes, each in order."""
+        order = np.argsort(sizes, kind="stable")
+        by_size = np.split(positions[order], np.flatnonzero(np.diff(sizes[order])) + 1)
+        groups = [group.tolist() for group in by_size if len(group) > 1]
+        if across:
+            groups = [group for group in groups if len({id(self._entry(p)[0]) for p in group}) > 1]
+        if sum(map(len, groups)) > MAX_OPENED_FILES:
+            self.complete = False
+            return
+        remaining = MAX_COMPARED_BYTES
+        size_of = dict(zip(positions.tolist(), sizes.tolist(), strict=True)) if groups else {}
+        for group in groups:
+            for same_edges in self._group_by_content(group, _EDGE_BYTES):
+                remaining -= sum(size_of[position] for position in same_edges)
+                if remaining < 0:
+                    self.complete = False
+                    return
+                yield from self._group_by_content(same_edges, None)
+
+    def _group_by_content(self, group: Sequence[int], edge: int | None) -> Iterable[list[int]]:
+        """Groups of two or more with the same bytes, or the same first and last `edge` bytes."""
+        by_digest: dict[bytes, list[int]] = {}
+        for position in group:
+            images, index = self._entry(position)
+            file_range = images.store.file_range(index)
+            content = file_range.read(edge) if file_range else None
+            if content is not None:
+                digest = blake2b(content, digest_size=16).digest()
+                by_digest.setdefault(digest, []).append(position)
+        return [same for same in by_digest.values() if len(same) > 1]
 
 
-def first_copies(images: Images) -> Indices:
-    """For each image the position of the first that is the same, which is mostly its own.
-
-    Args:
-        images: The images.
-    """
-    first = np.arange(len(images))
-    for (_, position), *others in identical_images([images]).groups:
-        first[[index for _, index in others]] = position
+def _first_of_each(keys: Indices) -> Indices:
+    """For each position the first that has the same key."""
+    order = np.argsort(keys, kind="stable")
+    is_new = np.concatenate([[True], np.diff(keys[order]) != 0])[: len(keys)]
+    first = np.empty_like(order)
+    first[order] = order[np.maximum.accumulate(np.where(is_new, np.arange(len(keys)), 0))]
     return first
-
-
-def _by_place(parts: Sequence[Images]) -> list[_Place]:
-    """The images by where they are; those that are in no file by what identifies them."""
-    places: dict[Hashable, _Place] = {}
-    for images in parts:
-        ranges = [images.store.file_range(index) for index in range(len(images))]
-        in_no_file = np.array([i for i, each in enumerate(ranges) if each is None], np.int64)
-        identifiers = iter(images.store.identifiers(in_no_file))
-        for index, file_range in enumerate(ranges):
-            key: Hashable = next(identifiers) if file_range is None else file_range
-            places.setdefault(key, ([], file_range))[0].append((images, index))
-    return list(places.values())
-
-
-def _by_location(parts: Sequence[Images]) -> list[_Place]:
-    """The same for very many images, without a look at each file."""
-    places: dict[str, _Place] = {}
-    for images in parts:
-        for index in range(len(images)):
-            location = images.store.location(index)
-            places.setdefault(location, ([], None))[0].append((images, index))
-    return list(places.values())
-
-
-def _identical_files(
-    places: Sequence[_Place], result: IdenticalImages, across: bool
-) -> Iterable[list[_Place]]:
-    """Groups of places whose files have the same bytes."""
-    by_size: dict[int, list[_Place]] = {}
-    for place in places:
-        if place[1] is not None and place[1].size:
-            by_size.setdefault(place[1].size, []).append(place)
-    candidates = [
-        group for group in by_size.values() if len(group) > 1 and not (across and _one_set(group))
-    ]
-    if sum(map(len, candidates)) > MAX_OPENED_FILES:
-        result.complete = False
-        return
-    remaining = MAX_COMPARED_BYTES
-    for group in candidates:
-        for same_edges in _group_by_content(group, _EDGE_BYTES):
-            remaining -= sum(file_range.size for _, file_range in same_edges if file_range)
-            if remaining < 0:
-                result.complete = False
-                return
-            yield from _group_by_content(same_edges, None)
-
-
-def _one_set(group: Sequence[_Place]) -> bool:
-    """Whether all these images are of one set."""
-    return len({id(images) for entries, _ in group for images, _ in entries}) == 1
-
-
-def _group_by_content(group: Sequence[_Place], edge: int | None) -> Iterable[list[_Place]]:
-    """Groups of two or more with the same bytes, or with the same first and last `edge` bytes."""
-    by_digest: dict[bytes, list[_Place]] = {}
-    for place in group:
-        content = place[1].read(edge) if place[1] else None
-        if content is not None:
-            digest = blake2b(content, digest_size=16).digest()
-            by_digest.setdefault(digest, []).append(place)
-    return [same for same in by_digest.values() if len(same) > 1]
 
 
 @dataclass
@@ -146,7 +137,14 @@ class Duplicates:
     complete: bool = True
     """False if there were too many images to compare all."""
 
-    def notes(self, source: str) -> list[str]:
+    def notes(self, source: str, known: Sequence[str] = ()) -> list[str]:
+        """What a user should know.
+
+        Args:
+            source: The name of the images.
+            known: Notes that were made before. What they say is not said again, even if the numbers
+                are others because unreadable images were left out since.
+        """
         kinds = (
             (self.across_classes, "in two classes", ""),
             (self.across_splits, "both in train and in test", ""),
@@ -160,11 +158,10 @@ class Duplicates:
             f"{source}: {_image_count(len(pairs))} {what}, such as {pairs[0][0]} and {pairs[0][1]}"
             f"{more}"
             for pairs, what, more in kinds
-            if pairs
+            if pairs and not any(note.startswith(source) and what in note for note in known)
         ]
-        if not self.complete:
-            notes.append(f"{source}: has too many images to search for duplicates")
-        return notes
+        too_many = f"{source}: has too many images to search for duplicates"
+        return notes if self.complete or too_many in known else [*notes, too_many]
 
 
 def find_duplicates(train: Images, test: Images | None = None) -> Duplicates:
@@ -174,16 +171,24 @@ def find_duplicates(train: Images, test: Images | None = None) -> Duplicates:
         train: The training images, or all images if they are not split yet.
         test: The test images.
     """
-    found = identical_images([train] if test is None else [train, test])
-    duplicates = Duplicates(complete=found.complete)
-    for (first, first_index), *others in found.groups:
+    return duplicates_of(IdenticalImages([train] if test is None else [train, test]))
+
+
+def duplicates_of(found: IdenticalImages) -> Duplicates:
+    """The same, of images that were searched: all of a data set, or its training and test images.
+
+    Args:
+        found: Which of them are the same.
+    """
+    duplicates, is_split = Duplicates(complete=found.complete), len(found.parts) > 1
+    for (first, first_index), *others in found.groups():
         for images, index in others:
             pair = first.store.location(first_index), images.store.location(index)
             if first.classes[first.labels[first_index]] != images.classes[images.labels[index]]:
                 duplicates.across_classes.append(pair)
             elif first is not images:
                 duplicates.across_splits.append(pair)
-            elif test is None:
+            elif not is_split:
                 duplicates.within_class.append(pair)
     return duplicates
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from retouch.data.identical_images import find_duplicates, first_copies
+from retouch.data.identical_images import IdenticalImages, duplicates_of
 from retouch.data.image_store import Indices
 from retouch.data.images import Images
 from retouch.errors import UserError
@@ -31,10 +31,13 @@ class Splits:
         if self.train is None:
             name = self.test.name if self.test else "this source"
             raise UserError(f"{name} has no images to learn from; use it as a control set")
-        notes = find_duplicates(self.train, self.test).notes(self.train.name)
-        new = [note for note in notes if note not in self.train.notes]
-        train = replace(self.train, notes=[*self.train.notes, *new])
-        return (train, self.test) if self.test else _hold_out(train, holdout, seed)
+        known, parts = self.train.notes, [part for part in (self.train, self.test) if part]
+        identical = IdenticalImages(parts)
+        new = duplicates_of(identical).notes(self.train.name, known)
+        train = replace(self.train, notes=[*known, *new])
+        if self.test:
+            return train, self.test
+        return _hold_out(train, identical.first, holdout, seed)
 
     def evaluation_images(self) -> Images:
         """The test images; all images if the source is not split."""
@@ -52,10 +55,10 @@ class Splits:
         return Splits(train, test)
 
 
-def _hold_out(images: Images, share: float, seed: int) -> tuple[Images, Images]:
+def _hold_out(images: Images, first: Indices, share: float, seed: int) -> tuple[Images, Images]:
+    """Hold out a share of the images of each class; `first` is where each image is first there."""
     if not 0 < share < 1:
         raise UserError(f"holdout={share} is not a share between 0 and 1, such as 0.2")
-    first = first_copies(images)
     ends = np.cumsum(np.bincount(images.labels, minlength=len(images.classes)))
     by_class = np.split(np.argsort(images.labels, kind="stable"), ends[:-1])
     of_class = [np.unique(first[positions]) for positions in by_class]

@@ -1,6 +1,5 @@
 """Continue a finished run: a stream of its tasks and then new ones."""
 
-import logging
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -23,8 +22,6 @@ from retouch.train.repeated_images import repeated_images_note
 from retouch.train.replay_store import FOLDER as IMAGES
 from retouch.train.replay_store import StoredImages, has_stored_images, with_classes
 from retouch.train.run_folder import CONFIG, OpenRun, delta_file, is_run
-
-log = logging.getLogger("retouch")
 
 COPY = "earlier"
 """The subfolder in which an unfinished run holds a copy of the one that it continues."""
@@ -147,7 +144,6 @@ def extend_stream(
         for old_images, new_images in ((old.replay, train), (old.test, test))
     )
     if note := _images_note(run, stored, train, test):
-        log.warning(note)
         train_images = replace(train_images, notes=[*train_images.notes, note])
     all_tasks = (*_old_tasks(run, old, train_images), *_new_tasks(run, old, new, train_images))
     missing = sum(task.train for task in run.results.tasks) - len(old.replay)
