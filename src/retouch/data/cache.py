@@ -22,7 +22,7 @@ import numpy as np
 from filelock import FileLock
 
 from retouch.clip.preprocess import Preprocess
-from retouch.data.cache_build import OTHER_FOLDER, build, uses_processes
+from retouch.data.cache_build import build, cannot_store, uses_processes
 from retouch.data.cache_file import find_damage
 from retouch.data.cached_store import CachedStore
 from retouch.data.composite_stores import SubsetStore
@@ -146,9 +146,7 @@ def _make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as why:
-        raise UserError(
-            f"{folder} cannot hold decoded images ({why.strerror}); {OTHER_FOLDER}"
-        ) from None
+        raise cannot_store(f"{folder} cannot hold decoded images ({why.strerror}); ") from None
 
 
 def verify_caches(images: Images, folder: Path | None = None) -> dict[Path, str]:
