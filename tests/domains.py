@@ -1,10 +1,15 @@
 """Streams of two data sets that have a class of the same name, for tests of several subpackages."""
 
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
-from tiny import images
+from runs import QUICK, method
+from tiny import images, tiny_folder
 
+import retouch
 from retouch.data import Images, Stream
+from retouch.evaluate import Results
 
 
 def colors(split: str, each: int) -> Images:
@@ -25,3 +30,11 @@ def two_streams(each: int = 6, tasks: int = 1) -> dict[str, Stream]:
         "colors": Stream.split(colors("train", each), colors("test", 3), 2 * tasks),
         "paints": Stream.split(paints("train", each), paints("test", 2), tasks),
     }
+
+
+def domain_run(folder: Path, **join: Any) -> tuple[Path, Results, Stream]:
+    """A run over both in FOLDER/run, whose model is in FOLDER/model; its results and its stream."""
+    stream = Stream.join(two_streams(), **join)
+    clip = retouch.load(str(tiny_folder(folder / "model")))
+    results = retouch.teach(clip, stream, method(), settings=QUICK, out=folder / "run")
+    return folder / "run", results, stream

@@ -179,8 +179,8 @@ def test_the_examples_for_contributors_run(number: int, tmp_path: Path):
     if "l2_sp" in space:
         assert package.teach(tiny_clip(), stream, space["l2_sp"], settings=settings).finished
     elif "matches" in space:
-        for name in ("cat_1", "cat_2", "dog_1", "dog_2", "dog_3"):
-            Image.new("RGB", (20, 20)).save(tmp_path / f"{name}.jpg")
+        for number, name in enumerate(("cat_1", "cat_2", "dog_1", "dog_2", "dog_3")):
+            Image.new("RGB", (20, 20), (50 * number, 0, 0)).save(tmp_path / f"{name}.jpg")
         assert space["matches"](tmp_path)
         own = Stream.split(*space["read"](tmp_path).train_and_test(0.3), tasks=1)
         assert own.train.classes == ["cat", "dog"]

@@ -29,3 +29,5 @@ class RandomStream(IntEnum):
     FEATURES = 36
     """Features drawn from the statistics of earlier classes."""
     PROMPT_INIT = 52
+    STORED_TEST_IMAGES = 61
+    """Which test images of a class are stored for later runs."""

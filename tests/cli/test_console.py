@@ -217,6 +217,7 @@ def _exit_code(work: object, *arguments: object) -> int | str:
         ("folder=…", " (--out)"),
         ("on=ray", " (--on ray)"),
         ("shard=False", " (leave out --shard)"),
+        ("leave out cached", " (--no-cache)"),
     ],
 )
 def test_an_error_names_the_option_that_fixes_it(argument: str, shown: str, screen: StringIO):

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from commands import error_of, run, run_json
+from domains import domain_run
 from tiny import tiny_clip
 
 from retouch.cli.console import out
@@ -131,6 +132,21 @@ def test_the_images_that_the_run_stored(evaluated: Path, results: Results, tmp_p
     control = run_json("eval", copy, "--control", evaluated / "control")
     assert control["data"] is None
     assert control["control"]["images"] == 20
+
+
+@pytest.mark.slow
+def test_a_run_over_several_data_sets_has_the_accuracy_that_it_had(tmp_path: Path):
+    folder, results, _ = domain_run(tmp_path)
+    data = run_json("eval", folder)["data"]
+    assert data["after"] == pytest.approx(results.metrics()["accuracy"])
+    assert data["before"] == pytest.approx(results.frozen_accuracy)
+    assert data["images"] == 6 * 3 + 4 * 2
+    choices = [(each["name"], each["choices"]) for each in data["domains"]]
+    assert choices == [("colors", 6), ("paints", 4)]
+    assert [each["after"] for each in data["domains"]] == pytest.approx(results.domain_matrix[-1])
+    text = " ".join(run("eval", folder).stdout.split())
+    assert "among the classes of its own data set, as in the run" in text
+    assert "paints 4 8" in text
 
 
 def test_a_damaged_run_is_refused_at_once(evaluated: Path, tmp_path: Path):

@@ -136,7 +136,7 @@ def test_a_class_without_readable_images_is_refused(folder: Path, tmp_path: Path
 def test_a_cache_that_does_not_fit_on_the_disk_is_refused(images, tmp_path, monkeypatch):
     usage = type("Usage", (), {"free": 1000})
     monkeypatch.setattr(cache_module.shutil, "disk_usage", lambda folder: usage)
-    with pytest.raises(UserError, match=r"take 0\.1 MB.*use no cache"):
+    with pytest.raises(UserError, match=r"take 0\.1 MB.*every time.* \(leave out cached\)"):
         cached(images, PREPROCESS_16, tmp_path / "c")
 
 

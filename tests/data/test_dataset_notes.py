@@ -10,7 +10,8 @@ from layouts import make_folder
 
 from retouch.data import read_data
 from retouch.data.check import check_dataset
-from retouch.data.dataset_notes import add_control_note, add_dataset_notes, find_duplicates
+from retouch.data.dataset_notes import add_control_note, add_dataset_notes
+from retouch.data.identical_images import find_duplicates
 
 CLASSES = {"cat": 3, "dog": 2}
 
@@ -23,7 +24,7 @@ def test_duplicates_across_classes_and_splits(tmp_path: Path):
     for to, source in copies:
         shutil.copy(source, to)
     splits = read_data(tmp_path)
-    duplicates = find_duplicates(splits)
+    duplicates = find_duplicates(splits.train, splits.test)
     assert duplicates.across_classes == [(str(train / "cat" / "1.png"), str(copies[0][0]))]
     assert duplicates.across_splits == [(str(train / "dog" / "0.png"), str(copies[1][0]))]
     checked = check_dataset(splits)
@@ -36,8 +37,8 @@ def test_duplicates_across_classes_and_splits(tmp_path: Path):
     assert any("1 image is both in train and in test" in note for note in notes)
     not_split = read_data(test)
     shutil.copy(test / "cat" / "0.png", test / "cat" / "again.png")
-    assert find_duplicates(not_split).within_class == []
-    assert len(find_duplicates(read_data(test)).within_class) == 1
+    assert find_duplicates(not_split.train).within_class == []
+    assert len(find_duplicates(read_data(test).train).within_class) == 1
 
 
 def test_duplicates_in_shards_and_too_many_candidates(tmp_path: Path, monkeypatch):
@@ -46,10 +47,10 @@ def test_duplicates_in_shards_and_too_many_candidates(tmp_path: Path, monkeypatc
     layouts.write_tar(tmp_path / "train" / "0.tar", files)
     layouts.write_lines(tmp_path / "classnames.txt", ["cat", "dog"])
     splits = read_data(tmp_path)
-    ((first, second),) = find_duplicates(splits).across_classes
+    ((first, second),) = find_duplicates(splits.train, splits.test).across_classes
     assert (first[-6:], second[-6:]) == ("0.webp", "1.webp")
-    monkeypatch.setattr("retouch.data.dataset_notes.MAX_OPENED_FILES", 1)
-    (note,) = find_duplicates(splits).notes("x")
+    monkeypatch.setattr("retouch.data.identical_images.MAX_OPENED_FILES", 1)
+    (note,) = find_duplicates(splits.train, splits.test).notes("x")
     assert note == "x: has too many images to search for duplicates"
 
 

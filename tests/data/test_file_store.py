@@ -22,7 +22,7 @@ def test_images_and_their_files(store: FileStore):
     path = store.root / "a" / "1.png"
     assert store.location(1) == str(path)
     file_range = store.file_range(1)
-    assert (file_range.path, file_range.start) == (path, 0)
+    assert (file_range.path, file_range.start) == (str(path), 0)
     assert file_range.read() == path.read_bytes()
     assert store.leading_bytes(1, 8) == b"\x89PNG\r\n\x1a\n"
 

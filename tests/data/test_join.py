@@ -8,7 +8,6 @@ from domains import colors, paints, two_streams
 from tiny import tiny_clip
 
 from retouch.data import Stream
-from retouch.data.join_images import domain_images
 from retouch.data.string_array import StringArray
 from retouch.errors import UserError
 
@@ -76,17 +75,6 @@ def test_captions_of_one_data_set_are_kept():
     texts, index = train.texts(np.array([0, first, first + 1]))
     assert [texts[i] for i in index][1:] == ["a pale one", "the pale red"]
     assert texts[index[0]].startswith("a photo of ")
-
-
-def test_one_data_set_of_joined_images():
-    stream = Stream.join(two_streams())
-    single, expected = domain_images(stream.test, stream.test.domains[1]), paints("test", 2)
-    assert np.array_equal(single.labels, expected.labels)
-    assert single.class_prompts(range(4)) == expected.class_prompts(range(4))
-    preprocess, all_images = tiny_clip().preprocess, np.arange(8)
-    assert np.array_equal(
-        single.read(all_images, preprocess), expected.read(all_images, preprocess)
-    )
 
 
 def test_what_cannot_be_joined_is_explained():

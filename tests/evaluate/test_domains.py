@@ -4,13 +4,16 @@ import numpy as np
 import pytest
 import torch
 from domains import two_streams
-from tiny import tiny_clip
+from tiny import images, tiny_clip
 
 from retouch.clip.zero_shot import classifier
 from retouch.data import Stream
 from retouch.evaluate import metrics
+from retouch.evaluate.choices import ClassChoices
+from retouch.evaluate.compare import EvalSet, compare
 from retouch.evaluate.evaluator import Evaluator
 from retouch.evaluate.image_features import image_features
+from retouch.evaluate.predict import classify_images
 from retouch.evaluate.results import Results
 from retouch.evaluate.row import Row
 from retouch.evaluate.task_info import TaskInfo
@@ -59,6 +62,47 @@ def test_merged_twins_may_be_taken_for_each_other():
         assert rows["yes"].tasks[task.number] == pytest.approx(100 * sum(same) / len(same))
         exact = [b == i for b, i in zip(best, labels, strict=True)]
         assert rows["no"].tasks[task.number] == pytest.approx(100 * sum(exact) / len(exact))
+
+
+@pytest.mark.parametrize(("twins", "right"), [("merge", [100, 100]), ("separate", [100, 0])])
+def test_merged_twins_are_one_in_predictions_and_in_the_comparison_too(
+    twins: str, right: list[float]
+):
+    """Two data sets with the same class and the same prompt: every image is taken for the first."""
+    red = {name: Stream.split(images(name, 1, 3), images(name, 1, 3), 1) for name in ("a", "b")}
+    stream = Stream.join(red, choices="all", twins=twins)
+    clip, evaluator, choices = tiny_clip(), Evaluator(stream), ClassChoices.of_stream(stream)
+    assert evaluator(clip, 2).tasks == right
+    predicted, test = evaluator.predicted[2].test, stream.test
+    assert [
+        100 * (predicted == test.labels)[part].mean() for part in ([0, 1, 2], [3, 4, 5])
+    ] == right
+    by_class = compare([EvalSet(test, ids=choices.ids(test.classes))], None, lambda: clip)
+    assert [row.after for row in by_class.classes] == right
+    assert bool(by_class.confusions) is (twins == "separate")
+    pictures, _ = classify_images(clip, test.store, choices, learned=2)
+    names = {"merge": ["dark red"], "separate": ["dark red (a)", "dark red (b)"]}[twins]
+    assert all(sorted(p.name for p in predictions) == names for predictions in pictures)
+    assert sum(p.probability for p in pictures[0]) == pytest.approx(1)
+
+
+def test_a_run_has_the_choices_of_its_stream():
+    """What a config says of them, and what an exported model is asked with."""
+    for twins, shown in (("separate", "dark red (paints)"), ("merge", "dark red")):
+        stream = Stream.join(two_streams(), choices="domain", twins=twins)
+        choices = ClassChoices.of_stream(stream)
+        data = {
+            "tasks": [stream.names(task.classes) for task in stream.tasks],
+            "domains": [domain.to_dict() for domain in stream.test.domains],
+            "choices": stream.choices,
+            "twins": stream.twins,
+        }
+        again = ClassChoices.of_config(data)
+        for name in stream.test.classes:
+            assert again.prompted(name) == choices.prompted(name)
+            assert again.of_class(name, 2) == choices.of_class(name, 2)
+        prompts = ["the picture of dark red", "the dark red", "a dark red"]
+        assert choices.prompted("dark red (paints)") == (shown, prompts, "paints")
 
 
 def test_transfer_average_and_last_by_hand():

@@ -9,6 +9,7 @@ from tiny import CLASSES, images, tiny_clip
 
 from retouch.data.file_store import FileStore
 from retouch.errors import UserError
+from retouch.evaluate.choices import ClassChoices
 from retouch.evaluate.predict import classify_images, predict
 
 
@@ -34,7 +35,8 @@ def test_probabilities_are_over_the_whole_list(tmp_path: Path):
     test.store.image(0).save(tmp_path / "a.png")
     (tmp_path / "b.png").write_bytes(b"broken")
     files = FileStore(tmp_path, ["a.png", "b.png"])
-    (first, second), unreadable = classify_images(clip, files, CLASSES, top=9)
+    choices = ClassChoices.of_names(CLASSES, ["a photo of {}"])
+    (first, second), unreadable = classify_images(clip, files, choices, top=9)
     assert [image.index for image in unreadable] == [1]
     assert second == []
     assert sorted(prediction.name for prediction in first) == sorted(CLASSES)
@@ -42,17 +44,18 @@ def test_probabilities_are_over_the_whole_list(tmp_path: Path):
     assert probabilities == sorted(probabilities, reverse=True)
     assert sum(probabilities) == pytest.approx(1, abs=1e-5)
     assert CLASSES.index(first[0].name) == predict(clip, test)[0]
-    assert len(classify_images(clip, files, CLASSES, top=2)[0][0]) == 2
+    assert len(classify_images(clip, files, choices, top=2)[0][0]) == 2
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
 @pytest.mark.parametrize("name", ["visual_projection.weight", "text_projection.weight"])
 def test_a_model_with_nan_gives_an_error_and_not_the_first_class(name: str, value: float):
     clip, test = tiny_clip(), images("test", 6, 1)
+    choices = ClassChoices.of_names(CLASSES, ["a photo of {}"])
     clip.model.get_parameter(name).data[0, 0] = value
     for answer in (
         lambda: predict(clip, test),
-        lambda: classify_images(clip, test.store, CLASSES),
+        lambda: classify_images(clip, test.store, choices),
     ):
         with pytest.raises(
             UserError, match=rf"^tiny has 1 of .* the first in {name}; take another"

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from backbones import open_clip
+from domains import domain_run
 from exports import teach_two_tasks
 from tiny import tiny_folder
 
@@ -15,6 +16,12 @@ def hf_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run on a CLIPModel of transformers."""
     folder = tmp_path_factory.mktemp("transformers")
     return teach_two_tasks(retouch.load(str(tiny_folder(folder / "my model"))), folder / "run")
+
+
+@pytest.fixture(scope="session")
+def two_sets_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run over two data sets, each with its prompts, that have classes of the same name."""
+    return domain_run(tmp_path_factory.mktemp("two data sets"))[0]
 
 
 @pytest.fixture(scope="session")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from domains import domain_run
 from exports import ODD_NAMES, assert_no_local_path
 from fake_results import evaluated_at_the_end
 from markdown_it import MarkdownIt
@@ -79,6 +80,36 @@ def test_an_estimate_says_how_many_control_images_were_checked(hf_run: Path, tmp
     text = card_of(model, tmp_path / "part")
     assert "| control accuracy, on 8 of 12 images of 4 classes" in text
     assert "So far control accuracy is an estimate: 8 of the 12 control images" in text
+
+
+@pytest.mark.slow
+def test_an_export_has_the_prompts_of_each_data_set(two_sets_run: Path, tmp_path: Path):
+    card = card_of(of_run(two_sets_run), tmp_path / "both")
+    learned = json.loads((tmp_path / "both" / "classes.json").read_text())
+    assert learned["classes"] == open_run(two_sets_run).classes
+    prompts = dict(zip(learned["classes"], learned["prompts"], strict=True))
+    assert prompts["dark red (colors)"] == ["a photo of dark red"]
+    paints = ["the picture of dark red", "the dark red", "a dark red"]
+    assert prompts["dark red (paints)"] == paints
+    assert learned["data_sets"] == ["colors"] * 6 + ["paints"] * 4
+    for sentence in (
+        "Classes of colors were tested with the prompt “a photo of {}”; classes of paints were "
+        "tested with the prompts “the picture of {}”, “the {}”, “a {}”.",
+        "an image was classified among the classes of its own data set",
+    ):
+        assert sentence in " ".join(card.split())
+    first = card_of(of_run(two_sets_run, task=1), tmp_path / "first")
+    assert "classes of paints" not in first
+    assert len(json.loads((tmp_path / "first" / "classes.json").read_text())["classes"]) == 3
+
+
+@pytest.mark.slow
+def test_merged_twins_have_one_name_in_an_export(tmp_path: Path):
+    run = domain_run(tmp_path, choices="all", twins="merge")[0]
+    export(of_run(run), "hf", tmp_path / "merged")
+    learned = json.loads((tmp_path / "merged" / "classes.json").read_text())
+    reds = [i for i, name in enumerate(learned["classes"]) if name == "dark red"]
+    assert [len(learned["prompts"][i]) for i in reds] == [1, 3], "each with its own prompts"
 
 
 def card_of(model: ExportModel, folder: Path) -> str:

@@ -63,7 +63,7 @@ def test_a_class_that_is_tokenized_differently_is_named(
     hf_run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
     model = of_run(hf_run)
-    model.run.tasks[0].classes[0] = "dark ’ red"  # open_clip replaces the quote
+    model.config["data"]["tasks"][0][0] = "dark ’ red"  # open_clip replaces the quote
     export(replace(model, clip=hf_with_quotes()), "open_clip", tmp_path / "exported")
     assert "tokenized differently by open_clip, such as 'a photo of dark ’ red'" in caplog.text
     card = (tmp_path / "exported" / "README.md").read_text()

@@ -232,6 +232,26 @@ def test_a_model_with_a_logit_bias_is_scored_class_by_class():
     torch.testing.assert_close(loss, expected.sum(dim=1).mean())
 
 
+@pytest.mark.parametrize("bias", [None, -3.0])
+def test_a_class_that_two_data_sets_share_is_not_pushed_from_its_own_prompt(bias: float | None):
+    clip, reds = tiny_clip(), images("reds", 2, 6)
+    stream = Stream.join({name: Stream.split(reds, reds, 1) for name in ("a", "b")})
+    part, context = after_one_task(clip, stream), context_of(clip, stream, 1)
+    part.begin(context)
+    features = features_of(context)
+    assert len(features.texts) == 2, "four classes have two prompts"
+    given = replace(features, bias=None if bias is None else torch.tensor(bias))
+    drawn, target = part._draw(part._gaussians), torch.tensor([0, 1]).repeat(2)
+    logits = features.scale * drawn @ features.texts.T
+    expected = cross_entropy(logits, target)
+    if bias is not None:
+        each = torch.nn.functional.binary_cross_entropy_with_logits(
+            logits + bias, torch.eye(2)[target], reduction="none"
+        )
+        expected = each.sum(dim=1).mean()
+    torch.testing.assert_close(part.loss(given), expected)
+
+
 def with_words(clip: Clip, stream: Stream, task: int) -> tuple[FeatureReplay, TaskContext]:
     part, context = FeatureReplay(words=1.0), context_of(clip, stream, task)
     part.start(clip, QUICK, None)

@@ -170,7 +170,7 @@ def test_a_sigmoid_is_aligned_by_its_own_scores(stream: Stream, caplog: pytest.L
     scores = logits + clip.logit_bias.detach()
     right = -logsigmoid(scores[torch.arange(5), targets]).sum()
     wrong = -logsigmoid(-scores).sum() + logsigmoid(-scores[torch.arange(5), targets]).sum()
-    loss = part._loss(clip, logits, targets, [2, 2])
+    loss = part._loss(clip, logits, torch.arange(4), targets, [2, 2])
     torch.testing.assert_close(loss, (right + wrong) / 5)
     before = {n: t.clone() for n, t in clip.model.state_dict().items()}
     context = context_of(clip, stream)
@@ -178,3 +178,13 @@ def test_a_sigmoid_is_aligned_by_its_own_scores(stream: Stream, caplog: pytest.L
         part.end(context, update)
     moved = {n for n, t in clip.model.state_dict().items() if not torch.equal(t, before[n])}
     assert moved == {"text_model.head.weight"}, "a SigLIP projects texts alone"
+
+
+def test_a_class_that_two_data_sets_share_is_not_pushed_from_its_own_prompt():
+    """The first class and the third have the same prompt, and so have the second and the fourth."""
+    part, logits = ClassifierAlignment(), torch.randn(3, 2)
+    prompt, targets = torch.tensor([0, 1, 0, 1]), torch.tensor([0, 2, 3])
+    clip = tiny_siglip()
+    loss = part._loss(clip, logits, prompt, targets, [2, 2])
+    same = part._loss(clip, logits, torch.arange(2), torch.tensor([0, 0, 1]), [2])
+    torch.testing.assert_close(loss, same)

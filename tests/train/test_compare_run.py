@@ -16,7 +16,7 @@ from retouch.evaluate.per_class import PerClass, accuracy
 from retouch.evaluate.predict import PredictedClasses
 from retouch.sparse import fingerprint
 from retouch.train import OpenRun, open_run
-from retouch.train.compare_run import compare_run, eval_set_of_run
+from retouch.train.compare_run import compare_run, eval_sets_of_run
 
 TEST = images("test", 6, 4)
 
@@ -105,19 +105,19 @@ def test_examples_are_written_all_or_none(run: OpenRun, monkeypatch: pytest.Monk
 
 
 def test_what_a_run_is_evaluated_on(run: OpenRun):
-    whole = eval_set_of_run(run, TEST)
+    (whole,) = eval_sets_of_run(run, TEST)
     assert sorted(whole.choices or []) == [0, 1, 2, 3, 4, 5]
     assert not whole.notes
-    first = eval_set_of_run(run, TEST, tasks=1)
+    (first,) = eval_sets_of_run(run, TEST, tasks=1)
     learned = run.results.tasks[0].classes
-    assert [TEST.classes[label] for label in first.choices or []] == learned
+    assert [first.images.classes[label] for label in first.choices or []] == learned
     assert set(first.images.labels) == set(first.choices or [])
     assert first.notes == ["4 classes that are not learned yet do not count"]
-    part = eval_set_of_run(run, images("test", 2, 4))
+    (part,) = eval_sets_of_run(run, images("test", 2, 4))
     assert len(part.choices or []) == 6, "among all that was learned"
     assert len(part.images) == 8
     assert "4 of the 6 learned classes have no images" in part.notes[0]
     pixels = CONTROL.read([0, 1], Preprocess(size=(16, 16)))
-    unknown = eval_set_of_run(run, in_memory("x", ["dark red", "cat"], [0, 1], pixels))
+    (unknown,) = eval_sets_of_run(run, in_memory("x", ["dark red", "cat"], [0, 1], pixels))
     assert unknown.choices is None
     assert "did not learn 'cat'" in unknown.notes[0]

@@ -6,21 +6,26 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from commands import run as command
-from continued_runs import GIVEN, QUICK, halves, march
+from continued_runs import GIVEN, QUICK, Pair, halves, loaded, march, of
 from layouts import make_folder
 from recipes_for_tests import quick
 from runs import Stop, content
+from tiny import images
 
 import retouch
+from retouch.data import Stream
 from retouch.errors import UserError
 from retouch.evaluate.per_class import PerClass
+from retouch.evaluate.predict import predict
 from retouch.methods import Method, Regularizer
 from retouch.methods.bounded_drop import with_max_drop
 from retouch.methods.full_finetune import FullFinetune
 from retouch.methods.method_config import method_config
 from retouch.sparse import fingerprint
+from retouch.train import open_run
 from retouch.train.checkpoint_file import CHECKPOINT
 from retouch.train.replay_store import has_stored_images, read_stored_images
 from retouch.train.run_folder import method_of, read_config
@@ -65,6 +70,52 @@ def test_a_run_taught_in_python_can_be_continued(model: Path, tmp_path: Path):
     assert third.done == 3
     last = retouch.open_run(tmp_path / "may").load_task()
     assert fingerprint(own.model) == fingerprint(last.model)
+
+
+def many_test_images() -> tuple[Stream, Pair]:
+    """Two tasks with up to 40 test images per class, of which 20 are stored; and a new class."""
+    train, test = images("train", 5, 6), images("test", 5, 40)
+    few = np.concatenate([test.of_classes([0])[:10], test.of_classes([1, 2, 3, 4])])
+    test = test.subset(few)
+    order = ["dark green", "dark red", "bright green", "bright red"]
+    stream = Stream.split(of(train, range(4)), of(test, range(4)), tasks=2, order=order)
+    return stream, (of(train, range(4, 5)), of(test, range(4, 5)))
+
+
+@pytest.mark.slow
+def test_a_frozen_model_forgets_nothing(model: Path, tmp_path: Path):
+    """It calls everything "dark green", which is more of the test images than of those stored."""
+    (stream, new), options = many_test_images(), {"settings": QUICK, "per_class": False}
+    march = retouch.teach(loaded(model), stream, "frozen", out=tmp_path / "march", **options)
+    assert [row.tasks for row in march.rows] == [[80.0, 0.0]] * 3
+    results = retouch.continue_run(tmp_path / "march", *new, out=tmp_path / "april", **options)
+    assert [task.test for task in results.tasks] == [30, 40, 40]
+    assert results.rows[-1].tasks == pytest.approx([200 / 3, 0, 0])
+    assert results.metrics()["forgetting"] == 0
+    assert results.metrics()["backward_transfer"] == 0
+
+
+@pytest.mark.slow
+def test_earlier_rows_are_measured_on_the_stored_images(model: Path, tmp_path: Path):
+    stream, new = many_test_images()
+    options = {"settings": QUICK, "per_class": False}
+    long = retouch.teach(loaded(model), stream, quick("er"), out=tmp_path / "march", **options)
+    results = retouch.continue_run(tmp_path / "march", *new, out=tmp_path / "april", **options)
+    run, stored = open_run(tmp_path / "april"), read_stored_images(tmp_path / "march").test
+    clip = run.load_task(1)
+    first = [stored.classes.index(name) for name in results.tasks[0].classes]
+    right = (predict(clip, stored, choices=first) == stored.labels)[stored.of_classes(first)]
+    assert results.rows[1].tasks == [pytest.approx(100 * right.mean()), None, None]
+    assert results.rows[2].tasks[0] is not None
+    assert len(results.rows[0].tasks) == 3
+    # What is stored of those 20 is all of them: nothing is measured again.
+    third = retouch.continue_run(tmp_path / "april", *new, out=tmp_path / "may", **options)
+    assert third.rows[1].tasks[0] == results.rows[1].tasks[0]
+    assert long.rows[1].tasks[1] is not None
+    only_ends = {**options, "evaluate_each_task": False}
+    ends = retouch.continue_run(tmp_path / "march", *new, out=tmp_path / "ends", **only_ends)
+    assert ends.rows[1].tasks == [None, None, None]
+    assert "forgetting" not in ends.metrics()
 
 
 @pytest.mark.slow
@@ -118,8 +169,8 @@ def test_the_command_line_says_so_before_it_begins(
     assert (tmp_path / "march" / "classes.json").exists()
     assert not (tmp_path / "march" / "images").exists()
     words = ["learn", tmp_path / "more", "--from", tmp_path / "march", "--out", tmp_path / "april"]
-    command(*words, *fast, "--dry-run")
-    assert any(NO_IMAGES in line for line in caplog.messages)
+    said = command(*words, *fast, "--dry-run")
+    assert (said.stdout + said.stderr + caplog.text).count(NO_IMAGES) == 1
     answer = json.loads(command(*words, *fast, "--json").stdout)
     assert sum(NO_IMAGES in note for note in answer["notes"]) == 1
 

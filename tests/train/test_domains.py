@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from domains import two_streams
+from domains import domain_run, paints, two_streams
 from recipes_for_tests import QUICK, learn, quick
 from runs import Stop, content
 from tiny import images, tiny_clip, tiny_siglip
@@ -13,12 +13,14 @@ from tiny import images, tiny_clip, tiny_siglip
 import retouch
 from retouch.data import Stream
 from retouch.errors import UserError
-from retouch.evaluate.per_class import PerClass
+from retouch.evaluate.compare import compare
+from retouch.evaluate.per_class import PerClass, accuracy
 from retouch.methods import RECIPES, Settings
 from retouch.sparse import fingerprint
 from retouch.train import Callback, open_run
-from retouch.train.compare_run import compare_run
+from retouch.train.compare_run import compare_run, eval_sets_of_run
 from retouch.train.metrics_file import read_metrics
+from retouch.train.replay_store import read_stored_images
 
 
 @pytest.mark.slow
@@ -82,6 +84,37 @@ def test_classes_are_compared_within_their_data_set(tmp_path: Path):
         correct = sum(row.after * n for row, n in zip(rows, images_of, strict=True))
         column = results.domains.index(domain.name)
         assert correct / sum(images_of) == pytest.approx(results.domain_matrix[-1][column])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "join", [{"choices": "domain"}, {"choices": "all"}, {"choices": "all", "twins": "merge"}]
+)
+def test_a_comparison_has_the_accuracy_of_the_run(join: dict[str, str], tmp_path: Path):
+    """From the run's own predictions, and from those of the stored models."""
+    folder, results, stream = domain_run(tmp_path, **join)
+    written, run = PerClass.read(folder), open_run(folder)
+    assert written is not None
+    for each in (written, compare_run(run, stream.test)):
+        before, after = accuracy(each.classes)
+        assert after == pytest.approx(results.metrics()["accuracy"])
+        assert before == pytest.approx(results.frozen_accuracy)
+    assert PerClass.read(folder) == written
+
+
+@pytest.mark.slow
+def test_images_of_one_data_set_are_classified_within_it(tmp_path: Path):
+    """Also where they are named as in the data set, and another one has a class of that name."""
+    folder, results, _ = domain_run(tmp_path)
+    run = open_run(folder)
+    (eval_set,) = eval_sets_of_run(run, paints("test", 2))
+    among = [eval_set.images.classes[label] for label in eval_set.choices or []]
+    assert sorted(among) == sorted(run.choices.groups[1].classes)
+    rows = compare([eval_set], None, run.load_task).classes
+    assert accuracy(rows)[1] == pytest.approx(results.domain_matrix[-1][1])
+    both = eval_sets_of_run(run, read_stored_images(folder).test)
+    assert [each.images.name for each in both] == ["colors", "paints"]
+    assert "among the classes of its own data set" in both[0].notes[-1]
 
 
 @pytest.mark.slow

@@ -6,12 +6,15 @@ from typing import Any
 import numpy as np
 import pytest
 from continued_runs import march
+from tiny import images
 
 import retouch
 from retouch import checksummed
 from retouch.clip import Preprocess
+from retouch.data import Stream
 from retouch.errors import UserError
-from retouch.train.replay_store import read_stored_images
+from retouch.evaluate import Results
+from retouch.train.replay_store import TEST_IMAGES_PER_CLASS, read_stored_images, write_images
 
 PREPROCESS = Preprocess(size=(16, 16))
 
@@ -30,6 +33,24 @@ def test_stored_images_are_exactly_those_of_the_buffer(model: Path, tmp_path: Pa
     assert [stored.replay.classes[label] for label in stored.replay.labels] == names
     assert len(stored.test) == len(stream.test)
     assert stored.groups == {"0": list(range(len(positions)))}
+
+
+def test_of_many_test_images_a_random_part_is_stored(tmp_path: Path):
+    """And the same whenever the same run is taught."""
+    train, test = images("train", 2, 4), images("test", 2, 60)
+    stream = Stream.split(train, test, tasks=1)
+    stored = []
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        results = Results(method="", summary="", model="", tasks=[], parameters=1)
+        results.settings = {"seed": seed}
+        write_images(tmp_path / name, stream, results, PREPROCESS)
+        stored.append(read_stored_images(tmp_path / name).test)
+    pixels = [each.read(np.arange(len(each)), PREPROCESS) for each in stored]
+    assert np.bincount(stored[0].labels).tolist() == [TEST_IMAGES_PER_CLASS] * 2
+    assert np.array_equal(pixels[0], pixels[1])
+    assert not np.array_equal(pixels[0], pixels[2])
+    first = test.read(np.arange(TEST_IMAGES_PER_CLASS), PREPROCESS)
+    assert not np.array_equal(pixels[0][:TEST_IMAGES_PER_CLASS], first)
 
 
 def _edit(folder: Path, change: Any) -> None:

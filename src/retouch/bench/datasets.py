@@ -63,7 +63,10 @@ class BenchData:
         """The data set split into tasks; the seed also sets the order of the classes."""
         for source in cell.sources:
             if source not in self._splits:
-                self._splits[source] = self._open(source).map(self._prepared).train_and_test()
+                splits = self._open(source).map(self._prepared)
+                # A published split is what it is; its duplicates are no note on a cell.
+                published = (splits.train, splits.test) if splits.train and splits.test else None
+                self._splits[source] = published or splits.train_and_test()
         if cell.datasets:
             names = data_set_names(cell.datasets)
             sets = {n: self._splits[s] for n, s in zip(names, cell.datasets, strict=True)}

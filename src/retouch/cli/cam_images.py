@@ -99,13 +99,21 @@ def texts_to_find(images: Sequence[CamImage], text: str | None, loaded: "LoadedM
     """A prompt per image: the text given, the image's class, or the class the run predicts."""
     if text is not None:
         return [text.encode(errors="replace").decode()] * len(images)
+    names = [image.label or _predicted_class(image, loaded) for image in images]
+    return [_prompt(name, loaded).encode(errors="replace").decode() for name in names]
+
+
+def _prompt(name: str, loaded: "LoadedModel") -> str:
+    """The first prompt of a class: the run's own, if it knows the class."""
     from retouch.clip.zero_shot import fill_template
     from retouch.data.images import DEFAULT_TEMPLATE
 
     run = loaded.run
+    known = map(run.choices.prompted, run.choices.seen(0)) if run else ()
+    if own := next((each for each in known if each.name == name), None):
+        return own.prompts[0]
     template = run.config["data"]["templates"][0] if run else DEFAULT_TEMPLATE
-    names = [image.label or _predicted_class(image, loaded) for image in images]
-    return fill_template(template, [name.encode(errors="replace").decode() for name in names])
+    return fill_template(template, [name])[0]
 
 
 def _predicted_class(image: CamImage, loaded: "LoadedModel") -> str:
@@ -115,15 +123,13 @@ def _predicted_class(image: CamImage, loaded: "LoadedModel") -> str:
     from retouch.data.composite_stores import SubsetStore
     from retouch.evaluate.predict import classify_images
 
-    run = loaded.run
-    learned = run.results.tasks[: loaded.tasks] if run else []
-    names = list(dict.fromkeys(name for task in learned for name in task.classes))
-    if run is None or not names:
+    if loaded.run is None or not loaded.tasks:
         raise UserError(
             f"no text says what to look for in {image.location}; give one with --text, or give the "
             "folder that holds the class folders"
         )
     store = SubsetStore(image.store, np.array([image.index]))
-    templates = run.config["data"]["templates"]
-    predictions, _ = classify_images(loaded.now(), store, names, templates, top=1)
+    predictions, _ = classify_images(
+        loaded.now(), store, loaded.run.choices, learned=loaded.tasks, top=1
+    )
     return predictions[0][0].name

@@ -15,8 +15,8 @@ from retouch.errors import UserError
 from retouch.no_gc import no_gc
 
 if TYPE_CHECKING:
-    from retouch.data.domain import Domain
     from retouch.data.image_store import ImageStore, UnreadableImage
+    from retouch.evaluate.choices import ClassChoices
     from retouch.evaluate.predict import Prediction
 
 
@@ -34,19 +34,17 @@ def classify(config: ClassifyConfig) -> None:
 
             images = _find_images(config.images.images)
             loaded = config.model.load(light=True)
-        classes = _class_names(config.images, loaded)
-        templates = _templates(config.images.template, loaded)
-        domains = _domains(config.images, loaded)
+        choices, learned = _choices(config.images, loaded)
         answers: list[list[list[Prediction]]] = []
         unreadable: list[UnreadableImage] = []
         for load_model in (loaded.before, loaded.now):
             if load_model:
                 predictions, unreadable = classify_images(
-                    load_model(), images, classes, templates, config.images.top, domains
+                    load_model(), images, choices, learned=learned, top=config.images.top
                 )
                 answers.append(predictions)
         if config.output.as_json:
-            print_json(_as_json(loaded, images, classes, templates, answers, unreadable))
+            print_json(_as_json(loaded, images, choices, learned, answers, unreadable))
         else:
             _show(loaded, images, answers, unreadable)
         if unreadable:
@@ -71,8 +69,27 @@ def _find_images(paths: Sequence[Path]) -> "ImageStore":
     return FileStore(Path(), files)
 
 
-def _class_names(options: ImageOptions, loaded: LoadedModel) -> list[str]:
-    """The classes to choose from: those that were given, or those that the run learned."""
+def _choices(options: ImageOptions, loaded: LoadedModel) -> "tuple[ClassChoices, int]":
+    """The classes to choose from, and after how many tasks: those given, or those of the run."""
+    from retouch.data.images import DEFAULT_TEMPLATE
+    from retouch.evaluate.choices import ClassChoices
+
+    run, given = loaded.run, _given_names(options)
+    learned = loaded.tasks or run.results.done if run else 0
+    names = given if given is not None else run.choices.possible(learned) if run and learned else []
+    if len(names) < 2:
+        raise UserError(
+            f"at least two classes are needed to choose from, not {len(names)}; give them as "
+            '--names "cat,dog", or in a --names-file with one name per line'
+        )
+    if run and given is None and not options.template:
+        return run.choices, learned
+    stored = list(run.config["data"]["templates"]) if run else [DEFAULT_TEMPLATE]
+    return ClassChoices.of_names(names, options.template or stored), 0
+
+
+def _given_names(options: ImageOptions) -> list[str] | None:
+    """The classes that a user named, if any."""
     from retouch.data.images import refuse_duplicate_classes
     from retouch.data.text_files import read_lines
 
@@ -81,43 +98,24 @@ def _class_names(options: ImageOptions, loaded: LoadedModel) -> list[str]:
         raise UserError("--names and --names-file both name the classes; give one of them")
     if names and Path(names).is_file():
         raise UserError(f"--names {names} is a file; use --names-file {names}")
+    if not (names or file):
+        return None
     lines = read_lines(file) if file else (names or "").split(",")
     classes = [line.strip() for line in lines if line.strip()]
-    if not (names or file):
-        classes = loaded.run.classes if loaded.run else []
-    if len(classes) < 2:
-        raise UserError(
-            f"at least two classes are needed to choose from, not {len(classes)}; give them as "
-            '--names "cat,dog", or in a --names-file with one name per line'
-        )
     refuse_duplicate_classes(str(file or "--names"), classes)
     return classes
-
-
-def _templates(templates: list[str] | None, loaded: LoadedModel) -> list[str]:
-    from retouch.data.images import DEFAULT_TEMPLATE
-
-    if templates:
-        return templates
-    return list(loaded.run.config["data"]["templates"]) if loaded.run else [DEFAULT_TEMPLATE]
-
-
-def _domains(options: ImageOptions, loaded: LoadedModel) -> "list[Domain]":
-    """The data sets that the run learned, each with its prompts, unless others were given."""
-    if options.names or options.names_file or options.template or loaded.run is None:
-        return []
-    return loaded.run.domains
 
 
 def _as_json(
     loaded: LoadedModel,
     images: "ImageStore",
-    classes: Sequence[str],
-    templates: Sequence[str],
+    choices: "ClassChoices",
+    learned: int,
     answers: "Sequence[list[list[Prediction]]]",
     unreadable: "Sequence[UnreadableImage]",
 ) -> dict[str, Any]:
     skipped = {image.index for image in unreadable}
+    names = [choices.prompted(name).name for name in choices.possible(learned)]
 
     def entry(index: int) -> dict[str, Any]:
         by_model = [[p._asdict() for p in predictions[index]] for predictions in answers]
@@ -127,8 +125,8 @@ def _as_json(
     return {
         "model": loaded.name,
         "tasks": loaded.tasks if loaded.run else None,
-        "names": list(classes),
-        "templates": list(templates),
+        "names": list(dict.fromkeys(names)),
+        "templates": list(dict.fromkeys(t for group in choices.groups for t in group.templates)),
         "images": [entry(index) for index in range(len(images)) if index not in skipped],
         "unreadable": [{"file": image.location, "why": image.reason} for image in unreadable],
     }

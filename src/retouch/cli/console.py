@@ -51,8 +51,14 @@ _SYSTEM_ERRORS = {
     errno.EDQUOT: "your disk quota is used up",
     errno.EFBIG: "a file would be larger than the limit on this machine (ulimit -f) allows",
 }
-_OPTIONS = {"earlier": "from", "store_images": "replay", "compiled": "compile", "folder": "out"}
-"""Arguments of the library whose option has another name."""
+_OPTIONS = {
+    "earlier": "from",
+    "store_images": "replay",
+    "compiled": "compile",
+    "folder": "out",
+    "leave out cached": "no-cache",
+}
+"""What to change in Python whose option has another name."""
 
 
 @contextmanager

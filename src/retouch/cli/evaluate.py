@@ -62,16 +62,17 @@ def _as_json(
     from retouch.evaluate.per_class import accuracy
 
     totals: dict[str, Any] = {"data": None, "control": None}
-    by_name = {_set_name(eval_set.learned): eval_set for eval_set in sets}
     for name, rows in _rows_by_set(results):
+        parts = [_set_as_json(each, rows) for each in sets if _set_name(each.learned) == name]
         before, after = accuracy(rows)
-        eval_set = by_name[name]
+        several = len(parts) > 1
         totals[name] = {
-            "name": eval_set.images.name,
-            "images": len(eval_set.images),
-            "choices": len(eval_set.choices or eval_set.images.classes),
+            "name": ", ".join(part["name"] for part in parts),
+            "images": sum(part["images"] for part in parts),
+            "choices": None if several else parts[0]["choices"],
             "before": before,
             "after": after,
+            "domains": parts if several else [],
         }
     learned = _learned_classes(loaded)
     classes = [
@@ -87,6 +88,26 @@ def _as_json(
         **results.model_dump(exclude={"examples"}),
         "classes": classes,
     }
+
+
+def _set_as_json(eval_set: "EvalSet", rows: "Sequence[ClassRow]") -> dict[str, Any]:
+    """One data set, and how many classes its images are classified among."""
+    from retouch.evaluate.per_class import accuracy
+
+    before, after = accuracy(_rows_of(eval_set, rows))
+    return {
+        "name": eval_set.images.name,
+        "images": len(eval_set.images),
+        "choices": len(eval_set.choices or eval_set.images.classes),
+        "before": before,
+        "after": after,
+    }
+
+
+def _rows_of(eval_set: "EvalSet", rows: "Sequence[ClassRow]") -> "list[ClassRow]":
+    """The rows of a set's classes, which no other set with new classes has."""
+    own = set(eval_set.images.classes)
+    return [row for row in rows if row.name in own]
 
 
 def _learned_classes(loaded: LoadedModel) -> set[str]:
@@ -111,7 +132,10 @@ def _show(
         print_line(out, f"Note: {note}.")
     headings = {_set_name(eval_set.learned): _heading(eval_set) for eval_set in sets}
     parts = [(headings[name], rows) for name, rows in _rows_by_set(results)]
-    out.print(fit(_totals_table(parts, loaded.headings, results.joint), out.width))
+    learned = [each for each in sets if each.learned]
+    domains = [(each.images.name, _rows_of(each, parts[0][1])) for each in learned]
+    totals = _totals_table(parts, loaded.headings, results.joint, domains[1:] and domains)
+    out.print(fit(totals, out.width))
     for heading, rows in parts:
         for table in class_tables(rows, loaded.headings, heading, show_all):
             out.print(fit(table, out.width))
@@ -131,7 +155,9 @@ def _totals_table(
     parts: "Sequence[tuple[str, list[ClassRow]]]",
     headings: tuple[str, str],
     joint: "JointChange | None",
+    domains: "Sequence[tuple[str, list[ClassRow]]]" = (),
 ) -> "Table":
+    """How much of each part is right; where there are several data sets, of each of them, too."""
     from retouch.cli.tables import add_row, change_cell, make_table
     from retouch.evaluate.per_class import accuracy
     from retouch.plotting.formatting import number
@@ -149,6 +175,10 @@ def _totals_table(
     images = [sum(row.images for row in rows) for _, rows in parts]
     for (heading, rows), count, (before, after) in zip(parts, images, accuracies, strict=True):
         add(heading, len(rows), count, before, after)
+    if domains:
+        table.add_section()
+    for name, rows in domains:
+        add(name, len(rows), sum(row.images for row in rows), *accuracy(rows))
     if joint is None:
         return table
     table.add_section()

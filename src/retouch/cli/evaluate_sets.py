@@ -28,9 +28,9 @@ def eval_sets(loaded: "LoadedModel", options: "DataOptions") -> "list[EvalSet]":
     )
     sets = []
     if options.data:
-        sets.append(_named_images(loaded, options, decoded))
+        sets += _named_images(loaded, options, decoded)
     elif stored := _stored_images(loaded):
-        sets.append(stored)
+        sets += stored
     elif not options.control:
         reason = "stored no test images" if loaded.run else "is not a run with stored test images"
         raise UserError(f"{loaded.name} {reason}; name some with --data")
@@ -42,46 +42,48 @@ def eval_sets(loaded: "LoadedModel", options: "DataOptions") -> "list[EvalSet]":
 
 def _named_images(
     loaded: "LoadedModel", options: "DataOptions", decoded: "Callable[[Images], Images]"
-) -> "EvalSet":
+) -> "list[EvalSet]":
     from retouch.data.class_names import read_class_names, rename_classes
 
     splits = find_images(options.data or "", options.data_root)
     images = decoded(splits.evaluation_images())
     if options.names:
         images = rename_classes(images, read_class_names(options.names))
-    return _eval_set(loaded, images, has_test_part=splits.test is not None)
+    return _eval_sets(loaded, images, has_test_part=splits.test is not None)
 
 
-def _stored_images(loaded: "LoadedModel") -> "EvalSet | None":
+def _stored_images(loaded: "LoadedModel") -> "list[EvalSet]":
     """The test images that a run stored, if it did."""
     from retouch.train.replay_store import has_stored_images, read_stored_images
 
     if loaded.run is None or not has_stored_images(loaded.run.folder):
-        return None
+        return []
     images = read_stored_images(loaded.run.folder).test
-    stored = _eval_set(loaded, images, has_test_part=True)
-    stored.notes.insert(0, f"tested with the {len(images):,} images that the run stored for this")
+    stored = _eval_sets(loaded, images, has_test_part=True)
+    note = f"tested with the {len(images):,} images that the run stored for this"
+    stored[0].notes.insert(0, note)
     return stored
 
 
-def _eval_set(loaded: "LoadedModel", images: "Images", has_test_part: bool) -> "EvalSet":
+def _eval_sets(loaded: "LoadedModel", images: "Images", has_test_part: bool) -> "list[EvalSet]":
     from retouch.evaluate.compare import EvalSet
-    from retouch.train.compare_run import eval_set_of_run
+    from retouch.train.compare_run import eval_sets_of_run
 
     run = loaded.run
     if run is None:
-        return EvalSet(images)
-    eval_set = eval_set_of_run(run, images, loaded.tasks)
-    if not len(eval_set.images):
+        return [EvalSet(images)]
+    sets = eval_sets_of_run(run, images, loaded.tasks)
+    if not any(len(each.images) for each in sets):
         raise UserError(
             f"{images.name} has no image of a class that {run.folder} had learned by then; give "
             "other images, or another --task"
         )
     trained_on = Path(run.config["places"]["train"])
     same = Path(images.name).resolve() == trained_on.resolve()  # perhaps with other class names
-    if not has_test_part and (same or set(images.classes) & set(run.classes)):
-        eval_set.notes.append(_leakage_note(images, same))
-    return eval_set
+    known = {*run.classes, *(run.choices.in_prompts(name) for name in run.classes)}
+    if not has_test_part and (same or set(images.classes) & known):
+        sets[0].notes.append(_leakage_note(images, same))
+    return sets
 
 
 def _leakage_note(images: "Images", same: bool) -> str:

@@ -122,7 +122,7 @@ def _as_json(exported: "Exported", source: "ExportModel") -> dict[str, Any]:
         "written": str(exported.folder),
         "to": exported.to,
         "tasks": source.run.done if source.run else None,
-        "classes": source.classes,
+        "classes": [each.name for each in source.classes],
         "max_difference": exported.max_difference,
         "tolerance": exported.tolerance,
         "bytes": exported.size,

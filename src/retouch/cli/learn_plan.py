@@ -93,7 +93,15 @@ def make_plan(
         stream.missing_images,
     )
     control = request.control and decoded(request.control)
-    computed = work(stream, defaults.method, defaults.settings, done=done, control=control)
+    fewer = earlier_run.fewer_images if earlier_run else ()
+    computed = work(
+        stream,
+        defaults.method,
+        defaults.settings,
+        done=done,
+        control=control,
+        fewer_images=fewer,
+    )
     chosen = _hardware(config, clip, started, computed, console)
     defaults = replace(defaults, settings=defaults.settings.model_copy(update=chosen))
     return Plan(clip, run, stream, earlier_run, defaults, control, request.reference)
@@ -149,6 +157,7 @@ def estimate_cost(plan: Plan) -> "Cost":
             plan.defaults.settings,
             done=plan.done,
             control=plan.control,
+            fewer_images=plan.earlier.fewer_images if plan.earlier else (),
         )
     finally:
         if plan.run:

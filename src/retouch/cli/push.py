@@ -87,7 +87,7 @@ def _as_json(pushed: "Pushed", source: "ExportModel") -> dict[str, Any]:
         "private": pushed.private,
         "to": pushed.exported.to,
         "tasks": source.run.done if source.run else None,
-        "classes": source.classes,
+        "classes": [each.name for each in source.classes],
         "bytes": pushed.exported.size,
         "files": pushed.exported.files,
     }

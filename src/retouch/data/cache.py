@@ -23,7 +23,7 @@ from filelock import FileLock
 
 from retouch.arguments import check_arguments
 from retouch.clip.preprocess import Preprocess
-from retouch.data.cache_build import build, uses_processes
+from retouch.data.cache_build import build, cannot_store, uses_processes
 from retouch.data.cache_file import find_damage
 from retouch.data.cached_store import CachedStore
 from retouch.data.composite_stores import SubsetStore
@@ -148,10 +148,7 @@ def _make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as why:
-        raise UserError(
-            f"{folder} cannot hold decoded images ({why.strerror}); set RETOUCH_CACHE to another "
-            "folder, or use no cache"
-        ) from None
+        raise cannot_store(f"{folder} cannot hold decoded images ({why.strerror}); ") from None
 
 
 def verify_caches(images: Images, folder: Path | None = None) -> dict[Path, str]:

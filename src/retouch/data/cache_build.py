@@ -150,13 +150,21 @@ class CacheWriter:
         write_index(self._folder, self._shape, [block.checksum for _, block in blocks], entries)
 
 
+def cannot_store(problem: str) -> UserError:
+    """The error where decoded images cannot be stored, with what to do."""
+    return UserError(
+        f"{problem}set RETOUCH_CACHE to a folder on another disk, or have the images decoded every "
+        "time they are needed",
+        argument="leave out cached",
+    )
+
+
 def _check_free_space(name: str, size: int, folder: Path) -> None:
     free = shutil.disk_usage(folder).free
     if size > free:
-        raise UserError(
+        raise cannot_store(
             f"the decoded images of {name} take {_file_size(size)}, and {folder} has "
-            f"{_file_size(free)} left; free some space, set RETOUCH_CACHE to a folder on another "
-            "disk, or use no cache"
+            f"{_file_size(free)} left; free some space, "
         )
 
 

@@ -43,7 +43,7 @@ def main() -> None:
 
 
 def _decode_block(file: int, resizing: dict[str, Any], request: dict[str, Any]) -> dict[str, Any]:
-    ranges = [FileRange(Path(path), start, size) for path, start, size in request["ranges"]]
+    ranges = [FileRange(path, start, size) for path, start, size in request["ranges"]]
     pixels = np.zeros((len(ranges), *resizing["size"], 3), np.uint8)
     unreadable = []
     for position, file_range in enumerate(ranges):
@@ -57,7 +57,7 @@ def _decode_block(file: int, resizing: dict[str, Any], request: dict[str, Any]) 
 
 def _encoded(file_range: FileRange) -> bytes:
     try:
-        with file_range.path.open("rb") as file:
+        with Path(file_range.path).open("rb") as file:
             file.seek(file_range.start)
             return file.read(file_range.size)
     except FileNotFoundError:

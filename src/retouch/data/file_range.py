@@ -9,14 +9,14 @@ from pathlib import Path
 class FileRange:
     """The bytes of a file that hold an image."""
 
-    path: Path
+    path: str | Path
     start: int
     size: int
 
     def read(self, edge: int | None = None) -> bytes | None:
         """All bytes, or the first and the last `edge`; None if the file cannot be read."""
         try:
-            with self.path.open("rb") as file:
+            with Path(self.path).open("rb") as file:
                 file.seek(self.start)
                 if edge is None or self.size <= 2 * edge:
                     return file.read(self.size)

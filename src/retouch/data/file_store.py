@@ -31,7 +31,7 @@ class FileStore(ImageStore):
         return str(self.root / self.names[index])
 
     def file_range(self, index: int) -> FileRange | None:
-        path = self.root / self.names[index]
+        path = os.path.join(self.root, self.names[index])  # noqa: PTH118 (a Path takes memory)
         try:
             stat = os.stat(path)  # noqa: PTH116
         except (OSError, ValueError):

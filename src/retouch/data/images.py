@@ -116,6 +116,18 @@ class Images:
         domain_of = {name: domain for domain in self.domains for name in domain.classes}
         return [domain_of[name].class_prompt(name) for name in names]
 
+    def distinct_prompts(self, labels: Iterable[int]) -> tuple[list[str], Indices]:
+        """The distinct training texts of some classes, and for each class the index of its text.
+
+        Two data sets may share a class and its text: it is one text, and no negative of itself.
+
+        Args:
+            labels: Their labels.
+        """
+        prompts = self.class_prompts(labels)
+        index = {prompt: number for number, prompt in enumerate(dict.fromkeys(prompts))}
+        return list(index), np.array([index[prompt] for prompt in prompts], np.int64)
+
     def texts(self, positions: Indices) -> tuple[list[str], Indices]:
         """The distinct training texts of some images, and for each image the index of its text.
 

@@ -1,7 +1,6 @@
 """Images of several data sets as one: every class keeps its own data set's prompts."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import reduce
 
 import numpy as np
@@ -70,25 +69,6 @@ def twins_note(sets: Mapping[str, Images], choices: str, twins: str) -> str:
     else:
         handled = "they count as different classes, told apart by their prompts alone"
     return f"{first!r}{more} is a class of {' and of '.join(owners)}: {handled}"
-
-
-def domain_images(images: Images, domain: Domain) -> Images:
-    """The images of one of the data sets that were joined.
-
-    Args:
-        images: The joined images.
-        domain: One of their domains.
-    """
-    labels = [label for label, name in enumerate(images.classes) if name in domain.classes]
-    positions = images.of_classes(labels)
-    subset = images.subset(positions)
-    return replace(
-        subset,
-        name=domain.name,
-        classes=[images.classes[label] for label in labels],
-        labels=np.searchsorted(labels, subset.labels),
-        domains=(domain,),
-    )
 
 
 def _domain(name: str, images: Images, twins: Mapping[str, Sequence[str]]) -> Domain:

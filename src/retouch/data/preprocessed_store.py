@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from PIL import Image
 
 from retouch.clip.preprocess import Preprocess
+from retouch.data.file_range import FileRange
 from retouch.data.image_store import ImageStore, Indices
 
 
@@ -28,6 +29,9 @@ class PreprocessedStore(ImageStore):
 
     def location(self, index: int) -> str:
         return self.source.location(index)
+
+    def file_range(self, index: int) -> FileRange | None:
+        return self.source.file_range(index)
 
     def version(self) -> str:
         return self.source.version()

@@ -10,8 +10,9 @@ from retouch.clip import Clip
 from retouch.data.image_store import Indices
 from retouch.data.images import Images
 from retouch.data.progress import Progress
+from retouch.evaluate.choices import merge_twins
 from retouch.evaluate.examples import ComparedImages
-from retouch.evaluate.joint_accuracy import joint_accuracy
+from retouch.evaluate.joint_accuracy import Encoded, joint_accuracy
 from retouch.evaluate.per_class import JointChange, PerClass, merge_per_class, per_class
 from retouch.evaluate.predict import encode, nearest_classes
 from retouch.evaluate.row import Joint
@@ -28,6 +29,8 @@ class EvalSet:
     choices: list[int] | None = None
     learned: bool = True
     """Whether these are new classes; False for the control set."""
+    ids: Indices | None = None
+    """By class, a number that is the same for those that count as one; None if none do."""
     notes: list[str] = field(default_factory=list)
     """For the user: what was left out, and which classes could be predicted."""
 
@@ -107,13 +110,23 @@ def _predict(
         encode(clip, eval_set.images, eval_set.choices, labelled) if len(eval_set.images) else None
         for eval_set in sets
     ]
-    classes = [np.empty(0, np.int64) if e is None else nearest_classes(e) for e in encoded]
+    classes = [_nearest(eval_set, e) for eval_set, e in zip(sets, encoded, strict=True)]
     pairs = list(zip(encoded, sets, strict=True))
     new = [e for e, eval_set in pairs if e and eval_set.learned]
     control = next((e for e, eval_set in pairs if e and not eval_set.learned), None)
     # Of several data sets, each is classified by itself: there is no choice among all classes.
     joint = joint_accuracy(new[0], control) if len(new) == 1 and control else None
     return Predictions(classes, joint)
+
+
+def _nearest(eval_set: EvalSet, encoded: Encoded | None) -> Indices:
+    """The predicted class of each image of a set."""
+    if encoded is None:
+        return np.empty(0, np.int64)
+    predicted = nearest_classes(encoded)
+    if eval_set.ids is None:
+        return predicted
+    return merge_twins(predicted, eval_set.images.labels, eval_set.ids)
 
 
 def _with_label(progress: Progress, when: str) -> Progress:

@@ -1,6 +1,6 @@
 """Evaluate a model during a run: on every task of the stream, and on a control set."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ from retouch.data.image_store import Indices
 from retouch.data.images import Images
 from retouch.data.progress import Progress, no_progress
 from retouch.data.stream import Stream
-from retouch.evaluate.choices import choices, ids_of_classes, seen_classes
+from retouch.evaluate.choices import ClassChoices, merge_twins
 from retouch.evaluate.class_features import ClassFeatures, prompt_names
 from retouch.evaluate.drift import drift_between
 from retouch.evaluate.image_features import ImageSubset, encode_image_sets
@@ -45,6 +45,7 @@ class Evaluator:
         control_part: Indices | None = None,
     ) -> None:
         self._stream = stream
+        self._choices = ClassChoices.of_stream(stream)
         self._progress = progress
         self._each_task = each_task
         self._control = control
@@ -98,6 +99,22 @@ class Evaluator:
         """
         (test,) = self._encode(clip, self._test_subset(numbers))
         return self._accuracies(self._predict(test, learned, numbers), numbers)
+
+    def complete(self, clip: Clip, row: Row, learned: int, restore: Callable[[], None]) -> None:
+        """Measure what a row of an earlier run lacks: learned tasks whose test images changed.
+
+        Args:
+            clip: The model.
+            row: The row, which is changed.
+            learned: How many tasks were learned by then.
+            restore: Brings the model to where it was then; only called if something is lacking.
+        """
+        tasks = self._stream.tasks[:learned]
+        lacking = [t.number for t in tasks if len(t.test) and row.tasks[t.number] is None]
+        if lacking and self._each_task:
+            restore()
+            for number, value in zip(lacking, self.tasks(clip, learned, lacking), strict=True):
+                row.tasks[number] = value
 
     def control(self, clip: Clip) -> float | None:
         """The accuracy on the whole control set, in percent.
@@ -156,7 +173,10 @@ class Evaluator:
         return prompts(clip, lambda parts: self._progress(parts, what, len(prompts)))
 
     def _predict(self, test: Encoded | None, learned: int, numbers: Sequence[int]) -> list[Indices]:
-        """The predicted class of each test image, for each of some tasks."""
+        """The predicted class of each test image, for each of some tasks.
+
+        For an image of a class that counts as one with the predicted class, its own.
+        """
         tasks = [self._stream.tasks[number] for number in numbers]
         if test is None:
             return [np.empty(0, np.int64) for _ in tasks]
@@ -164,21 +184,27 @@ class Evaluator:
         ends = np.cumsum([len(task.test) for task in tasks])
         rows = np.split(np.arange(len(similarity)), ends[:-1])
         predicted = np.empty(len(similarity), np.int64)
-        of_task = [choices(self._stream, task, learned) for task in tasks]
+        of_task = [self._choices.of_task(number, learned) for number in numbers]
         for each in dict.fromkeys(of_task):  # few: tasks mostly have the same choices
             among = [row for row, own in zip(rows, of_task, strict=True) if own == each]
             positions = np.concatenate(among)
-            predicted[positions] = nearest(similarity[positions], each)
+            predicted[positions] = nearest(similarity[positions], self._labels(each))
+        ids = self._choices.ids(self._stream.test.classes)
+        predicted = merge_twins(predicted, test.labels, ids)
         return [predicted[row] for row in rows]
+
+    def _labels(self, names: Sequence[str]) -> list[int]:
+        label_of = {name: label for label, name in enumerate(self._stream.test.classes)}
+        return [label_of[name] for name in names]
 
     def _accuracies(
         self, predicted: Sequence[Indices], numbers: Sequence[int]
     ) -> list[float | None]:
         """The accuracy on some tasks, in percent; None where there are no images."""
-        ids, labels = ids_of_classes(self._stream), self._stream.test.labels
+        labels = self._stream.test.labels
         tasks = [self._stream.tasks[number] for number in numbers]
         pairs = zip(predicted, tasks, strict=True)
-        return [_percent(ids[classes] == ids[labels[task.test]]) for classes, task in pairs]
+        return [_percent(classes == labels[task.test]) for classes, task in pairs]
 
     def _of_test_images(self, predicted: Sequence[Indices]) -> Indices:
         """The predictions of all tasks, in the order of the test images; -1 where there is none."""
@@ -193,7 +219,7 @@ class Evaluator:
         """Over the classes learned so far (all, before the first task) and the control classes."""
         if test is None or control is None:
             return None
-        seen_so_far = seen_classes(self._stream, learned) if learned else self._stream.classes
+        seen_so_far = self._labels(self._choices.seen(learned))
         tasks = self._stream.tasks[: learned or None]
         count = sum(len(task.test) for task in tasks)  # `test` is in the order of the tasks
         seen = test._replace(

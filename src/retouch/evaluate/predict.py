@@ -11,10 +11,10 @@ from retouch.clip import Clip
 from retouch.clip.finite import check_features, refused_if_not_finite
 from retouch.clip.zero_shot import probabilities
 from retouch.data.cache import chunks
-from retouch.data.domain import Domain
 from retouch.data.image_store import ImageStore, Indices, UnreadableImage
-from retouch.data.images import DEFAULT_TEMPLATE, Images
+from retouch.data.images import Images
 from retouch.data.progress import Progress
+from retouch.evaluate.choices import ClassChoices
 from retouch.evaluate.class_features import ClassFeatures, prompt_names
 from retouch.evaluate.image_features import image_features
 from retouch.evaluate.joint_accuracy import Encoded
@@ -84,20 +84,19 @@ class Prediction(NamedTuple):
 
 @torch.no_grad()
 def classify_images(
-    clip: Clip,
-    pictures: ImageStore,
-    names: Sequence[str],
-    templates: Sequence[str] = (DEFAULT_TEMPLATE,),
-    top: int = 3,
-    domains: Sequence[Domain] = (),
+    clip: Clip, pictures: ImageStore, choices: ClassChoices, *, learned: int = 0, top: int = 3
 ) -> tuple[list[list[Prediction]], list[UnreadableImage]]:
     """The `top` most probable names for each picture, best first; and the unreadable pictures.
 
     Probabilities are the model's own (see `clip.zero_shot.probabilities`). A picture that cannot be
-    read has no predictions. Names of classes of `domains` have the prompts of their data set.
+    read has no predictions. Nothing says which data set it is of: any class may be predicted that
+    is possible after `learned` tasks (0: any). Of two that count as one, the nearer counts.
     """
-    groups = domains or [Domain("", {name: name for name in names}, "{}", templates)]
-    texts = ClassFeatures(clip, names, groups)(clip)
+    classes = choices.possible(learned)
+    texts = ClassFeatures(clip, classes, choices.groups)(clip)
+    shown = [choices.prompted(name).name for name in classes]
+    names = list(dict.fromkeys(shown))
+    position = torch.tensor([names.index(name) for name in shown], device=texts.device)
     predictions: list[list[Prediction]] = []
     unreadable: list[UnreadableImage] = []
     for chunk in chunks(len(pictures)):
@@ -105,7 +104,12 @@ def classify_images(
         features = clip.image_features(torch.from_numpy(pixels))
         with refused_if_not_finite(clip):
             check_features((features, texts))
-        best = probabilities(clip, features @ texts.T).topk(min(top, len(names)), dim=1)
+        similarity = features @ texts.T
+        nearest = similarity.new_empty(len(similarity), len(names))
+        nearest.scatter_reduce_(
+            1, position.expand_as(similarity), similarity, "amax", include_self=False
+        )
+        best = probabilities(clip, nearest).topk(min(top, len(names)), dim=1)
         rows = zip(best.indices.tolist(), best.values.tolist(), strict=True)
         predictions += [
             [Prediction(names[i], p) for i, p in zip(*row, strict=True)] for row in rows

@@ -48,7 +48,7 @@ def card(model: ExportModel, to: Format, report: WriteReport) -> str:
         "base_model": _base_arguments(model),
         "report": report,
         "classes": model.classes,
-        "templates": model.templates,
+        "data_sets": _data_sets(model),
         "preprocess": model.clip.preprocess,
         "context_length": context_length(model.clip) if to == "onnx" else 0,
         "mask": ", `attention_mask`" if _is_dual_encoder(model) else "",
@@ -60,6 +60,17 @@ def card(model: ExportModel, to: Format, report: WriteReport) -> str:
         "run": model.run and _run(model, model.run),
     }
     return environment.get_template("card.md.j2").render(context)
+
+
+def _data_sets(model: ExportModel) -> list[dict[str, Any]]:
+    """The data sets that the model has learned classes of, with the templates of each."""
+    learned = {each.domain for each in model.classes}
+    groups = model.choices.groups if model.choices else ()
+    return [
+        {"name": group.name, "templates": list(group.templates)}
+        for group in groups
+        if group.name in learned or len(groups) == 1
+    ]
 
 
 def _loaders(model: ExportModel, to: Format) -> dict[str, str]:
@@ -114,6 +125,7 @@ def _run(model: ExportModel, run: Results) -> dict[str, Any]:
         "done": run.done,
         "tasks": len(run.tasks),
         "finished": run.finished,
+        "choices": run.choices,
         "verdict": run_sentences(run),
         "joint": _joint(run),
         "accuracy": formatting.percent(metrics["accuracy"]) if metrics else "",

@@ -11,7 +11,6 @@ from retouch.clip import Clip
 from retouch.clip.finite import check_features, refused_if_not_finite
 from retouch.clip.hf import HuggingFaceClip
 from retouch.clip.open_clip import OpenClip
-from retouch.clip.zero_shot import fill_template
 from retouch.errors import UserError
 from retouch.export.export_model import ExportModel
 from retouch.export.markdown import escape_markdown
@@ -38,7 +37,7 @@ def sample(model: ExportModel) -> Sample:
     rng = torch.Generator().manual_seed(0)
     noise = torch.rand(_NUM_IMAGES, *model.clip.preprocess.size, 3, generator=rng) - 0.5
     contrast = torch.linspace(0.1, 1, _NUM_IMAGES).view(-1, 1, 1, 1)
-    learned = fill_template(model.templates[0], model.classes[:_MAX_PROMPTS])
+    learned = [each.prompts[0] for each in model.classes[:_MAX_PROMPTS]]
     pixels = ((0.5 + noise * contrast) * 255).to(torch.uint8)
     return Sample(pixels, [*learned, *_COMMON_PROMPTS])
 

@@ -9,11 +9,10 @@ from typing import Any
 from retouch.clip import Clip, load
 from retouch.clip.hub import SEPARATOR
 from retouch.errors import UserError
+from retouch.evaluate.choices import ClassChoices, PromptedClass
 from retouch.evaluate.per_class import PerClass
 from retouch.evaluate.results import Results
 from retouch.train.run_folder import delta_file, is_run, open_run
-
-DEFAULT_TEMPLATE = "a photo of {}"
 
 
 @dataclass(frozen=True)
@@ -36,16 +35,17 @@ class ExportModel:
     """The files of the deltas that lead from the base to the model, in order."""
 
     @property
-    def classes(self) -> list[str]:
-        """The classes learned so far, in order."""
-        tasks = self.run.tasks[: self.run.done] if self.run else []
-        return list(dict.fromkeys(name for task in tasks for name in task.classes))
+    def choices(self) -> ClassChoices | None:
+        """Which classes the run classified an image among, if a run has learned any."""
+        learned = self.run and self.run.done and self.config
+        return ClassChoices.of_config(self.config["data"]) if learned else None
 
     @property
-    def templates(self) -> list[str]:
-        """The prompt templates with which the run was evaluated."""
-        templates = self.config.get("data", {}).get("templates")
-        return [str(template) for template in templates] if templates else [DEFAULT_TEMPLATE]
+    def classes(self) -> list[PromptedClass]:
+        """The classes learned so far, in order, with the prompts that the run tested them with."""
+        if self.run is None or self.choices is None:
+            return []
+        return [self.choices.prompted(name) for name in self.choices.seen(self.run.done)]
 
 
 def of_run(folder: str | Path, *, model: str | None = None, task: int | None = None) -> ExportModel:

@@ -14,8 +14,8 @@ from torch.nn.functional import normalize
 from retouch.clip import Clip, Preprocess
 from retouch.clip.hf import HuggingFaceClip
 from retouch.clip.open_clip import OpenClip
-from retouch.clip.zero_shot import classifier
 from retouch.errors import UserError
+from retouch.evaluate.class_features import ClassFeatures
 from retouch.export.check import (
     drop_differing_prompts,
     features,
@@ -77,8 +77,9 @@ def write_onnx(model: ExportModel, folder: Path) -> WriteReport:
     _write_encoder(_TextEncoder(clip), example_tokens, folder / _TEXT_FILE, metadata)
     _write_json(folder / "encoders.json", metadata)
     _write_json(folder / "preprocess.json", preprocess_config(clip.preprocess))
-    if model.classes:
-        class_features = classifier(clip, model.classes, model.templates)
+    if model.run is not None and model.choices is not None:
+        names = model.choices.seen(model.run.done)
+        class_features = ClassFeatures(clip, names, model.choices.groups)(clip)
         np.save(folder / "class_features.npy", class_features.numpy(), allow_pickle=False)
     return WriteReport(_compare_with_torch(model, folder, tokens), TOLERANCE, limits=notes)
 

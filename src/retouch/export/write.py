@@ -1,7 +1,7 @@
 """Write a model or an adapter with its card, verify it, and only then move it to its folder."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,6 +9,7 @@ from retouch.clip import Clip
 from retouch.clip.finite import check_weights
 from retouch.clip.visual_prompts import prompts_of
 from retouch.errors import UserError
+from retouch.evaluate.choices import PromptedClass
 from retouch.export.adapter import write_adapter
 from retouch.export.card import card
 from retouch.export.deltas import write_deltas
@@ -67,9 +68,7 @@ def export(model: ExportModel, to: Format, folder: str | Path) -> Exported:
     with atomic_folder(folder) as part, silence_libraries():
         report = _WRITERS[to](model, part)
         if model.classes:
-            prompts = {"classes": model.classes, "templates": model.templates}
-            text = json.dumps(prompts, indent=1, ensure_ascii=False)
-            (part / "classes.json").write_text(text, "utf-8")
+            (part / "classes.json").write_text(_classes_json(model.classes), "utf-8")
         (part / "README.md").write_text(card(model, to, report), "utf-8")
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     return Exported(
@@ -80,6 +79,17 @@ def export(model: ExportModel, to: Format, folder: str | Path) -> Exported:
         report.difference,
         report.tolerance,
     )
+
+
+def _classes_json(classes: Sequence[PromptedClass]) -> str:
+    """The classes, the prompts of each and, where there are several, the data set of each."""
+    lists = {
+        "classes": [each.name for each in classes],
+        "prompts": [each.prompts for each in classes],
+    }
+    if any(each.domain for each in classes):
+        lists["data_sets"] = [each.domain for each in classes]
+    return json.dumps(lists, indent=1, ensure_ascii=False)
 
 
 def _refuse_visual_prompts(clip: Clip) -> None:

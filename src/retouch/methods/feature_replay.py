@@ -36,7 +36,7 @@ class _Gaussians(NamedTuple):
     root: Tensor
     """[D, D]: a root R of the covariance RᵀR that all classes share."""
     target: Tensor
-    """[C]: the index of each class among the known ones."""
+    """[C]: the index of each class's prompt among those of the known ones."""
 
 
 class _Words(NamedTuple):
@@ -45,7 +45,7 @@ class _Words(NamedTuple):
     features: Tensor
     """[W, D]: of the pre-trained text tower."""
     near: Tensor
-    """[K, W]: which of them may be other words for a known class."""
+    """[K, W]: which of them may be other words for a known prompt."""
 
 
 class FeatureReplay(Regularizer):
@@ -77,14 +77,15 @@ class FeatureReplay(Regularizer):
     _word_features: Tensor | None = PrivateAttr(None)
     _words: _Words | None = PrivateAttr(None)
     _known: int = PrivateAttr(0)
-    """Classes learned so far and in this task; their prompts are the first of a batch's texts."""
+    """Distinct prompts of the classes learned so far and in this task: a batch's first texts."""
     _context: TaskContext | None = PrivateAttr(None)
 
     def start(self, clip: Clip, settings: Settings, reference: Pairs | None) -> None:
         self._word_features = word_features(clip).to(clip.device) if self.words else None
 
     def begin(self, context: TaskContext) -> None:
-        self._context, self._known = context, len(context.known_classes)
+        prompts, _ = context.stream.train.distinct_prompts(context.known_classes)
+        self._context, self._known = context, len(prompts)
         self._gaussians = self._earlier_classes(context)
         self._words = self._other_words(context)
         if self.adds_known_prompts(0 if self._gaussians is None else len(self._gaussians.mean)):
@@ -96,17 +97,18 @@ class FeatureReplay(Regularizer):
             return None
         assert self._scatter is not None
         known, device = context.known_classes, context.clip.device
+        _, prompt = context.stream.train.distinct_prompts(known)
         values, vectors = torch.linalg.eigh(self._scatter.double() / max(1, self._degrees))
         return _Gaussians(
             torch.stack([self._means[label] for label in earlier]).to(device),
             (vectors * values.clamp(min=0).sqrt()).T.float().to(device),
-            torch.tensor([known.index(label) for label in earlier], device=device),
+            torch.tensor([int(prompt[known.index(label)]) for label in earlier], device=device),
         )
 
     def _other_words(self, context: TaskContext) -> _Words | None:
         if self._word_features is None:
             return None
-        texts = context.stream.train.class_prompts(context.known_classes)
+        texts, _ = context.stream.train.distinct_prompts(context.known_classes)
         prompts = classifier(context.clip, texts, ("{}",))
         similarity = prompts @ self._word_features.T
         nearest = similarity.topk(NEAR, dim=1).indices

@@ -123,24 +123,31 @@ class ClassifierAlignment(AfterTask):
         clip, tasks = context.clip, context.stream.tasks[: context.task.number + 1]
         seen, sizes = _classes_by_task(tasks)
         images, texts = Projection(clip, "image"), Projection(clip, "text")
-        prompts = unprojected_texts(clip, context.stream.train.class_prompts(seen))
+        distinct, prompt = context.stream.train.distinct_prompts(seen)
+        prompts, of_class = unprojected_texts(clip, distinct), torch.from_numpy(prompt)
         weights = [p.weight for p in (images, texts) if p.weight is not None]
         optimizer = torch.optim.AdamW(weights, **context.settings.adamw)
         scale = clip.logit_scale.detach()
         for factor, features, targets in self._batches(context, seen):
             image_features = normalize(images(features.to(clip.device)), dim=-1)
             logits = scale * image_features @ normalize(texts(prompts), dim=-1).T
-            self._loss(clip, logits, targets.to(clip.device), sizes).backward()
+            self._loss(clip, logits, of_class, targets, sizes).backward()
             for group in optimizer.param_groups:
                 group["lr"] = context.settings.lr * factor
             optimizer.step()
             optimizer.zero_grad()
 
-    def _loss(self, clip: Clip, logits: Tensor, targets: Tensor, sizes: Sequence[int]) -> Tensor:
-        """The cross-entropy over classes; of each class by itself if the model has a sigmoid."""
+    def _loss(
+        self, clip: Clip, logits: Tensor, prompt: Tensor, targets: Tensor, sizes: Sequence[int]
+    ) -> Tensor:
+        """The cross-entropy over classes; of each prompt by itself if the model has a sigmoid.
+
+        `logits` are of the distinct prompts, and `prompt` is the index of each class's.
+        """
         if clip.logit_bias is None:
-            return classification(self._scaled(logits, sizes), targets, None)
-        return classification(logits, targets, clip.logit_bias.detach())
+            of_classes = logits[:, prompt.to(logits.device)]
+            return classification(self._scaled(of_classes, sizes), targets.to(logits.device), None)
+        return classification(logits, prompt[targets].to(logits.device), clip.logit_bias.detach())
 
     def _scaled(self, logits: Tensor, sizes: Sequence[int]) -> Tensor:
         """Logits scaled so that their norm per task, averaged over tasks, is 1/temperature.

@@ -162,19 +162,20 @@ class TaskContext:
     def add_prompts(self, classes: Iterable[int]) -> None:
         """From now on the first prompts of a batch are those of these classes, in order.
 
-        They are for a regularizer: the loss on pairs stays what it is without them.
+        They are for a regularizer: the loss on pairs stays what it is without them. They are
+        distinct, as all prompts of a batch are (see `Images.distinct_prompts`).
 
         Args:
             classes: Their labels.
         """
-        self._first_prompts = self.stream.train.class_prompts(classes)
+        self._first_prompts, _ = self.stream.train.distinct_prompts(classes)
 
     def add_task_prompts(self) -> None:
         """From now on an image is classified among all classes of the task.
 
         The classes of images that are replayed in its batch are further answers.
         """
-        self._task_prompts = self.stream.train.class_prompts(self.task.classes)
+        self._task_prompts, _ = self.stream.train.distinct_prompts(self.task.classes)
 
     def losses(
         self, batch: Batch, loss: Callable[[Features], Tensor] | None = None
@@ -250,9 +251,8 @@ class TaskContext:
 
 def _with_first(first: list[str], texts: list[str]) -> tuple[list[str], Indices]:
     """Texts after others that come first, each once, and where each of them is now."""
-    known = set(first)  # two classes may have the same prompt
-    all_texts = [*first, *(text for text in texts if text not in known)]
-    position = {text: number for number, text in reversed(list(enumerate(all_texts)))}
+    all_texts = list(dict.fromkeys([*first, *texts]))
+    position = {text: number for number, text in enumerate(all_texts)}
     return all_texts, np.array([position[text] for text in texts], np.int64)
 
 

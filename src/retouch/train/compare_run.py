@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 
+from retouch.data.data_set_names import data_set_name
 from retouch.data.image_store import Indices
 from retouch.data.images import Images
-from retouch.data.join_images import domain_images
 from retouch.data.progress import Progress
 from retouch.distributed import collectives
+from retouch.evaluate.choices import ClassChoices
 from retouch.evaluate.compare import EvalSet, Predictions, predict_both
 from retouch.evaluate.examples import write_examples
 from retouch.evaluate.per_class import EXAMPLES, FILE, PerClass
@@ -20,35 +21,72 @@ from retouch.plural import count
 from retouch.train.run_folder import OpenRun
 
 
-def eval_set_of_run(run: OpenRun, images: Images, tasks: int | None = None) -> EvalSet:
-    """Evaluate the classes that a run has learned on these images.
+def eval_sets_of_run(run: OpenRun, images: Images, tasks: int | None = None) -> list[EvalSet]:
+    """Evaluate the classes that a run has learned on these images, as the run did.
 
-    The model chooses among all classes that it has learned (after `tasks` tasks, by default all),
-    with the run's own prompts. Images of later tasks do not count. Where some classes of the images
-    are unknown to the run, it chooses among the classes of the images instead.
+    An image is classified among the classes that the run chose among (after `tasks` tasks, by
+    default all), with the run's own prompts: if that was within its data set, there is a set for
+    each data set. Images of later tasks do not count. Where some classes of the images are unknown
+    to the run, the model chooses among the classes of the images instead.
     """
-    learned = _class_names(run, tasks) if tasks else run.classes
-    planned = {name for task in run.results.tasks for name in task.classes}
-    unknown = [name for name in images.classes if name not in planned]
-    if unknown or not learned:
-        notes = [_other_choices(images, unknown, learned)] if learned else []
-        return EvalSet(images, notes=notes)
-    classes = list(dict.fromkeys([*images.classes, *learned]))
-    labels = [label for label, name in enumerate(classes) if name in learned]
-    data = run.config["data"]
-    domains = tuple(run.domains)
-    extended = replace(images, classes=classes, templates=tuple(data["templates"]), domains=domains)
-    return EvalSet(
-        extended.subset(extended.of_classes(labels)),
-        choices=[classes.index(name) for name in learned],
-        notes=_coverage(images, learned),
+    choices, learned = run.choices, tasks or run.results.done
+    named = _as_in_stream(choices, images)
+    unknown = [name for name in named.classes if name not in choices.seen(0)]
+    seen = choices.seen(learned) if learned else []
+    if unknown or not seen:
+        return [EvalSet(images, notes=[_other_choices(images, unknown, seen)] if seen else [])]
+    among = dict.fromkeys(choices.of_class(name, learned) for name in seen)
+    sets = [_eval_set(choices, named, each, seen) for each in among]
+    present = [each for each in sets if len(each.images)] or sets[:1]
+    present[0].notes.extend(_coverage(named, seen))
+    if len(among) > 1:
+        present[0].notes.append(
+            "an image is classified among the classes of its own data set, as in the run"
+        )
+    return present
+
+
+def _eval_set(
+    choices: ClassChoices, images: Images, among: Sequence[str], seen: Sequence[str]
+) -> EvalSet:
+    """The images of the seen ones of these classes, which are classified among these classes."""
+    groups = [group for group in choices.groups if not group.classes.keys().isdisjoint(among)]
+    classes = list(dict.fromkeys([*(name for name in images.classes if name in among), *among]))
+    label_of = {name: label for label, name in enumerate(classes)}
+    labels = np.array([label_of.get(name, -1) for name in images.classes], np.int64)
+    counted = [label for label, name in enumerate(images.classes) if name in {*among} & {*seen}]
+    part = images.subset(images.of_classes(counted))
+    several = len(choices.groups) > 1
+    extended = replace(
+        part,
+        name=groups[0].name if several and len(groups) == 1 else images.name,
+        classes=classes,
+        labels=labels[part.labels],
+        templates=tuple(groups[0].templates),
+        domains=tuple(groups) if several else (),
     )
+    ids = choices.ids(classes) if choices.twins == "merge" else None
+    return EvalSet(extended, [label_of[name] for name in among], ids=ids)
 
 
-def _class_names(run: OpenRun, tasks: int) -> list[str]:
-    """The classes of the first `tasks` tasks, in order."""
-    learned = run.results.tasks[:tasks]
-    return list(dict.fromkeys(name for task in learned for name in task.classes))
+def _as_in_stream(choices: ClassChoices, images: Images) -> Images:
+    """The images with the classes' names in the stream, if they are of one of its data sets.
+
+    A class that two data sets have is called after its data set there.
+    """
+    known = choices.seen(0)
+    if all(name in known for name in images.classes):
+        return images
+    by_name = {
+        group.name: {in_prompts: name for name, in_prompts in group.classes.items()}
+        for group in choices.groups
+    }
+    fitting = [each for each, names in by_name.items() if names.keys() >= set(images.classes)]
+    own = data_set_name(images.name)
+    if not fitting:
+        return images
+    names = by_name[own if own in fitting else fitting[0]]
+    return replace(images, classes=[names[name] for name in images.classes])
 
 
 def _coverage(images: Images, learned: Sequence[str]) -> list[str]:
@@ -72,13 +110,6 @@ def _other_choices(images: Images, unknown: Sequence[str], learned: Sequence[str
         f"{images.name} has {count(total, 'class')}, of which the run {which}: the model chose "
         f"among these {total}, not among the {len(learned)} that the run learned"
     )
-
-
-def _learned_sets(run: OpenRun, test: Images) -> list[EvalSet]:
-    """What to compare on: the learned classes, or those of each data set by themselves."""
-    if run.config["data"].get("choices") != "domain":
-        return [eval_set_of_run(run, test)]
-    return [EvalSet(domain_images(test, domain)) for domain in test.domains]
 
 
 def _known(
@@ -117,13 +148,13 @@ def compare_run(
 ) -> PerClass:
     """Compare the model before the first task with that after the last; store it in the folder.
 
-    Only images of learned classes count, and both models choose among all of those, so that their
-    numbers can be compared. What evaluations of the run have `predicted`, by the number of tasks
-    learned, is not computed again. Without `examples` no image is stored. Call it on every rank;
-    rank 0 writes.
+    Only images of learned classes count, and both models choose among the same classes, so that
+    their numbers can be compared. What evaluations of the run have `predicted`, by the number of
+    tasks learned, is not computed again. Without `examples` no image is stored. Call it on every
+    rank; rank 0 writes.
     """
     run.clip.bf16 = run.config["settings"]["precision"] == "bf16"
-    sets = _learned_sets(run, test)
+    sets = eval_sets_of_run(run, test)
     sets += [EvalSet(control, learned=False)] if control is not None else []
     before, after = (
         _known(sets, test, (predicted or {}).get(number), run.results.rows[number].joint)

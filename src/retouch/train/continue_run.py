@@ -1,5 +1,6 @@
 """Continue a finished run with new images, in one call."""
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from retouch.train.arguments import REMEDIES
 from retouch.train.extend_stream import extend_stream, run_or_copy
 from retouch.train.replay_store import has_stored_images, read_stored_images
 from retouch.train.run_folder import method_of, open_run
+
+log = logging.getLogger("retouch")
 
 
 @check_arguments(**REMEDIES)
@@ -61,6 +64,8 @@ def continue_run(
     opened = open_run(run_or_copy(earlier_folder, folder, overwrite), model=model, device=device)
     stored = read_stored_images(opened.folder) if has_stored_images(opened.folder) else None
     stream, earlier = extend_stream(opened, stored, train, test, tasks=tasks, order=order)
+    for note in dict.fromkeys([*stream.train.notes, *stream.test.notes]):
+        log.warning("%s", note)
     return teach(
         opened.clip,
         stream,

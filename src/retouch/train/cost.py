@@ -6,6 +6,7 @@ pass through the towers. `retouch learn` and `retouch bench` use the same estima
 
 import resource
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -57,11 +58,12 @@ def estimate(
     *,
     done: int = 0,
     control: Images | None = None,
+    fewer_images: Sequence[int] = (),
 ) -> Cost:
     """Time a step of the first task that is not done, and count the rest."""
     method.check_weights(clip)
     sample = None if clip.device.type == "cuda" else _CPU_IMAGES
-    amount = work(stream, method, settings, done=done, control=control)
+    amount = work(stream, method, settings, done=done, control=control, fewer_images=fewer_images)
     prompts = amount.step_prompts
     measured = measure(clip, stream, method, settings, task=done, images=sample, prompts=prompts)
     disk = (len(stream.tasks) - done) * delta_bytes(measured.selection)

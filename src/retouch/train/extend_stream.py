@@ -1,6 +1,5 @@
 """Continue a finished run: a stream of its tasks and then new ones."""
 
-import logging
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -28,8 +27,6 @@ from retouch.train.replay_store import FOLDER as IMAGES
 from retouch.train.replay_store import StoredImages, has_stored_images, with_classes
 from retouch.train.run_folder import CONFIG, OpenRun, delta_file, is_run
 
-log = logging.getLogger("retouch")
-
 COPY = "earlier"
 """The subfolder in which an unfinished run holds a copy of the one that it continues."""
 
@@ -45,6 +42,8 @@ class EarlierRun:
     """The identity of its control set."""
     method: dict[str, Any]
     """Its method as the config has it: a part may be of a class that is unknown here."""
+    fewer_images: tuple[int, ...] = ()
+    """The tasks of which it stored only some of the test images that it was evaluated on."""
 
     def check(self, method: Method) -> None:
         """Refuse a method that cannot use the state or the replay buffer of the earlier one."""
@@ -154,17 +153,18 @@ def extend_stream(
         for old_images, new_images in ((old.replay, train), (old.test, test))
     )
     if note := _images_note(run, stored, train, test):
-        log.warning(note)
         train_images = replace(train_images, notes=[*train_images.notes, note])
     all_tasks = (*_old_tasks(run, old, train_images), *_new_tasks(run, old, new, train_images))
     missing = sum(task.train for task in run.results.tasks) - len(old.replay)
     stream = Stream(train_images, test_images, all_tasks, missing_images=missing)
     results = run.results.model_copy(deep=True)
     results.replay = {"seen": old.seen, "groups": old.groups}
-    for info, task in zip(results.tasks, stream.tasks, strict=False):
+    pairs = list(zip(results.tasks, stream.tasks, strict=False))
+    fewer = tuple(task.number for info, task in pairs if info.test != len(task.test))
+    for info, task in pairs:
         info.test = len(task.test)
-    earlier = EarlierRun(run.folder, results, run.config["control"], run.config["method"])
-    return stream, earlier
+    method, control = run.config["method"], run.config["control"]
+    return stream, EarlierRun(run.folder, results, control, method, fewer)
 
 
 def _class_names(run: OpenRun, train: Images) -> list[str]:

@@ -31,7 +31,8 @@ def train(
     buffer = method.replay.buffer(stream, settings.seed)
     evaluator.begin(clip)
     with refused_if_not_finite(clip):
-        record.begin(buffer, partial(evaluator, clip, all_control=True))
+        evaluate = partial(evaluator, clip, all_control=True)
+        record.begin(buffer, evaluate, partial(evaluator.complete, clip))
     stream.wait(record.callback.progress)
     micro_batch = MicroBatch(clip, settings)
     for task in stream.tasks[record.done :]:

@@ -61,6 +61,11 @@ def _take_over(results: Results, earlier: EarlierRun, control: Images | None) ->
     results.replay, results.state = before.replay, before.state
     results.notes = [*before.notes]
     results.rows = [row.model_copy(deep=True) for row in before.rows]
+    for learned, row in enumerate(results.rows):
+        row.tasks = [
+            value if number < learned and number not in earlier.fewer_images else None
+            for number, value in enumerate(row.tasks)
+        ]  # a task was measured on other images, or, before it was learned, among other classes
     if earlier.control != (control and images_identity(control)):  # not comparable
         for row in results.rows:
             row.control = row.control_part = row.joint = None

@@ -6,6 +6,7 @@ the folder, the others one in memory, and all of them hold the same results.
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -58,16 +59,27 @@ class RunRecord:
         """How many tasks are learned."""
         return self.results.done
 
-    def begin(self, buffer: ReplayBuffer, evaluate: Callable[[int], Row]) -> None:
+    def begin(
+        self,
+        buffer: ReplayBuffer,
+        evaluate: Callable[[int], Row],
+        complete: Callable[[Row, int, Callable[[], None]], None],
+    ) -> None:
         """Before the first task to learn: evaluate the model, or restore it where a run stopped.
 
-        `evaluate` takes the number of learned tasks.
+        Args:
+            buffer: The replay buffer.
+            evaluate: Evaluates the model, given the number of learned tasks.
+            complete: Measures what a row of an earlier run lacks, given the number of learned tasks
+                and a function that brings the model to where it was then.
         """
         self._resumed = self.results.begun
         first = None if self._resumed else evaluate(0)
         collectives.broadcast_str(self._remove_leftovers)
+        for learned in range(1, self.done) if first is not None else ():
+            complete(self.results.rows[learned], learned, partial(self._restore, learned))
         if self.done:
-            collectives.broadcast_str(self._restore_model)
+            collectives.broadcast_str(partial(self._restore_model, self.done))
             sync_model(self.clip, self._method)
             buffer.restore(self.results.replay)
         if first is not None:
@@ -76,6 +88,11 @@ class RunRecord:
             self._save_results()
         self._buffer = buffer
         self.callback.on_evaluate(self.results)
+
+    def _restore(self, learned: int) -> None:
+        """On all ranks, bring the model to where it was after some tasks of an earlier run."""
+        collectives.broadcast_str(partial(self._restore_model, learned))
+        collectives.broadcast(self.clip.model.state_dict().values())
 
     def begin_task(self, task: Task, update: TaskUpdate, steps: int) -> None:
         """A task of `steps` steps begins."""
@@ -157,8 +174,8 @@ class RunRecord:
         """Delete what a killed process had no time to delete. Returns nothing, as a string."""
         return ""
 
-    def _restore_model(self) -> str:
-        """Bring the model to where the last learned task left it. Returns nothing, as a string."""
+    def _restore_model(self, learned: int) -> str:
+        """Bring the model to where this many tasks left it. Returns nothing, as a string."""
         return ""
 
     def _load_checkpoint(self, update: TaskUpdate) -> int:

@@ -25,11 +25,12 @@ from retouch.data.file_store import FileStore
 from retouch.data.image_store import Indices
 from retouch.data.images import Images
 from retouch.data.progress import Progress, no_progress
-from retouch.data.stream import Stream
+from retouch.data.stream import Stream, Task
 from retouch.data.string_array import StringArray
 from retouch.errors import UserError
 from retouch.evaluate.results import Results
 from retouch.plural import count
+from retouch.random_streams import RandomStream
 
 FOLDER = "images"
 INDEX = "index.json"
@@ -86,7 +87,8 @@ def write_images(
     part.mkdir(parents=True)
     groups = {g: np.array(p, np.int64) for g, p in results.replay.get("groups", {}).items()}
     replay_positions = np.concatenate([np.empty(0, np.int64), *groups.values()])
-    test_positions = [_first_of_each_class(stream.test, task.test) for task in stream.tasks]
+    seed = int(results.settings.get("seed", 0))
+    test_positions = [_some_of_each_class(stream.test, task, seed) for task in stream.tasks]
     replay = _write(part, "replay", stream.train, replay_positions, preprocess, progress)
     test = _write(part, "test", stream.test, np.concatenate(test_positions), preprocess, progress)
     task_of = {int(i): task.number for task in stream.tasks for i in task.train}
@@ -117,11 +119,15 @@ def _stored_groups(groups: Mapping[str, Indices]) -> dict[str, list[int]]:
     return {group: list(range(ends[n], ends[n + 1])) for n, group in enumerate(groups)}
 
 
-def _first_of_each_class(images: Images, positions: Indices) -> Indices:
-    """The first few images of each class."""
-    labels = images.labels[positions]
-    first = [positions[labels == label][:TEST_IMAGES_PER_CLASS] for label in np.unique(labels)]
-    return np.concatenate([np.empty(0, np.int64), *first])
+def _some_of_each_class(images: Images, task: Task, seed: int) -> Indices:
+    """A few random test images of each class: the first are often pictures of the same thing."""
+    labels = images.labels[task.test]
+    chosen = [np.empty(0, np.int64)]
+    for label in np.unique(labels):
+        place = [seed, task.number, RandomStream.STORED_TEST_IMAGES, int(label)]
+        shuffled = np.random.default_rng(place).permutation(task.test[labels == label])
+        chosen.append(np.sort(shuffled[:TEST_IMAGES_PER_CLASS]))
+    return np.concatenate(chosen)
 
 
 def _write(

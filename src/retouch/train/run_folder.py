@@ -10,8 +10,8 @@ from retouch import checksummed
 from retouch.arguments import check_arguments
 from retouch.clip import Clip, load
 from retouch.clip.user_model import refuse_code
-from retouch.data.domain import Domain
 from retouch.errors import UserError
+from retouch.evaluate.choices import ClassChoices
 from retouch.evaluate.results import Results
 from retouch.methods import Method, Settings
 from retouch.methods.method_config import check_method_config, read_method
@@ -65,9 +65,9 @@ class OpenRun:
         return list(dict.fromkeys(name for task in learned for name in task.classes))
 
     @property
-    def domains(self) -> list[Domain]:
-        """The data sets of the run, where it has several."""
-        return [Domain(**domain) for domain in self.config["data"].get("domains", [])]
+    def choices(self) -> ClassChoices:
+        """Which classes the run classified an image among, with which prompts."""
+        return ClassChoices.of_config(self.config["data"])
 
 
 def is_run(folder: str | Path) -> bool:

@@ -75,6 +75,7 @@ class RunOnDisk(RunRecord):
         self._metrics = MetricsFile(folder / METRICS)
         self._snapshot: Snapshot | None = None
         self._weights = weights  # the fingerprint between tasks
+        self._restored = 0  # tasks of an earlier run, or of this one before it stopped
         self._digests = Digests()
         self._update: TaskUpdate | None = None
 
@@ -108,13 +109,15 @@ class RunOnDisk(RunRecord):
             file.unlink()
         return super()._remove_leftovers()
 
-    def _restore_model(self) -> str:
-        for number in range(self.done):
+    def _restore_model(self, learned: int) -> str:
+        for number in range(self._restored, learned):
             delta = Delta.load(delta_file(self.folder, number))
             delta.apply(self.clip.model)
             self._weights = delta.after
-        self._method.restore(read_state(self.folder, self.results))
-        return super()._restore_model()
+        self._restored = learned
+        if learned == self.done:
+            self._method.restore(read_state(self.folder, self.results))
+        return super()._restore_model(learned)
 
     def _write_step(self, step: int, epoch: int, loss: float, lr: float) -> None:
         position = {"task": self._task + 1, "epoch": epoch + 1, "step": step + 1}

@@ -1,5 +1,6 @@
 """How much a run computes: it follows from data and settings alone."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 
@@ -34,11 +35,13 @@ def work(
     *,
     done: int = 0,
     control: Images | None,
+    fewer_images: Sequence[int] = (),
 ) -> Work:
     """Count images and prompts.
 
     The model is evaluated before the first task and after each, between them perhaps on a part of
-    the control set. A run that continues another evaluates the model that it begins with as well.
+    the control set. A run that continues another evaluates the model that it begins with as well,
+    and earlier ones on the tasks of which fewer images are left (`EarlierRun.fewer_images`).
     """
     tasks = stream.tasks[done:]
     prompts_of = _StepPrompts(stream, method, settings)
@@ -49,12 +52,17 @@ def work(
     whole = len(stream.test) + len(control or ())
     part = control_part(stream, control, method, settings)
     between, ends = len(tasks) - 1, 2 + bool(done)
+    again = [
+        sum(len(stream.tasks[number].test) for number in fewer_images if number < learned)
+        for learned in range(1, done)
+    ]
     return Work(
         trained=sum(images for images, _ in steps),
         trained_prompts=sum(prompts for _, prompts in steps),
         evaluated=whole * ends
-        + (whole if part is None else len(stream.test) + len(part)) * between,
-        evaluated_prompts=prompts * (ends + between),
+        + (whole if part is None else len(stream.test) + len(part)) * between
+        + sum(again),
+        evaluated_prompts=prompts * (ends + between + sum(map(bool, again))),
         images=sum(len(task.train) for task in tasks) + whole,
         step_prompts=max((prompts_of(task, task.number > 0) for task in tasks), default=0),
     )
