@@ -11,7 +11,9 @@ from urllib.parse import quote
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from retouch.evaluate.results import Results
-from retouch.files import foreign_file, write_atomically
+from retouch.file_lock import exclusive_lock
+from retouch.files import write_atomically
+from retouch.output_paths import foreign_file
 from retouch.plotting.formatting import number
 from retouch.plotting.theme import THEME, plot_style
 from retouch.report.answers import answers
@@ -33,6 +35,8 @@ from retouch.train.run_folder import is_run
 
 FILE, PLOTS = "report.html", "plots"
 _BRAND = b'<p class="brand">retouch'  # on every page
+_WAIT_SECONDS = 60.0
+"""How long to wait for another process that writes the same page."""
 
 
 def check_page_folder(folder: str | Path) -> None:
@@ -53,23 +57,26 @@ def write_report(folder: str | Path, runs: Sequence[Run]) -> Path:
     """Write `report.html`, which needs no other file, and its plots as files in `plots/`.
 
     The page of one run shows it in detail; that of several compares them. The same runs always give
-    the same bytes.
+    the same bytes. A page or plots that retouch did not write are not replaced.
 
     Args:
         folder: The folder to write to.
         runs: Folders of runs, or their results.
     """
     folder = Path(folder)
+    check_page_folder(folder)
     summaries = run_summaries(folder, runs)
     results = named_results(summaries)
-    # Before anything is written, since a damaged run raises an error here.
     content = _results_content(results) | _run_content(summaries)
-    gallery = Gallery(folder / PLOTS)
+    gallery = Gallery()
     with plot_style():  # once for all figures
         content |= result_figures(results, gallery) | loss_figures(summaries, gallery)
         content |= change_figures(summaries, gallery) | analysis_figures(summaries, gallery)
     content["links"] = _links(folder, summaries)
-    write_atomically(folder / FILE, _template().render(content))
+    page = _template().render(content)
+    with exclusive_lock(folder / PLOTS, "retouch report", wait_seconds=_WAIT_SECONDS):
+        write_atomically(folder / FILE, page)  # first: it says whose the plots are
+        gallery.write(folder / PLOTS)
     return folder / FILE
 
 

@@ -86,7 +86,8 @@ def teach(
         earlier: The run that this one continues. `continue_run` sets it.
         overwrite: Replace another run in `out`. It is deleted once the new run has learned a task,
             and restored if the new run cannot start. Leave it out to resume the new run. Without
-            it, another run is refused, unless it has learned nothing yet.
+            it, another run is refused, unless it has learned nothing yet. A folder that also holds
+            anything that no run wrote there is never replaced.
         store_images: Store the images that a continued run replays and evaluates. Needs `out`; turn
             it off if no image may be kept.
         per_class: Compare the model before and after class by class when all tasks are learned.
