@@ -121,6 +121,16 @@ def test_neither_is_one_whose_run_has_learned_nothing(
     assert files(tmp_path) == before
 
 
+def test_a_page_of_others_is_not_replaced_with_a_run(
+    tmp_path: Path, whole_run: Callable[[str], tuple[Path, str]]
+):
+    folder = shutil.copytree(whole_run("spu")[0], tmp_path / "run")
+    (folder / "report.html").write_text("my thesis")
+    with pytest.raises(UserError, match=r"report\.html exists already, and retouch does not"):
+        teach(folder, "er", overwrite=True)
+    assert (folder / "report.html").read_text() == "my thesis"
+
+
 def test_a_link_is_not_of_a_run(tmp_path: Path, whole_run: Callable[[str], tuple[Path, str]]):
     folder = shutil.copytree(whole_run("spu")[0], tmp_path / "run")
     (folder / "deltas").rename(tmp_path / "elsewhere")

@@ -88,8 +88,7 @@ def check_request(config: "LearnConfig") -> Request:
 def check_output(config: "LearnConfig") -> None:
     """Refuse an --out that cannot hold the run, and loggers that cannot write."""
     from retouch.output_paths import check_folder
-    from retouch.report import check_page_folder
-    from retouch.train.run_files import is_unused
+    from retouch.train.run_files import check_page_folder, is_unused
     from retouch.train.run_folder import is_run
     from retouch.train.set_aside import check_replaceable
 

@@ -12,16 +12,18 @@ from pathlib import Path
 
 from retouch.errors import UserError
 from retouch.evaluate import examples, per_class, results
-from retouch.output_paths import SYSTEM_FILES
+from retouch.output_paths import SYSTEM_FILES, foreign_file
 from retouch.train import replay_store
 from retouch.train.checkpoint_file import CHECKPOINT
 from retouch.train.metrics_file import METRICS
-from retouch.train.run_folder import CONFIG, DELTAS
+from retouch.train.run_folder import CONFIG, DELTAS, is_run
 
 COPY, OLD_COPY = "earlier", ".earlier.gone"
 """The copy of the run that an unfinished one continues, and what is left of it at the end."""
 NEW, REPLACED, DELETED = ".new", ".replaced", ".deleted"
 """Runs on their way: one that is being created, one that is being replaced, what is left of one."""
+PAGE, PLOTS = "report.html", "plots"
+_BRAND = b'<p class="brand">retouch'  # on every page
 _MAX_NAMED = 3
 
 
@@ -40,7 +42,7 @@ class _Layout:
 
 
 _NUMBER = "[0-9][0-9]*"
-_PLOTS = ("learned-and-forgot", "over-time", "matrix*", "loss", "where-it-moved", "overlap")
+_PLOT_NAMES = ("learned-and-forgot", "over-time", "matrix*", "loss", "where-it-moved", "overlap")
 _IMAGES, _EXAMPLES = _Layout(replay_store.FILES), _Layout(examples.FILES)
 _ANALYSES = {
     name: _Layout((*(f"{name}.{suffix}" for suffix in ("png", "svg", "csv", "json")), *more))
@@ -59,7 +61,7 @@ _RUN = _Layout(
         METRICS,
         CHECKPOINT,
         f"state-{_NUMBER}.safetensors",
-        "report.html",
+        PAGE,
     ),
     {
         DELTAS: _Layout((f"task-{_NUMBER}.safetensors",)),
@@ -67,7 +69,9 @@ _RUN = _Layout(
         f".{per_class.EXAMPLES}.part": _EXAMPLES,
         replay_store.FOLDER: _IMAGES,
         f".{replay_store.FOLDER}.part": _IMAGES,
-        "plots": _Layout(tuple(f"{plot}.{suffix}" for plot in _PLOTS for suffix in ("png", "svg"))),
+        PLOTS: _Layout(
+            tuple(f"{name}.{suffix}" for name in _PLOT_NAMES for suffix in ("png", "svg"))
+        ),
         "analysis": _Layout((), _ANALYSES),
     },
 )
@@ -115,6 +119,20 @@ def _entries(folder: Path, layout: _Layout) -> list[tuple[Path, "_Layout | bool 
             own = not entry.is_symlink() and layout.has_file(entry.name)
             entries.append((Path(entry), own or None))
     return entries
+
+
+def check_page_folder(folder: str | Path) -> None:
+    """Refuse a folder with a page or plots that `write_report` would replace, but did not write.
+
+    Args:
+        folder: The folder that is to hold the page.
+    """
+    page, plots = Path(folder) / PAGE, Path(folder) / PLOTS
+    if page.exists():
+        if not page.is_file() or _BRAND not in page.read_bytes():
+            raise foreign_file(page)
+    elif not is_run(folder) and (files := sorted(plots.glob("[!.]*"))):
+        raise foreign_file(files[0])
 
 
 def delete_run(folder: Path) -> None:

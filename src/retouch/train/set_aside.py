@@ -20,6 +20,7 @@ from retouch.train.run_files import (
     DELETED,
     NEW,
     REPLACED,
+    check_page_folder,
     delete_rest,
     delete_run,
     delete_run_folder,
@@ -45,6 +46,7 @@ def check_replaceable(folder: Path, sources: Mapping[str, str | Path | None]) ->
             "written by retouch); choose another folder"
         )
     refuse_foreign(folder)
+    check_page_folder(folder)
     for name, source in sources.items():
         if source is not None and _is_inside(source, folder):
             raise UserError(
