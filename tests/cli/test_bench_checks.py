@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from commands import run
+from commands import error_of, run
 
 from retouch.cli.bench_checks import parse_seeds, split_names, split_rates
 from retouch.errors import UserError
@@ -80,3 +80,11 @@ def test_seeds_are_counted_or_named(text: str, seeds: tuple[int, ...]):
 def test_seeds_that_are_refused(text: str, complaint: str):
     with pytest.raises(UserError, match=complaint):
         parse_seeds(text)
+
+
+@pytest.mark.parametrize("suite", ["demo", "efficiency"])
+def test_tables_of_others_are_not_replaced(suite: str, tmp_path: Path):
+    (tmp_path / "table.md").write_text("my thesis")
+    error = error_of("bench", suite, "--model", "builtin", "-o", tmp_path)
+    assert f"{tmp_path / 'table.md'} exists already, and retouch does not" in error
+    assert [path.name for path in tmp_path.iterdir()] == ["table.md"]

@@ -12,6 +12,7 @@ from task_selections import learned_run
 from tiny import images, tiny_folder
 
 import retouch
+from retouch.train.run_files import refuse_foreign
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +51,7 @@ def test_a_run_before_and_now_side_by_side(home: Path):
     assert all(0 <= float(row["heat"]) <= 1 for row in rows)
     ElementTree.parse(folder / "cam.svg")
     assert Image.open(folder / "cam.png").size[0] > 800
+    refuse_foreign(home / "run")  # which knows all that was written
 
 
 @pytest.mark.slow

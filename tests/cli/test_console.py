@@ -110,7 +110,7 @@ def test_ctrl_c_names_a_folder_to_resume_from_only_if_there_is_one(
     ("begun", "aside", "said"),
     [
         (False, False, "run is as it was."),
-        (True, True, "run.replaced until the new one has learned a task."),
+        (True, True, "run/.replaced until the new one has learned a task."),
         (True, False, "the same command without --overwrite resumes it."),
     ],
 )
@@ -124,7 +124,8 @@ def test_ctrl_c_says_how_to_resume_a_run_that_replaces_another(
     def replace_and_stop() -> None:
         with console.user_errors(config.parent, overwrite=True):
             if aside:
-                (tmp_path / ".run.replaced").mkdir()
+                (config.parent / ".replaced").mkdir()
+                (config.parent / ".replaced" / config.name).touch()
             if begun:
                 os.utime(config, (1, 1))
             raise KeyboardInterrupt

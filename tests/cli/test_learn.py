@@ -21,6 +21,7 @@ from retouch.evaluate import Results
 from retouch.evaluate.image_features import image_features
 from retouch.sparse import Delta, fingerprint
 from retouch.train import open_run
+from retouch.train.run_files import refuse_foreign
 from retouch.train.run_folder import read_config
 
 FAST = ["--epochs", "2", "--batch", "8", "--lr", "1e-3", "--no-cache"]
@@ -59,6 +60,7 @@ def march(model: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.mark.slow
 def test_a_run_has_a_page_plots_and_deltas(march: Path):
+    refuse_foreign(march)  # which knows all that was written
     assert (march / "report.html").exists()
     assert {p.suffix for p in (march / "plots").iterdir()} == {".png", ".svg"}
     results = Results.read(march)

@@ -193,6 +193,22 @@ def test_a_refused_start_does_not_block_the_next(home: Path, tmp_path: Path):
 
 
 @pytest.mark.slow
+def test_a_path_that_is_not_utf8(home: Path, loads: list[str], tmp_path: Path):
+    """As the place of images it is escaped in documents; as that of a run it is refused."""
+    photos = home / "photos"
+    undecodable = tmp_path / os.fsdecode(b"r\xff")
+    words = ("learn", "--model", home / "model", *FAST, "--no-cache")
+    error = error_of(*words, photos, "--out", undecodable)
+    assert "this path is not valid UTF-8; choose another" in error
+    assert not loads
+    assert not list(tmp_path.iterdir())
+    run(*words, shutil.copytree(photos, undecodable), "--out", tmp_path / "run")
+    results = Results.read(tmp_path / "run")
+    assert results.data["train"].name.endswith("r\\udcff")
+    assert "r\\udcff" in results.command
+
+
+@pytest.mark.slow
 def test_a_run_that_holds_the_only_copy_of_another_is_never_replaced(home: Path, tmp_path: Path):
     """It was killed before it learned anything, and the run that it continues is gone."""
     march = shutil.copytree(home / "march", tmp_path / "march")

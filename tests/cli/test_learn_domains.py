@@ -10,6 +10,7 @@ from layouts import make_folder
 from tiny import tiny_folder
 
 from retouch.evaluate import Results
+from retouch.train.run_files import refuse_foreign
 
 FAST = ["--epochs", "1", "--batch", "8", "--lr", "1e-3", "--no-cache", "--set", "replay.size=8"]
 
@@ -116,6 +117,7 @@ def test_the_overlap_of_an_unfinished_run_is_that_of_its_learned_tasks(home: Pat
 def test_overlap_names_the_data_sets(home: Path):
     text = " ".join(run("overlap", home / "run").stdout.split())
     assert "two data sets share" in text
+    refuse_foreign(home / "run")  # which knows all that was written
     folder = home / "run" / "analysis" / "domains"
     tower = json.loads((folder / "domains.json").read_text())["numbers"][0]
     assert tower["names"] == ["paint", "cloth"]

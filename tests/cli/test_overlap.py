@@ -11,6 +11,7 @@ from task_selections import learned_run
 
 from retouch.analysis.overlap.compute import read_overlap
 from retouch.analysis.overlap.text import summarize
+from retouch.train.run_files import refuse_foreign
 
 SUFFIXES = ("png", "svg", "csv", "json")
 
@@ -38,6 +39,7 @@ def test_it_writes_figure_and_data(run: Path, tmp_path: Path) -> None:
     assert float(row["jaccard"]) == pytest.approx(pairwise.jaccard(0, 2), abs=1e-6)
     facts = json.loads((folder / "overlap.json").read_text())
     assert facts["numbers"] == summarize(overlap)
+    refuse_foreign(run)  # which knows all that was written
     assert "3 tasks of march" in facts["caption"]
     svg = (folder / "overlap.svg").read_text()
     for text in ("Image tower, layer 2", "Text tower, layer 1", "by chance", "mean "):

@@ -1,6 +1,7 @@
 """The command `retouch report`."""
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from run_folders import write_run
 from typer.testing import CliRunner
 
 from retouch.cli import app
+from retouch.errors import UserError
 from retouch.report import write_report
 
 
@@ -80,6 +82,40 @@ def test_files_of_others_are_not_replaced(name: str, two_runs: Path, tmp_path: P
     assert code == 1
     assert f"{theirs} exists already, and retouch does not" in errors
     assert theirs.read_text() == "my thesis, written with retouch"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("written", [1, 4])
+def test_killed_while_it_writes_it_can_be_run_again(
+    written: int, two_runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = [written]
+
+    def replace(*paths: object) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise KeyboardInterrupt
+        real(*paths)  # type: ignore[arg-type]
+
+    real = os.replace
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", replace)
+        assert report(two_runs / "march", "-o", tmp_path)[0] == 130
+    assert len([path for path in tmp_path.rglob("*") if path.is_file()]) == written
+    assert report(two_runs / "march", "-o", tmp_path)[0] == 0
+    plots = sorted(path.name for path in (tmp_path / "plots").iterdir())
+    assert "over-time.png" in plots
+    assert not [name for name in plots if name.startswith(".")]
+
+
+def test_a_page_of_others_is_not_replaced_by_the_library_either(
+    two_runs: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "report.html").write_text("my thesis")
+    with pytest.raises(UserError, match="retouch does not seem to have written it"):
+        write_report(tmp_path, [two_runs / "march"])
+    assert (tmp_path / "report.html").read_text() == "my thesis"
+    assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
 
 
 def test_report_refuses_what_is_not_a_run(two_runs: Path, tmp_path: Path) -> None:

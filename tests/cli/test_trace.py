@@ -7,6 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from retouch.cli import app
+from retouch.train.run_files import refuse_foreign
 
 
 def command(*args: object) -> tuple[int, str]:
@@ -45,3 +46,6 @@ def test_trace_writes_its_files_and_explains_mistakes(
         assert code == 1, output
         assert message in " ".join(output.split())
     assert [path.name for path in Path("mine").iterdir()] == ["trace.csv"]
+    Path("run", "analysis").mkdir(parents=True)
+    Path("trace").rename("run/analysis/trace")
+    refuse_foreign(Path("run"))  # which knows all that was written

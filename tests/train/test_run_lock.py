@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import platform
+import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +17,7 @@ from rank_processes import run_ranks_or_errors
 
 from retouch.errors import UserError
 from retouch.evaluate import Results
+from retouch.file_lock import exclusive_lock
 from retouch.train import Callback
 
 
@@ -69,9 +71,37 @@ def test_a_second_run_in_the_same_folder_is_refused(model: Path, tmp_path: Path)
     assert march(model, out)[0].finished
 
 
-def hold(folder: Path, held: Any) -> None:
-    from retouch.file_lock import exclusive_lock
+def test_the_lock_is_in_the_folder_for_everybody(tmp_path: Path):
+    """One who can write nowhere else finds the lock of one who can, and the other way round."""
+    if os.geteuid():
+        pytest.skip("needs a second user")
+    with tempfile.TemporaryDirectory() as parent:
+        folder = Path(parent) / "run"
+        folder.mkdir()
+        for path, mode in ((folder.parent, 0o755), (folder, 0o777)):
+            path.chmod(mode)
+        processes = multiprocessing.get_context("fork")
+        answers = processes.Queue()
+        for first, second in ((0, 65534), (65534, 0)):
+            process = processes.Process(target=lock_as, args=(first, second, folder, answers))
+            process.start()
+            assert "is in use by another" in answers.get(timeout=30)
+            process.join()
+        assert not list(folder.iterdir())
 
+
+def lock_as(first: int, second: int, folder: Path, answers: Any) -> None:
+    """Hold the lock as one user, and try to take it as another."""
+    os.seteuid(first)
+    with exclusive_lock(folder):
+        os.seteuid(0)
+        os.seteuid(second)
+        answers.put(in_a_thread(lambda: refusal(lambda: exclusive_lock(folder).__enter__())))
+        os.seteuid(0)
+        os.seteuid(first)
+
+
+def hold(folder: Path, held: Any) -> None:
     with exclusive_lock(folder):
         held.set()
         time.sleep(60)
@@ -86,10 +116,10 @@ def test_a_lock_of_a_killed_process_does_not_block(model: Path, tmp_path: Path):
     assert held.wait(30)
     with pytest.raises(UserError, match=f"process {process.pid} on"):
         march(model, tmp_path / "run")
-    assert not (tmp_path / "run").exists()
     process.kill()
     process.join()
-    assert list(tmp_path.iterdir())  # what it left behind
+    left = sorted(path.name for path in (tmp_path / "run").iterdir())
+    assert left == [".lock", ".lock.json"]
     with pytest.raises(ZeroDivisionError):  # which fails, and releases the lock
         march(model, tmp_path / "run", callback=Meanwhile(lambda: 1 / 0))  # type: ignore[arg-type, return-value]
     assert march(model, tmp_path / "run")[0].finished

@@ -1,5 +1,9 @@
 """A new run replaces another one, which comes back if the new one cannot start."""
 
+import itertools
+import os
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -8,11 +12,12 @@ from runs import CtrlC, Stop
 from tiny import tiny_clip
 
 import retouch
+from retouch import checksummed
 from retouch.data import Stream
 from retouch.errors import UserError
 from retouch.evaluate import Results
 from retouch.methods import Settings
-from retouch.train import Callback
+from retouch.train import Callback, set_aside
 
 
 def teach(clip: Any, stream: Stream, out: Path, **more: Any) -> Results:
@@ -55,7 +60,7 @@ def test_a_run_that_was_killed_before_it_learned_is_replaced(stream: Stream, tmp
     assert teach(tiny_clip(), stream, tmp_path / "run", epochs=2).finished
 
 
-ASIDE = ".run.replaced"
+ASIDE = ".replaced"
 
 
 @pytest.fixture
@@ -79,12 +84,35 @@ def test_a_run_stays_set_aside_until_the_new_one_has_learned_a_task(
     for _ in range(2):  # the second starts anew: `overwrite` replaces the checkpoint, not the run
         with pytest.raises(KeyboardInterrupt):
             teach(tiny_clip(), stream, out, epochs=2, overwrite=True, callback=CtrlC(2))
-        assert files(tmp_path / ASIDE) == before
+        assert files(out / ASIDE) == before
         assert (out / "checkpoint.safetensors").exists()
     with pytest.raises(UserError, match="epochs: 2 in that run, 3 now"):
         teach(tiny_clip(), stream, out, epochs=3)
     assert teach(tiny_clip(), stream, out, epochs=2).finished
-    assert not (tmp_path / ASIDE).exists()
+    assert not (out / ASIDE).exists()
+
+
+@pytest.mark.slow
+def test_what_others_put_beside_a_run_while_it_is_replaced_stays(
+    replaced: tuple[Path, dict[str, bytes]], stream: Stream, tmp_path: Path
+):
+    """A folder with a name like that of one of ours, a note, and a file among the deltas."""
+    out, before = replaced
+    unrelated = tmp_path / ".run.replaced"
+    unrelated.mkdir()
+    (unrelated / "mine.txt").write_text("mine")
+
+    class Note(Callback):
+        def on_task_begin(self, task: int, steps: int) -> None:
+            for name in ("note.txt", "deltas/note.txt", f"{ASIDE}/note.txt"):
+                (out / name).write_text("mine")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        teach(tiny_clip(), stream, out, epochs=2, overwrite=True, callback=Note())
+    notes = dict.fromkeys(("note.txt", "deltas/note.txt", f"{ASIDE}/note.txt"), b"mine")
+    assert files(out) == before | notes
+    assert files(unrelated) == {"mine.txt": b"mine"}
 
 
 @pytest.mark.slow
@@ -99,7 +127,6 @@ def test_a_run_comes_back_if_the_new_one_stops_before_it_has_anything_to_keep(
     with pytest.raises(type(error)):
         teach(tiny_clip(), stream, out, epochs=2, overwrite=True, callback=Stop(1, error))
     assert files(out) == before
-    assert not (tmp_path / ASIDE).exists()
 
 
 @pytest.mark.slow
@@ -109,11 +136,113 @@ def test_a_run_that_a_killed_one_was_to_replace_is_not_lost_without_overwrite(
 ):
     """The new run was killed before its first step, or before its folder was there."""
     out, before = replaced
-    out.rename(tmp_path / ASIDE)
+    out.rename(tmp_path / "old")
+    out.mkdir()
     if begun:
-        teach(tiny_clip(), stream, tmp_path / "other", epochs=2)
-        (tmp_path / "other" / "results.json").unlink()
-        (tmp_path / "other").rename(out)
+        teach(tiny_clip(), stream, out, epochs=2)
+        (out / "results.json").unlink()
+    (tmp_path / "old").rename(out / ASIDE)
     with pytest.raises(UserError, match="epochs: 1 in that run, 3 now"):
         teach(tiny_clip(), stream, out, epochs=3)
     assert files(out) == before
+
+
+class Killed(BaseException):
+    """From some moment on, nothing changes on the disk any more."""
+
+
+def kill_after(operations: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let this many changes to folders through, and then no more."""
+    left = [operations]
+
+    def bounded(real: Any) -> Any:
+        def operation(*args: Any, **more: Any) -> Any:
+            left[0] -= 1
+            if left[0] < 0:
+                raise Killed
+            return real(*args, **more)
+
+        return operation
+
+    for name in ("mkdir", "replace", "rename", "unlink", "rmdir"):
+        monkeypatch.setattr(os, name, bounded(getattr(os, name)))
+
+
+def write_files(folder: Path, name: str) -> None:
+    """A run in which every file tells whose it is; its config comes last, as a run writes it."""
+    for file in ("metrics.jsonl", "deltas/task-01.safetensors", "images/index.json"):
+        (folder / file).parent.mkdir(exist_ok=True)
+        (folder / file).write_text(name)
+    config = {key: {} for key in ("places", "method", "settings", "data")}
+    checksummed.write_yaml(folder / "config.yaml", {"weights": name, **config})
+
+
+def create_run(folder: Path) -> None:
+    set_aside.create_run(folder, lambda part: write_files(part, "new"))
+
+
+def replace_run(folder: Path) -> None:
+    set_aside.set_aside(folder)
+    create_run(folder)
+
+
+OLD, NEW, BOTH = {"old"}, {"new"}, {"new", ".replaced/old"}
+
+
+@pytest.mark.parametrize(
+    ("action", "start", "ends"),
+    [
+        (replace_run, OLD, [OLD, BOTH]),
+        (set_aside.restore, BOTH, [BOTH, OLD]),
+        (set_aside.discard_aside, BOTH, [BOTH, NEW]),
+        (set_aside.restore, NEW, [NEW, set()]),
+        (create_run, set(), [NEW, set()]),
+        (replace_run, BOTH, [BOTH, OLD]),
+    ],
+)
+def test_killed_at_any_moment_a_folder_holds_whole_runs(
+    action: Callable[[Path], None], start: set[str], ends: list[set[str]], tmp_path: Path
+):
+    """And with that, the next command goes on; nothing of one run is in another."""
+    reached = []
+    for operations in itertools.count():
+        folder = tmp_path / str(operations)
+        folder.mkdir()
+        for place in start:
+            (folder / place).parent.mkdir(exist_ok=True)
+            write_files((folder / place).parent, Path(place).name)
+        with pytest.MonkeyPatch.context() as patch:
+            kill_after(operations, patch)
+            try:
+                action(folder)
+                finished = True
+            except Killed:
+                finished = False
+        if not finished and operations % 2:  # what repairs it may be killed, too
+            with pytest.MonkeyPatch.context() as patch, suppress(Killed):
+                kill_after(operations // 3, patch)
+                set_aside.recover(folder)
+        set_aside.recover(folder)
+        found = runs_in(folder)
+        assert found in ends, (operations, found, files(folder))
+        reached.append(found)
+        if finished:
+            break
+    assert all(end in reached for end in ends)
+
+
+def runs_in(folder: Path) -> set[str]:
+    """The runs in a folder, which must be whole, without anything else."""
+    found = files(folder)
+    names = {text.decode() for name, text in found.items() if name.endswith("metrics.jsonl")}
+    places = {".replaced/old" if len(names) > 1 and name == "old" else name for name in names}
+    expected: dict[str, bytes] = {}
+    for place in places:
+        whole = folder.with_name(f"whole {Path(place).name}")
+        if not whole.exists():
+            whole.mkdir()
+            write_files(whole, Path(place).name)
+        prefix = f"{Path(place).parent}/" if "/" in place else ""
+        expected |= {prefix + name: text for name, text in files(whole).items()}
+    assert found == expected
+    return places

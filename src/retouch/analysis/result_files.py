@@ -15,7 +15,8 @@ from matplotlib.figure import Figure
 from pydantic import BaseModel, ValidationError
 
 from retouch import checksummed
-from retouch.files import foreign_file, write_atomically
+from retouch.files import write_atomically
+from retouch.output_paths import foreign_file
 from retouch.plotting.rendering import to_png, to_svg
 
 FOLDER = "analysis"

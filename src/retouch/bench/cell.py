@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -12,6 +11,7 @@ from retouch import checksummed
 from retouch.errors import UserError
 from retouch.evaluate import Results
 from retouch.methods import Method, Settings, recipe
+from retouch.train.run_files import delete_weights
 
 MOST_NAMED = 6
 """With more seeds than this, a text does not name each."""
@@ -107,10 +107,7 @@ class Cell:
 
     def drop_weights(self, out: Path) -> None:
         """Delete deltas and checkpoints of a finished run; its results stay."""
-        run = self.run(out)
-        shutil.rmtree(run / "deltas", ignore_errors=True)
-        for file in run.glob("*.safetensors"):
-            file.unlink()
+        delete_weights(self.run(out))
 
     def _description(self) -> dict[str, Any]:
         description = asdict(self)

@@ -10,17 +10,39 @@ from retouch.bench.events import Done
 from retouch.bench.runner import Bench
 from retouch.bench.table import Table
 from retouch.files import write_atomically
+from retouch.output_paths import foreign_file
 from retouch.plotting.rendering import to_png, to_svg
+
+_FILES = ("table.json", "table.md", "table.csv", "table.tex")
+
+
+def check_tables(out: Path) -> None:
+    """Refuse a folder with tables that a bench would replace, but did not write.
+
+    What a bench wrote has a `table.json` beside it that says so.
+    """
+    existing = [out / name for name in _FILES if (out / name).exists()]
+    if existing and not _is_table(out / _FILES[0]):
+        raise foreign_file(existing[0])
+
+
+def _is_table(file: Path) -> bool:
+    try:
+        content = json.loads(file.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(content, dict) and "rows" in content
 
 
 def write_table(out: Path, table: Table) -> None:
     """`table.md`, `.csv`, `.tex` and `.json`."""
+    check_tables(out)
     out.mkdir(parents=True, exist_ok=True)
     formats = {
+        "json": table_formats.to_json,  # first, in case this is killed
         "md": table_formats.to_markdown,
         "csv": table_formats.to_csv,
         "tex": table_formats.to_latex,
-        "json": table_formats.to_json,
     }
     for suffix, to_text in formats.items():
         write_atomically(out / f"table.{suffix}", to_text(table))
@@ -45,9 +67,10 @@ def write_pareto(out: Path, done: Sequence[Done], max_drop: float = pareto.MAX_D
 
 def write_costs(bench: Bench, costs: list[efficiency.MethodCost]) -> None:
     """`table.md` and `table.json`."""
+    check_tables(bench.out)
     bench.out.mkdir(parents=True, exist_ok=True)
     suite = bench.suite
-    text = efficiency.to_markdown(costs, suite.title, suite.source)
-    write_atomically(bench.out / "table.md", text)
     content = {"model": bench.model, "rows": [asdict(cost) for cost in costs]}
     write_atomically(bench.out / "table.json", json.dumps(content, indent=1))
+    text = efficiency.to_markdown(costs, suite.title, suite.source)
+    write_atomically(bench.out / "table.md", text)

@@ -56,6 +56,7 @@ def _check(config: BenchConfig) -> "Suite":
     """The suite, if the options fit it."""
     from retouch.bench.engine_choice import check_engine
     from retouch.bench.suite import load_suite
+    from retouch.bench.write import check_tables
 
     machine = config.machine
     check_folder(config.folder)
@@ -67,6 +68,7 @@ def _check(config: BenchConfig) -> "Suite":
     if suite.kind == "efficiency":
         refuse_training_options(config, suite.name)
     refuse_max_drop(config, suite)
+    check_tables(config.folder)
     return suite
 
 

@@ -8,6 +8,8 @@ from typing import Any
 
 from typer.core import TyperGroup
 
+from retouch.printable import printable
+
 # Newer versions of typer include their own click, so click.get_current_context() does not work.
 _arguments: ContextVar[tuple[str, ...]] = ContextVar("arguments", default=())
 _VALUE = re.compile(r"(--[\w-]+=|-[a-z])?(~.*)", re.DOTALL)
@@ -23,9 +25,12 @@ class Commands(TyperGroup):
 
 
 def command_line() -> str:
-    """The running command, such as `retouch learn photos --out runs/march`; "" outside of one."""
+    """The running command, such as `retouch learn photos --out runs/march`; "" outside of one.
+
+    Bytes in it that are not text are escaped: it is stored in documents.
+    """
     arguments = _arguments.get()
-    return shlex.join(["retouch", *arguments]) if arguments else ""
+    return printable(shlex.join(["retouch", *arguments])) if arguments else ""
 
 
 def _expand_home(word: str) -> str:

@@ -31,7 +31,8 @@ def demo(
     with user_errors(folder):
         check_folder(folder)
         from retouch.builtin.demo import run_demo
-        from retouch.report import check_page_folder, comparison_table, write_report
+        from retouch.report import comparison_table, write_report
+        from retouch.train.run_files import check_page_folder
 
         check_page_folder(folder)
         runs = run_demo(folder, methods.split(","), quick=quick, seed=seed, quiet=quiet)

@@ -87,12 +87,14 @@ def check_request(config: "LearnConfig") -> Request:
 
 def check_output(config: "LearnConfig") -> None:
     """Refuse an --out that cannot hold the run, and loggers that cannot write."""
-    from retouch.output_paths import check_folder, check_new_file
+    from retouch.output_paths import check_folder
+    from retouch.train.run_files import check_page_folder, is_unused
     from retouch.train.run_folder import is_run
     from retouch.train.set_aside import check_replaceable
 
     data, training, output = config.data, config.training, config.output
     folder = output.folder
+    check_folder(folder)
     _refuse_inside_images(folder, data)
     if output.overwrite:
         for source in data.sources:
@@ -100,11 +102,9 @@ def check_output(config: "LearnConfig") -> None:
             check_replaceable(
                 folder, {**sources, "--model": training.model, "--from": training.earlier}
             )
-    elif folder.is_dir() and not is_run(folder) and any(folder.iterdir()):
+    if not is_run(folder) and not is_unused(folder):
         raise UserError(f"{folder} is not empty and holds no run; choose another folder")
-    check_folder(folder)
-    if not is_run(folder):
-        check_new_file(folder)
+    check_page_folder(folder)
     if output.tensorboard:
         check_folder(output.tensorboard)
     if output.wandb:

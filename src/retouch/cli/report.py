@@ -36,7 +36,6 @@ def report(
     """
     with user_errors():
         from retouch.report import (
-            check_page_folder,
             comparison_table,
             named_results,
             read_run_summary,
@@ -48,7 +47,6 @@ def report(
             check_folder(folder)
         summaries = [read_run_summary(run) for run in {run.resolve(): run for run in runs}.values()]
         target = report_folder(summaries, folder)
-        check_page_folder(target)
         page = write_report(target, summaries)
         if json:
             print_json({"page": str(page), "runs": [_facts(summary) for summary in summaries]})

@@ -51,5 +51,4 @@ def _replaced(folder: Path) -> str:
 
     if not is_set_aside(folder):
         return ""
-    aside = folder.parent / aside_of(folder).name
-    return f"The run that was there is in {aside} until the new one has learned a task."
+    return f"The run that was there is in {aside_of(folder)} until the new one has learned a task."

@@ -16,10 +16,12 @@ from retouch.data.decode import DecodeError
 from retouch.data.image_store import Indices
 from retouch.data.images import Images
 from retouch.evaluate.per_class import EXAMPLES, Example, accuracy_per_class
-from retouch.files import write_atomically
+from retouch.files import replace_folder, write_atomically
 
 log = logging.getLogger("retouch")
 
+FILES = ("[0-9][0-9]*.jpg",)
+"""The names of the files."""
 MAX_EXAMPLES = 24
 """How many images are picked per set: of the new classes, and of the control set."""
 THUMBNAIL_SIDE = 160
@@ -95,7 +97,7 @@ def _spread(positions: Indices, count: int) -> list[int]:
 def write_examples(folder: str | Path, sets: Sequence[ComparedImages]) -> list[Example]:
     """Pick images of some sets and store them in a run's folder, all or none.
 
-    Earlier examples are deleted.
+    Earlier examples are deleted; a file of anybody else there is refused.
     """
     final = Path(folder) / EXAMPLES
     part = final.with_name(f".{EXAMPLES}.part")
@@ -119,8 +121,7 @@ def write_examples(folder: str | Path, sets: Sequence[ComparedImages]) -> list[E
                         learned=learned,
                     )
                 )
-        shutil.rmtree(final, ignore_errors=True)
-        part.rename(final)
+        replace_folder(part, final, FILES)
     finally:
         shutil.rmtree(part, ignore_errors=True)
     return examples

@@ -18,7 +18,8 @@ from retouch.export.formats import FORMATS, Format, WriteReport
 from retouch.export.onnx import write_onnx
 from retouch.export.pytorch import write_hf, write_open_clip
 from retouch.export.silence import silence_libraries
-from retouch.files import atomic_folder, refuse_existing
+from retouch.files import atomic_folder
+from retouch.output_paths import refuse_existing
 
 _WRITERS: dict[Format, Callable[[ExportModel, Path], WriteReport]] = {
     "hf": write_hf,

@@ -26,18 +26,21 @@ from retouch.report.summary import RunSummary
 
 
 class Gallery:
-    """A folder of plots as PNG and SVG files."""
+    """Plots as PNG and SVG files, to be written when all are drawn."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        folder.mkdir(parents=True, exist_ok=True)
+    def __init__(self) -> None:
+        self._files: dict[str, bytes | str] = {}
 
     def add(self, name: str, figure: Figure) -> str:
-        """Write the files of a figure; returns its SVG."""
+        """Draw the files of a figure; returns its SVG."""
         svg = to_svg(figure, name)
-        write_atomically(self._folder / f"{name}.svg", svg)
-        write_atomically(self._folder / f"{name}.png", to_png(figure))
+        self._files |= {f"{name}.svg": svg, f"{name}.png": to_png(figure)}
         return svg
+
+    def write(self, folder: Path) -> None:
+        """Write all files into a folder that exists."""
+        for name, content in self._files.items():
+            write_atomically(folder / name, content)
 
 
 def _inline(svg: str, label: str) -> Markup:

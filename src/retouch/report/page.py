@@ -12,7 +12,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from retouch.arguments import check_arguments
 from retouch.evaluate.results import Results
-from retouch.files import foreign_file, write_atomically
+from retouch.file_lock import exclusive_lock
+from retouch.files import write_atomically
 from retouch.plotting.formatting import number
 from retouch.plotting.theme import THEME, plot_style
 from retouch.report.answers import answers
@@ -30,24 +31,10 @@ from retouch.report.figures import (
 from retouch.report.run_metrics import class_count, control_part
 from retouch.report.summary import Run, RunSummary, named_results, run_summaries
 from retouch.report.table import columns, rows
-from retouch.train.run_folder import is_run
+from retouch.train.run_files import PAGE, PLOTS, check_page_folder
 
-FILE, PLOTS = "report.html", "plots"
-_BRAND = b'<p class="brand">retouch'  # on every page
-
-
-def check_page_folder(folder: str | Path) -> None:
-    """Refuse a folder with a page or plots that `write_report` would replace, but did not write.
-
-    Args:
-        folder: The folder that is to hold the page.
-    """
-    page, plots = Path(folder) / FILE, Path(folder) / PLOTS
-    if page.exists():
-        if not page.is_file() or _BRAND not in page.read_bytes():
-            raise foreign_file(page)
-    elif not is_run(folder) and (files := sorted(plots.glob("[!.]*"))):
-        raise foreign_file(files[0])
+_WAIT_SECONDS = 60.0
+"""How long to wait for another process that writes the same page."""
 
 
 @check_arguments()
@@ -55,24 +42,27 @@ def write_report(folder: str | Path, runs: Sequence[Run]) -> Path:
     """Write `report.html`, which needs no other file, and its plots as files in `plots/`.
 
     The page of one run shows it in detail; that of several compares them. The same runs always give
-    the same bytes.
+    the same bytes. A page or plots that retouch did not write are not replaced.
 
     Args:
         folder: The folder to write to.
         runs: Folders of runs, or their results.
     """
     folder = Path(folder)
+    check_page_folder(folder)
     summaries = run_summaries(folder, runs)
     results = named_results(summaries)
-    # Before anything is written, since a damaged run raises an error here.
     content = _results_content(results) | _run_content(summaries)
-    gallery = Gallery(folder / PLOTS)
+    gallery = Gallery()
     with plot_style():  # once for all figures
         content |= result_figures(results, gallery) | loss_figures(summaries, gallery)
         content |= change_figures(summaries, gallery) | analysis_figures(summaries, gallery)
     content["links"] = _links(folder, summaries)
-    write_atomically(folder / FILE, _template().render(content))
-    return folder / FILE
+    page = _template().render(content)
+    with exclusive_lock(folder / PLOTS, "retouch report", wait_seconds=_WAIT_SECONDS):
+        write_atomically(folder / PAGE, page)  # first: it says whose the plots are
+        gallery.write(folder / PLOTS)
+    return folder / PAGE
 
 
 @cache
@@ -94,10 +84,10 @@ def _links(folder: Path, summaries: Sequence[RunSummary]) -> list[str]:
 
 
 def _link(folder: Path, summary: RunSummary) -> str:
-    if summary.folder is None or not (summary.folder / FILE).is_file():
+    if summary.folder is None or not (summary.folder / PAGE).is_file():
         return ""
     try:
-        path = os.path.relpath(summary.folder.resolve() / FILE, folder.resolve())
+        path = os.path.relpath(summary.folder.resolve() / PAGE, folder.resolve())
     except ValueError:  # on another drive of Windows
         return ""
     return quote(Path(path).as_posix())

@@ -88,7 +88,8 @@ def teach(
         earlier: The run that this one continues. `continue_run` sets it.
         overwrite: Replace another run in `out`. It is deleted once the new run has learned a task,
             and restored if the new run cannot start. Leave it out to resume the new run. Without
-            it, another run is refused, unless it has learned nothing yet.
+            it, another run is refused, unless it has learned nothing yet. A folder that also holds
+            anything that no run wrote there is never replaced.
         store_images: Store the images that a continued run replays and evaluates, and examples for
             the page. Needs `out`; turn it off if no image may be kept. Default: as the method says
             (`Method.store_images`), and none if the run that is continued or resumed stores none.

@@ -1,6 +1,5 @@
 """Compare the model of a run before its first task with the model after its last."""
 
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -13,10 +12,11 @@ from retouch.data.progress import Progress
 from retouch.distributed import collectives
 from retouch.evaluate.choices import ClassChoices
 from retouch.evaluate.compare import EvalSet, Predictions, predict_both
-from retouch.evaluate.examples import write_examples
+from retouch.evaluate.examples import FILES, write_examples
 from retouch.evaluate.per_class import EXAMPLES, FILE, PerClass
 from retouch.evaluate.predict import PredictedClasses
 from retouch.evaluate.row import Joint
+from retouch.files import delete_folder
 from retouch.plural import count
 from retouch.train.run_folder import OpenRun
 
@@ -172,6 +172,6 @@ def compare_run(
     if examples:
         classes.examples = write_examples(run.folder, comparison.images())
     else:
-        shutil.rmtree(run.folder / EXAMPLES, ignore_errors=True)
+        delete_folder(run.folder / EXAMPLES, FILES)
     classes.write(run.folder)
     return classes

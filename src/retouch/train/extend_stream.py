@@ -25,10 +25,8 @@ from retouch.train.metrics_file import METRICS
 from retouch.train.repeated_images import repeated_images_note
 from retouch.train.replay_store import FOLDER as IMAGES
 from retouch.train.replay_store import StoredImages, has_stored_images, with_classes
+from retouch.train.run_files import COPY, OLD_COPY, delete_run_folder
 from retouch.train.run_folder import CONFIG, OpenRun, delta_file, is_run
-
-COPY = "earlier"
-"""The subfolder in which an unfinished run holds a copy of the one that it continues."""
 
 
 @dataclass(frozen=True)
@@ -101,10 +99,10 @@ def run_or_copy(earlier: Path, out: Path, overwrite: bool = False) -> Path:
 
 def remove_earlier_copy(folder: Path) -> None:
     """Delete the copy of the earlier run; a finished run does not need it."""
-    deleted = folder / f".{COPY}.gone"
+    deleted = folder / OLD_COPY
     if (folder / COPY).exists():
         (folder / COPY).rename(deleted)  # atomically: half a copy must not look like a whole one
-    shutil.rmtree(deleted, ignore_errors=True)
+    delete_run_folder(deleted)
 
 
 def refuse_unfinished(folder: Path, results: Results) -> None:

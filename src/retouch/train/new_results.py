@@ -7,6 +7,7 @@ from retouch.data.images import Images
 from retouch.data.stream import Stream
 from retouch.evaluate.results import Results
 from retouch.evaluate.task_info import DataInfo, TaskInfo
+from retouch.printable import printable
 from retouch.train.environment import environment
 from retouch.train.extend_stream import EarlierRun
 from retouch.train.run_config import result_settings
@@ -45,7 +46,7 @@ def new_results(inputs: RunInputs) -> Results:
 def _data_info(stream: Stream, control: Images | None) -> dict[str, DataInfo]:
     sets = {"train": stream.train, "test": stream.test, "control": control}
     return {
-        use: DataInfo(name=images.name, classes=len(images.classes), images=len(images))
+        use: DataInfo(name=printable(images.name), classes=len(images.classes), images=len(images))
         for use, images in sets.items()
         if images is not None
     }

@@ -10,7 +10,6 @@ from retouch.distributed import collectives
 from retouch.errors import UserError
 from retouch.evaluate import results as results_file
 from retouch.evaluate.results import Results
-from retouch.files import atomic_folder
 from retouch.methods.method_config import method_config
 from retouch.sparse import fingerprint
 from retouch.train.callbacks import Callback
@@ -19,10 +18,13 @@ from retouch.train.method_state_file import read_state
 from retouch.train.new_results import new_results
 from retouch.train.record import RunRecord
 from retouch.train.run_config import run_config, why_not_resumable
-from retouch.train.run_folder import CONFIG, is_run, read_config
+from retouch.train.run_files import is_unused
+from retouch.train.run_folder import CONFIG, DELTAS, is_run, read_config
 from retouch.train.run_inputs import RunInputs
 from retouch.train.run_on_disk import RunOnDisk
 from retouch.train.set_aside import (
+    check_replaceable,
+    create_run,
     discard_aside,
     is_replaceable,
     is_set_aside,
@@ -119,16 +121,15 @@ def _open_folder(
     """
     for partial in [path for pattern in _PARTIAL_FILES for path in folder.glob(pattern)]:
         partial.unlink()
-    if is_set_aside(folder) and not folder.exists():
-        restore(folder)  # the run that was to replace it was killed before its folder was there
-    if (folder / CONFIG).exists():
+    if is_run(folder):
         if not overwrite and (results := _resumable_results(folder, config, new)):
             return results
         if not overwrite and is_set_aside(folder):
             restore(folder)  # the run that was to replace it has learned nothing
             return _open_folder(folder, config, new, earlier, overwrite)
+        check_replaceable(folder, _sources(config, earlier))
         set_aside(folder)
-    if folder.is_dir() and any(folder.iterdir()):
+    elif not is_unused(folder):
         raise UserError(f"{folder} is not empty and holds no run; choose another folder")
     try:
         _create_folder(folder, config, new, earlier)
@@ -138,10 +139,15 @@ def _open_folder(
     return new
 
 
+def _sources(config: dict[str, Any], earlier: EarlierRun | None) -> dict[str, Any]:
+    """The paths that a run reads."""
+    return {**config["places"], "earlier": earlier and earlier.folder}
+
+
 def _resumable_results(folder: Path, config: dict[str, Any], new: Results) -> Results | None:
     """The results of the run in the folder, if it is the one with this config.
 
-    Another run is refused, unless it has learned nothing and may be replaced.
+    Another run is refused, unless it has learned nothing, and the folder holds nothing else.
     """
     reason = why_not_resumable(read_config(folder), config)
     if not reason:
@@ -152,20 +158,25 @@ def _resumable_results(folder: Path, config: dict[str, Any], new: Results) -> Re
             "another folder, or overwrite that run",
             argument="overwrite=True",
         )
+    check_replaceable(folder, config["places"])
     return None
 
 
 def _create_folder(
     folder: Path, config: dict[str, Any], new: Results, earlier: EarlierRun | None
 ) -> None:
+    """Create a run with its config, and with what it continues."""
     if earlier is not None:
         read_state(earlier.folder, earlier.results)  # refused here, where the message names it
-    with atomic_folder(folder) as part:
-        (part / "deltas").mkdir()
+
+    def write(part: Path) -> None:
+        (part / DELTAS).mkdir()
         if earlier is not None:
             earlier.copy_to(part, images=config["method"]["store_images"])
             new.write(part)
         checksummed.write_yaml(part / CONFIG, config)
+
+    create_run(folder, write)
 
 
 @contextmanager

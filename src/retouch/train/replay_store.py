@@ -29,11 +29,14 @@ from retouch.data.stream import Stream, Task
 from retouch.data.string_array import StringArray
 from retouch.errors import UserError
 from retouch.evaluate.results import Results
+from retouch.files import replace_folder
 from retouch.plural import count
 from retouch.random_streams import RandomStream
 
 FOLDER = "images"
 INDEX = "index.json"
+FILES = (INDEX, "replay-[0-9]*.png", "test-[0-9]*.png")
+"""The names of the files."""
 FORMAT = "retouch images 1"
 TEST_IMAGES_PER_CLASS = 20
 """How many test images of each class are stored."""
@@ -108,8 +111,7 @@ def write_images(
         "test": test,
     }
     checksummed.write_json(part / INDEX, index)
-    shutil.rmtree(folder, ignore_errors=True)
-    part.rename(folder)
+    replace_folder(part, folder, FILES)
     return sum(file.stat().st_size for file in folder.iterdir())
 
 

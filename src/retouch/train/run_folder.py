@@ -18,7 +18,7 @@ from retouch.methods.method_config import check_method_config, read_method
 from retouch.plural import count
 from retouch.sparse import Delta, Digests, fingerprint
 
-CONFIG = "config.yaml"
+CONFIG, DELTAS = "config.yaml", "deltas"
 _TYPES = {"weights": str, "places": dict, "method": dict, "settings": dict, "data": dict}
 
 
@@ -51,10 +51,10 @@ class OpenRun:
             )
         model, digests = self.clip.model, Digests()
         while self.at < target:
-            Delta.load(delta_file(self.folder, self.at)).apply(model, digests)
+            load_delta(self.folder, self.at).apply(model, digests)
             self.at += 1
         while self.at > target:
-            Delta.load(delta_file(self.folder, self.at - 1)).undo(model, digests)
+            load_delta(self.folder, self.at - 1).undo(model, digests)
             self.at -= 1
         return self.clip
 
@@ -161,4 +161,15 @@ def method_of(config: dict[str, Any], folder: Path) -> Method:
 
 def delta_file(folder: Path, number: int) -> Path:
     """The delta of a task; `number` counts from 0."""
-    return folder / "deltas" / f"task-{number + 1:02}.safetensors"
+    return folder / DELTAS / f"task-{number + 1:02}.safetensors"
+
+
+def load_delta(folder: Path, number: int) -> Delta:
+    """The delta of a task that a run has learned; `number` counts from 0."""
+    file = delta_file(folder, number)
+    if not file.is_file():
+        raise UserError(
+            f"{file} is missing, though {folder} has learned task {number + 1}; put it back, take "
+            "another copy of the run, or learn it again in another folder"
+        )
+    return Delta.load(file)

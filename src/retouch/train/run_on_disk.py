@@ -25,7 +25,7 @@ from retouch.errors import UserError
 from retouch.evaluate.results import Results
 from retouch.evaluate.row import Row
 from retouch.methods import Method, TaskUpdate
-from retouch.sparse import Delta, Digests, Selection, Snapshot
+from retouch.sparse import Digests, Selection, Snapshot
 from retouch.train.callbacks import Callback
 from retouch.train.checkpoint_file import (
     CHECKPOINT,
@@ -38,7 +38,7 @@ from retouch.train.checkpoint_state import checkpoint_tensors, restore_checkpoin
 from retouch.train.method_state_file import PATTERN, read_state, state_file, write_state
 from retouch.train.metrics_file import METRICS, MetricsFile
 from retouch.train.record import RunRecord
-from retouch.train.run_folder import delta_file
+from retouch.train.run_folder import delta_file, load_delta
 
 log = logging.getLogger("retouch")
 
@@ -111,7 +111,7 @@ class RunOnDisk(RunRecord):
 
     def _restore_model(self, learned: int) -> str:
         for number in range(self._restored, learned):
-            delta = Delta.load(delta_file(self.folder, number))
+            delta = load_delta(self.folder, number)
             delta.apply(self.clip.model)
             self._weights = delta.after
         self._restored = learned
@@ -153,7 +153,9 @@ class RunOnDisk(RunRecord):
                 f"{self._task + 1} or before, so this task could not be undone; a method may only "
                 "change what its update selects. The tasks before are kept"
             )
-        delta.save(delta_file(self.folder, self._task))
+        file = delta_file(self.folder, self._task)
+        file.parent.mkdir(exist_ok=True)  # someone may have deleted the deltas that they copied
+        delta.save(file)
         self._weights = delta.after
 
     def _write_task(self) -> None:

@@ -1,17 +1,33 @@
 """Replace a run by a new one; the old run comes back if the new one cannot start.
 
-Until the new run has learned its first task, the old one lies next to it, in a hidden folder.
+Until the new run has learned its first task, the old one lies in a hidden folder inside the run's
+own. All moves are inside that folder, which itself stays where it is: it may be a link or the root
+of a disk, and need not lie in a folder that can be written.
 """
 
-import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from retouch.errors import UserError
 from retouch.evaluate import results as results_file
 from retouch.evaluate.results import Results
+from retouch.files import written_whole
+from retouch.output_paths import foreign_file
 from retouch.train.checkpoint_file import CHECKPOINT
-from retouch.train.extend_stream import COPY
+from retouch.train.run_files import (
+    COPY,
+    DELETED,
+    NEW,
+    REPLACED,
+    check_page_folder,
+    delete_rest,
+    delete_run,
+    delete_run_folder,
+    is_unused,
+    move_run,
+    refuse_foreign,
+)
 from retouch.train.run_folder import CONFIG, is_run, read_config
 
 
@@ -22,27 +38,36 @@ def check_replaceable(folder: Path, sources: Mapping[str, str | Path | None]) ->
         folder: What would be overwritten.
         sources: The paths that the new run reads, by what the caller calls them.
     """
-    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+    if is_unused(folder):
         return
-    try:
-        read_config(folder)
-    except UserError:
+    if not _is_ours(folder):
         raise UserError(
             f"{folder} cannot be overwritten: it holds no run (its {CONFIG} is missing, or was not "
             "written by retouch); choose another folder"
-        ) from None
-    others = [path.name for path in folder.iterdir() if is_run(path) and path.name != COPY]
-    if others:
-        raise UserError(
-            f"{folder} cannot be overwritten: it holds another run, {min(others)}, which would be "
-            "lost; move that, or choose another folder"
         )
+    refuse_foreign(folder)
+    check_page_folder(folder)
     for name, source in sources.items():
-        path = None if source is None else Path(source)
-        if path and path.exists() and path.resolve().is_relative_to(folder.resolve()):
+        if source is not None and _is_inside(source, folder):
             raise UserError(
                 f"{folder} cannot be overwritten: {name} {source} lies in it; choose another folder"
             )
+
+
+def _is_ours(folder: Path) -> bool:
+    """Whether a folder holds a run, even if one of its documents is damaged."""
+    for read in (read_config, Results.read):
+        with suppress(UserError, OSError):
+            read(folder)
+            return is_run(folder)
+    return False
+
+
+def _is_inside(source: str | Path, folder: Path) -> bool:
+    with suppress(OSError, ValueError):  # the name of a model need not be a path
+        path = Path(source)
+        return path.exists() and path.resolve().is_relative_to(folder.resolve())
+    return False
 
 
 def learned_nothing(folder: Path) -> bool:
@@ -65,6 +90,43 @@ def is_replaceable(folder: Path) -> bool:
     return learned_nothing(folder) and not (folder / COPY).exists()
 
 
+def create_run(folder: Path, write: Callable[[Path], None]) -> None:
+    """Create a run in a folder that holds none, whole or not at all.
+
+    Args:
+        folder: The folder.
+        write: Writes the files into the folder that it is given, the config among them.
+    """
+    new = folder / NEW
+    new.mkdir(parents=True)
+    try:
+        with written_whole(new, folder):
+            write(new)
+        move_run(new, folder)
+        new.rmdir()
+    except BaseException:
+        (folder / DELETED).mkdir(exist_ok=True)
+        (new / CONFIG).unlink(missing_ok=True)
+        delete_rest(folder)
+        raise
+
+
+def recover(folder: Path) -> None:
+    """Finish what a killed process began: the folder holds a whole run, or none.
+
+    Whether there is a config tells how far it was (see `move_run`).
+    """
+    new, deleted, aside = folder / NEW, folder / DELETED, aside_of(folder)
+    if is_run(new) and not is_run(folder):
+        move_run(new, folder)
+    if not is_run(folder) and (deleted.exists() or is_run(aside)):
+        delete_rest(folder)
+    delete_run_folder(new)
+    delete_run_folder(deleted)
+    if aside.exists() and not (is_run(aside) and is_run(folder)):
+        _move_back(folder)
+
+
 def set_aside(folder: Path) -> None:
     """Move a run out of the way; `restore` moves it back, `discard_aside` deletes it.
 
@@ -72,31 +134,41 @@ def set_aside(folder: Path) -> None:
     instead of the other if it has learned a task, and deleted otherwise.
     """
     if is_set_aside(folder) and not learned_a_task(folder):
-        shutil.rmtree(folder)
+        delete_run(folder)
         return
     discard_aside(folder)
-    folder.rename(aside_of(folder))
+    if is_set_aside(folder):
+        raise foreign_file(folder / DELETED)
+    move_run(folder, aside_of(folder))
 
 
 def is_set_aside(folder: Path) -> bool:
     """Whether a run of this folder was set aside and still exists."""
-    return aside_of(folder).exists()
+    return is_run(aside_of(folder))
 
 
 def restore(folder: Path) -> None:
     """Delete a run that could not start; the one that it replaced comes back."""
     if is_run(folder):
-        shutil.rmtree(folder, ignore_errors=True)
-    if (aside := aside_of(folder)).exists():
-        aside.rename(folder)
+        delete_run(folder)
+    if is_set_aside(folder):
+        _move_back(folder)
+
+
+def _move_back(folder: Path) -> None:
+    move_run(aside_of(folder), folder, config_first=True)
+    with suppress(OSError):
+        aside_of(folder).rmdir()
 
 
 def discard_aside(folder: Path) -> None:
     """Delete the run that was set aside."""
-    shutil.rmtree(aside_of(folder), ignore_errors=True)
+    with suppress(OSError):  # someone has put a file of their own there
+        if is_set_aside(folder):
+            aside_of(folder).rename(folder / DELETED)  # half a run must not look like a whole one
+    delete_run_folder(folder / DELETED)
 
 
 def aside_of(folder: Path) -> Path:
     """Where the run of a folder lies while it is set aside."""
-    folder = folder.absolute()
-    return folder.with_name(f".{folder.name}.replaced")
+    return folder / REPLACED

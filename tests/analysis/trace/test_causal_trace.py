@@ -1,5 +1,6 @@
 """A whole trace: every library, continuing, and the model stays as it was."""
 
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -42,6 +43,21 @@ def test_the_model_is_left_as_it_was_and_the_same_seed_gives_the_same():
     assert causal_trace(clip, objects, other_seed, images=1) != first
     assert fingerprint(clip.model) == before
     assert not [m for m in clip.model.modules() if "forward" in vars(m)]
+
+
+@pytest.mark.slow
+def test_a_second_trace_in_the_same_folder_is_refused(tmp_path: Path):
+    clip, objects, messages = retouch.load("builtin"), boxed_pictures(1), []
+
+    def again(done: int, total: int) -> None:
+        with ThreadPoolExecutor(1) as pool, pytest.raises(UserError) as refused:
+            pool.submit(causal_trace, clip, objects, FEW_TOKENS, folder=tmp_path).result()
+        messages.append(str(refused.value))
+
+    first = causal_trace(clip, objects, FEW_TOKENS, folder=tmp_path, on_progress=again)
+    assert f"{tmp_path} is in use by another `retouch trace`" in messages[0]
+    assert causal_trace(clip, objects, FEW_TOKENS, folder=tmp_path) == first
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["pairs.jsonl", "settings.json"]
 
 
 def test_what_cannot_be_traced():

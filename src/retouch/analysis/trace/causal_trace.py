@@ -18,6 +18,7 @@ first norm. It is normal, with `noise` times the standard deviation of those emb
 """
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 from retouch.analysis.annotations import AnnotatedImages
@@ -27,6 +28,7 @@ from retouch.analysis.trace.journal import Journal
 from retouch.analysis.trace.tracer import Tracer
 from retouch.clip import Clip
 from retouch.errors import UserError
+from retouch.file_lock import exclusive_lock
 from retouch.sparse import fingerprint
 
 NOT_SIMILAR = "a similarity to its class that is not above zero"
@@ -47,11 +49,26 @@ def causal_trace(
 ) -> TraceResult:
     """Trace `images` images, or all of them; pairs stored in `folder` are not traced again.
 
+    Only one process at a time writes to the folder.
     `batch` is the number of restorations that run at once; it changes the time, not the result.
     """
     settings = settings or TraceSettings()
     if batch < 1 or (images is not None and images < 1):
         raise UserError(f"{images} images in batches of {batch}: both must be 1 or more")
+    lock = exclusive_lock(folder, "retouch trace") if folder else nullcontext()
+    with lock:
+        return _trace(clip, objects, settings, images, batch, folder, on_progress)
+
+
+def _trace(
+    clip: Clip,
+    objects: AnnotatedImages,
+    settings: TraceSettings,
+    images: int | None,
+    batch: int,
+    folder: str | Path | None,
+    on_progress: ProgressCallback,
+) -> TraceResult:
     tracer = Tracer(clip, settings, batch)
     cases = Cases(objects, clip.preprocess, tracer.grid, settings.seed)
     journal = Journal(Path(folder) if folder else None, _header(clip, objects, settings))
