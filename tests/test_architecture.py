@@ -26,6 +26,7 @@ SUBPACKAGES = [
     "random_streams",
     "files",
     "output_paths",
+    "parsing",
     "checksummed",
     "file_lock",
     "resize",

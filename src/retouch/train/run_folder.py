@@ -14,9 +14,9 @@ from retouch.methods import Method, Settings, recipe
 from retouch.methods.bounded_drop import BoundedDrop
 from retouch.plural import count
 from retouch.sparse import Delta, Digests, fingerprint
+from retouch.train.config_schema import RunConfig
 
 CONFIG = "config.yaml"
-_TYPES = {"weights": str, "places": dict, "method": dict, "settings": dict, "data": dict}
 
 
 @dataclass
@@ -64,7 +64,7 @@ class OpenRun:
     @property
     def domains(self) -> list[Domain]:
         """The data sets of the run, where it has several."""
-        return [Domain(**domain) for domain in self.config["data"].get("domains", [])]
+        return [Domain(**domain) for domain in self.config["data"]["domains"]]
 
 
 def is_run(folder: str | Path) -> bool:
@@ -121,10 +121,9 @@ def open_run(
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """The config of a run (see `run_config`)."""
-    file = folder / CONFIG
+    """The config of a run: the content of a `RunConfig`."""
     try:
-        config = checksummed.read_yaml(file, "take another copy of the run")
+        config = checksummed.read(folder / CONFIG, RunConfig, "take another copy of the run")
     except FileNotFoundError:
         problem = (
             f"{folder} holds no run: {CONFIG} is missing there"
@@ -132,12 +131,7 @@ def read_config(folder: Path) -> dict[str, Any]:
             else f"there is no folder {folder}"
         )
         raise UserError(f"{problem}; name the folder of a run") from None
-    wrong = [key for key, expected in _TYPES.items() if not isinstance(config.get(key), expected)]
-    if wrong:
-        raise UserError(
-            f"{file} was written by another version of retouch: {wrong[0]!r} is missing there"
-        )
-    return config
+    return config.model_dump(by_alias=True)
 
 
 def method_of(config: dict[str, Any]) -> Method:
