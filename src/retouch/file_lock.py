@@ -17,6 +17,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from retouch.errors import UserError
+from retouch.parsing import parse_json
 
 _holders: dict[Path, tuple[int, int]] = {}
 """The process and thread that hold a folder's lock, for locks taken by this process."""
@@ -70,7 +71,7 @@ def exclusive_lock(
 
 def _describe_holder(info_file: Path) -> str:
     try:
-        info = json.loads(info_file.read_text())
+        info = parse_json(info_file.read_bytes())
         return f"process {info['pid']} on {info['host']}, since {info['since']}"
     except (OSError, ValueError, KeyError, TypeError):
         return "process unknown"

@@ -24,7 +24,6 @@ log = logging.getLogger("retouch")
 
 METRICS = "metrics.jsonl"
 _REMEDY = "delete it to go on without the losses so far, or take another copy of the run"
-_Float32 = Annotated[float, Field(ge=-3.5e38, le=3.5e38)]
 
 
 class LoggedStep(Document):
@@ -36,8 +35,8 @@ class LoggedStep(Document):
     """From 1, in its task."""
     step: Annotated[Count, Field(gt=0)]
     """From 1, in its task."""
-    loss: _Float32
-    lr: Annotated[_Float32, Field(ge=0)]
+    loss: float
+    lr: Annotated[float, Field(ge=0)]
 
     @property
     def position(self) -> tuple[int, int]:

@@ -59,6 +59,9 @@ IMPOSSIBLE_HEADERS = {
     "no coding": (lambda h: layout(h).update(coding="zip"), "coding"),
     "missing tensor": (lambda h: h["tensors"].pop("0.weight"), "not in it|does not belong"),
     "stats of an unknown tensor": (lambda h: h["change_stats"][0].update(tensor="x"), "x moved"),
+    "classes that are no list": (lambda h: h["metadata"].update(classes=5), "classes=5"),
+    "parts that are no list": (lambda h: h["metadata"].update(of=5), "of=5"),
+    "more moved than there are": (lambda h: h["change_stats"][0].update(moved=10**9), "contradict"),
     "another payload": (lambda h: h.update(payload="0" * 64), "content does not match"),
 }
 
@@ -104,8 +107,9 @@ def test_an_edited_header_is_refused(tmp_path: Path, content: bytes):
             header_too=True,
         )
     outer, payload = header_of(content)
-    outer["__metadata__"]["retouch"] = "[not JSON"
-    assert_refused(tmp_path, with_header(outer, payload), "is damaged", header_too=True)
+    for hostile in ("[not JSON", "[" * 100_000, "9" * 5_000, '{"before": NaN}', "5", "{}"):
+        outer["__metadata__"]["retouch"] = hostile
+        assert_refused(tmp_path, with_header(outer, payload), "is damaged", header_too=True)
 
 
 @pytest.mark.parametrize("case", IMPOSSIBLE_HEADERS)
