@@ -26,6 +26,7 @@ SUBPACKAGES = [
     "no_gc",
     "random_streams",
     "output_paths",
+    "parsing",
     "file_lock",
     "files",
     "checksummed",

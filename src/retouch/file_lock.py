@@ -19,6 +19,7 @@ from filelock import FileLock, Timeout
 
 from retouch.errors import UserError
 from retouch.output_paths import LOCK, LOCK_INFO, real_path
+from retouch.parsing import parse_json
 
 _ATTEMPTS = 100
 _holders: dict[Path, tuple[int, int]] = {}
@@ -109,7 +110,7 @@ def _write_info(file: Path) -> None:
 
 def _describe_holder(info_file: Path) -> str:
     try:
-        info = json.loads(info_file.read_text())
+        info = parse_json(info_file.read_bytes())
         return f"process {info['pid']} on {info['host']}, since {info['since']}"
     except (OSError, ValueError, KeyError, TypeError):
         return "process unknown"

@@ -98,7 +98,10 @@ def stopped_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("change", "complaint"),
     [
         (lambda c: c["replay"]["groups"]["0"].append(72), "replay image 72 of 72"),
-        (lambda c: c["replay"]["groups"]["0"].append(-1), "replay image -1 of 72"),
+        (
+            lambda c: c["replay"]["groups"]["0"].append(-1),
+            "-1: input should be",
+        ),
         (lambda c: c["rows"][1]["tasks"].append(3.0), "rows do not fit"),
         (lambda c: c["rows"].extend(c["rows"] * 2), "rows do not fit"),
         (lambda c: c["fraction_kept"].append(1.0), "fraction_kept has another length"),

@@ -73,7 +73,7 @@ def statistics(run: Path, stream: Stream) -> dict[str, Tensor]:
 
 def replayed(run: Path, stream: Stream) -> dict[str, list[str]]:
     """Of each group of a class-balanced buffer, by the name of its class: what its images show."""
-    groups = Results.read(run).replay["groups"]
+    groups = Results.read(run).replay.groups
     labels, names = stream.train.labels, stream.train.classes
     return {names[int(g)]: [names[labels[i]] for i in own] for g, own in groups.items()}
 

@@ -51,9 +51,13 @@ def test_the_page_shows_the_overlap_and_other_analyses(tmp_path: Path) -> None:
     ("facts", "picture", "message"),
     [
         ("not json", PNG, "trace.json is damaged"),
-        ('{"title": 7}', PNG, "trace.json is damaged"),
-        ('{"title": "t"}', b"<svg onload='alert(1)'/>", "trace.png is not a picture"),
-        ('{"title": "t"}', PNG + b"0" * MAX_BYTES, "trace.png is too large"),
+        ('{"title": 7}', PNG, "title=7: input should be"),
+        (
+            '{"title": "t", "caption": ""}',
+            b"<svg onload='alert(1)'/>",
+            "trace.png is not a picture",
+        ),
+        ('{"title": "t", "caption": ""}', PNG + b"0" * MAX_BYTES, "trace.png is too large"),
     ],
 )
 def test_files_that_are_not_a_figure_are_reported(
@@ -66,7 +70,7 @@ def test_files_that_are_not_a_figure_are_reported(
 
 
 def test_a_figure_outside_of_the_run_is_not_read(tmp_path: Path) -> None:
-    folder = write_analysis_files(tmp_path / "run", "trace", '{"title": "t"}', PNG)
+    folder = write_analysis_files(tmp_path / "run", "trace", '{"title": "t", "caption": ""}', PNG)
     assert read_analyses(tmp_path / "run")[0].picture.startswith("data:image/png;base64,")
     (folder / "trace.png").rename(tmp_path / "secret.png")
     assert "trace.png is missing" in read_analyses(tmp_path / "run")[0].problem

@@ -8,10 +8,11 @@ from fake_results import SIGNS, fake_results
 from report_pages import Page, page_of
 from run_folders import by_class, write_run
 
-from retouch import checksummed
 from retouch.errors import UserError
+from retouch.evaluate import Results
 from retouch.report import plots, write_report
 from retouch.report.loss import moving_average, read_losses
+from retouch.train.metrics_file import METRICS, LoggedStep, MetricsFile
 
 
 def write_log(folder: Path, tasks: int = 3, steps: int = 40) -> Path:
@@ -21,8 +22,14 @@ def write_log(folder: Path, tasks: int = 3, steps: int = 40) -> Path:
         for t in range(tasks)
         for s in range(steps)
     ]
-    content = b"".join(checksummed.to_line(line) for line in lines)
-    (folder / "metrics.jsonl").write_bytes(content + b'{"task": 3, "lo')
+    file, results = MetricsFile(folder / METRICS), Results.read(folder)
+    (folder / METRICS).unlink(missing_ok=True)
+    for line in lines:
+        file.add(LoggedStep(**line))
+    results.losses = file.last_checksum
+    results.write(folder)
+    with (folder / METRICS).open("ab") as half_a_line:
+        half_a_line.write(b'{"task": 3, "lo')
     return folder
 
 

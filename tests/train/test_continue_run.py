@@ -41,7 +41,7 @@ def april(before: Path, out: Path, **more: Any) -> Any:
 def test_a_run_taught_in_python_can_be_continued(model: Path, tmp_path: Path):
     results, clip, _ = march(model, tmp_path / "march")
     stored = read_stored_images(tmp_path / "march")
-    assert len(stored.replay) == sum(map(len, results.replay["groups"].values())) > 0
+    assert len(stored.replay) == sum(map(len, results.replay.groups.values())) > 0
     assert len(stored.test) == len(halves()[0][1])
     classes = PerClass.read(tmp_path / "march")
     assert classes is not None

@@ -39,10 +39,10 @@ def test_a_data_set_has_its_own_learning_rate_and_every_task_as_many_steps(tmp_p
     stream = Stream.join(two_streams())
     retouch.teach(tiny_clip(), stream, "flyp", settings=settings, out=tmp_path)
     lines = read_metrics(tmp_path)
-    assert [(line["task"], line["step"]) for line in lines] == [
+    assert [line.position for line in lines] == [
         (task, step) for task in (1, 2, 3) for step in (1, 2, 3)
     ]
-    peaks = [max(line["lr"] for line in lines if line["task"] == task) for task in (1, 2, 3)]
+    peaks = [max(line.lr for line in lines if line.task == task) for task in (1, 2, 3)]
     assert peaks == pytest.approx([1e-3, 1e-3, 5e-3])
 
 

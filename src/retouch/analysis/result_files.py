@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from retouch import checksummed
 from retouch.files import write_atomically
@@ -25,6 +25,8 @@ SUFFIXES = ("png", "svg", "csv", "json")
 
 class AnalysisFacts(BaseModel):
     """What the page reads of `NAME.json`; the other keys are for other readers."""
+
+    model_config = ConfigDict(extra="allow")
 
     title: str
     caption: str = ""

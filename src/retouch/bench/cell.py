@@ -5,9 +5,12 @@ import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
 
 from retouch import checksummed
+from retouch.checksummed import Count, Document
 from retouch.errors import UserError
 from retouch.evaluate import Results
 from retouch.methods import Method, Settings, recipe
@@ -17,6 +20,32 @@ MOST_NAMED = 6
 """With more seeds than this, a text does not name each."""
 FILE, DONE = "cell.json", "done.json"
 REMEDY = "delete the cell's folder, and the same command runs it again"
+
+
+class AnyDocument(BaseModel):
+    """A document that is only compared with another."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class ExtraNeeds(Document):
+    """What a method needs besides the images of its tasks."""
+
+    reference_data: bool
+    """Images with captions."""
+    copies_of_weights: Count
+    """Of the whole model, in memory."""
+
+
+class CellRecord(Document):
+    """What a finished cell took."""
+
+    seconds: Annotated[float, Field(ge=0)]
+    peak_memory_bytes: Count | None
+    """Of a GPU."""
+    extra: ExtraNeeds
+    all_images: bool
+    """Whether its data sets had all images that they should have."""
 
 
 @dataclass(frozen=True)
@@ -85,8 +114,8 @@ class Cell:
         folder = self.folder(out)
         if not (folder / FILE).is_file():
             return None
-        stored = checksummed.read_json(folder / FILE, REMEDY)
-        if stored != json.loads(json.dumps(self._description())):
+        stored = checksummed.read(folder / FILE, AnyDocument, REMEDY)
+        if stored.model_extra != json.loads(json.dumps(self._description())):
             raise UserError(
                 f"{folder} holds a cell with other settings; delete it, or choose another "
                 "output folder",
@@ -97,13 +126,13 @@ class Cell:
         results = Results.read(self.run(out))
         return results if results.finished else None
 
-    def end(self, out: Path, record: dict[str, Any]) -> None:
+    def end(self, out: Path, record: CellRecord) -> None:
         """Mark it as finished, with a record of what it took."""
-        checksummed.write_json(self.folder(out) / DONE, record)
+        checksummed.write_json(self.folder(out) / DONE, record.model_dump())
 
-    def record(self, out: Path) -> dict[str, Any]:
+    def record(self, out: Path) -> CellRecord:
         """The record of a finished cell."""
-        return checksummed.read_json(self.folder(out) / DONE, REMEDY)
+        return checksummed.read(self.folder(out) / DONE, CellRecord, REMEDY)
 
     def drop_weights(self, out: Path) -> None:
         """Delete deltas and checkpoints of a finished run; its results stay."""

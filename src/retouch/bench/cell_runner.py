@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from retouch.bench.cell import Cell
+from retouch.bench.cell import Cell, CellRecord, ExtraNeeds
 from retouch.bench.datasets import BenchData
 from retouch.bench.events import Done
 from retouch.distributed import collectives
@@ -49,15 +49,14 @@ class CellRunner:
             if not self.checkpoints:
                 folder.mkdir(exist_ok=True)
                 results.write(folder)
-            record = {
-                "seconds": round(time.monotonic() - began, 1),
-                "peak_memory_bytes": torch.cuda.max_memory_allocated(clip.device) if cuda else None,
-                "extra": {
-                    "reference_data": method.needs_reference,
-                    "copies_of_weights": method.copies,
-                },
-                "all_images": self._has_all_images(cell),
-            }
+            record = CellRecord(
+                seconds=round(time.monotonic() - began, 1),
+                peak_memory_bytes=torch.cuda.max_memory_allocated(clip.device) if cuda else None,
+                extra=ExtraNeeds(
+                    reference_data=method.needs_reference, copies_of_weights=method.copies
+                ),
+                all_images=self._has_all_images(cell),
+            )
             cell.end(self.out, record)
             if not self.keep_deltas:
                 cell.drop_weights(self.out)
@@ -77,4 +76,4 @@ class CellRunner:
                 "there; delete it to run it again, choose another output folder, or leave "
                 "keep_deltas out"
             )
-        return Done(cell, results, cell.record(self.out)["all_images"])
+        return Done(cell, results, cell.record(self.out).all_images)

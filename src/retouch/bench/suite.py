@@ -11,10 +11,10 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, mod
 from retouch.arguments import check_arguments
 from retouch.bench.joined import StreamOptions
 from retouch.builtin.demo_settings import demo_settings
-from retouch.checksummed import parse_yaml
 from retouch.data.text_files import read_text
 from retouch.errors import UserError, first_problem
 from retouch.methods import Settings
+from retouch.parsing import parse_user_yaml
 
 SUITES = (
     "table1",
@@ -170,7 +170,7 @@ def load_suite(name: str | Path) -> Suite:
         raise UserError(
             f"there is no suite {name!r}: it is neither one of {', '.join(SUITES)} nor a YAML file"
         )
-    content = parse_yaml(text, name)
+    content = parse_user_yaml(text, name)
     if not isinstance(content, dict):
         raise UserError(f"{name} is not a suite: it needs a title and rows, as in docs/bench.md")
     try:

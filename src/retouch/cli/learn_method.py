@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING, Any
 
-from retouch.checksummed import parse_yaml
 from retouch.errors import UserError
+from retouch.parsing import parse_user_yaml
 
 if TYPE_CHECKING:
     from retouch.cli.learn_checks import FinishedRun
@@ -95,5 +95,5 @@ def read_changes(pairs: list[str]) -> dict[str, Any]:
         name, equals, value = pair.partition("=")
         if not equals:
             raise UserError(f"--set {pair}: write NAME=VALUE, such as update.rate=0.05")
-        changes[name] = parse_yaml(value, f"--set {pair}")
+        changes[name] = parse_user_yaml(value, f"--set {pair}")
     return changes

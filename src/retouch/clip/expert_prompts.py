@@ -7,20 +7,56 @@ B: images, L: length of a prompt, W: width of the tower.
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
-from retouch.clip.visual_prompts import VisualPrompts, cosine, initial_rng, initial_values
+from retouch.clip.visual_prompts import (
+    PromptShape,
+    Size,
+    VisualPrompts,
+    cosine,
+    initial_rng,
+    initial_values,
+)
 from retouch.clip.vit_adapter import ViTAdapter, attend
 from retouch.errors import UserError
+
+Layers = Annotated[list[Size], Field(min_length=1)]
+
+
+class ExpertShape(PromptShape):
+    """The arguments of `ExpertPrompts`."""
+
+    tasks: Annotated[Size, Field(lt=10**6)]
+    """Maximum number of tasks."""
+    general: Layers
+    """Layers with general prompts, from 1."""
+    general_length: Size
+    """Prefix keys per layer, and as many values."""
+    expert: Layers
+    """Layers with a task's own prompts, from 1."""
+    expert_length: Size
+    """Prefix keys per layer of a task's own prompts, and as many values."""
+
+    @property
+    def layers(self) -> list[int]:
+        return [*self.general, *self.expert]
+
+    def tensors(self) -> dict[str, tuple[int, ...]]:
+        expert = len(self.expert), 2, self.expert_length, self.width
+        shapes = {"general": (len(self.general), 2, self.general_length, self.width)}
+        shapes |= {f"experts.{task}": expert for task in range(self.tasks)}
+        return {**shapes, **{f"keys.{task}": (self.width,) for task in range(self.tasks)}}
 
 
 class ExpertPrompts(VisualPrompts):
     """DualPrompt's G-prompts (`general`) and E-prompts (`experts`)."""
 
     kind = "dualprompt"
+    shape_type = ExpertShape
 
     def __init__(
         self,

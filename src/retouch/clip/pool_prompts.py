@@ -4,16 +4,45 @@ B: images, N: prompts per image, L: length of a prompt, W: width of the tower.
 """
 
 import torch
+from pydantic import model_validator
 from torch import Tensor, nn
 
-from retouch.clip.visual_prompts import VisualPrompts, cosine, initial_rng, initial_values
+from retouch.clip.visual_prompts import (
+    PromptShape,
+    Size,
+    VisualPrompts,
+    cosine,
+    initial_rng,
+    initial_values,
+)
 from retouch.clip.vit_adapter import ViTAdapter
+
+
+class PoolShape(PromptShape):
+    """The arguments of `PoolPrompts`."""
+
+    pool: Size
+    """Prompts in the pool."""
+    length: Size
+    """Tokens per prompt."""
+    top: Size
+    """Prompts per image."""
+
+    @model_validator(mode="after")
+    def _top_is_in_pool(self) -> "PoolShape":
+        if self.top > self.pool:
+            raise ValueError(f"{self.top} prompts cannot be selected from a pool of {self.pool}")
+        return self
+
+    def tensors(self) -> dict[str, tuple[int, ...]]:
+        return {"pool": (self.pool, self.length, self.width), "keys": (self.pool, self.width)}
 
 
 class PoolPrompts(VisualPrompts):
     """L2P's prompt pool; the selected prompts join an image's patch tokens."""
 
     kind = "l2p"
+    shape_type = PoolShape
 
     def __init__(self, *, width: int, pool: int, length: int, top: int, seed: int = 0) -> None:
         super().__init__(width=width, pool=pool, length=length, top=top)

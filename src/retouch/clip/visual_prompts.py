@@ -10,13 +10,15 @@ to the query. Until a task has begun, prompts have no effect.
 B: images, N: prompts per image, W: width of the tower.
 """
 
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
+from retouch.checksummed import Count, Document
 from retouch.clip.model import Clip
 from retouch.clip.vit_adapter import ViTAdapter
 from retouch.distributed import collectives
@@ -24,12 +26,30 @@ from retouch.random_streams import RandomStream
 
 PROMPTS = "prompts"
 """The name of the prompts as a submodule of the model."""
+Size = Annotated[Count, Field(gt=0)]
+
+
+class PromptShape(Document):
+    """The arguments that prompts are constructed with."""
+
+    width: Size
+    """Width of the tower."""
+
+    @property
+    def layers(self) -> list[int]:
+        """The layers of the tower that have prompts of their own, from 1."""
+        return []
+
+    def tensors(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of the parameters."""
+        raise NotImplementedError
 
 
 class VisualPrompts(nn.Module):
     """What both kinds share: the query, the hooks in the tower, and the matching loss."""
 
     kind: ClassVar[str]
+    shape_type: ClassVar[type[PromptShape]]
     learned: Tensor
 
     def __init__(self, **shape: Any) -> None:

@@ -14,7 +14,14 @@ from pathlib import Path
 import numpy as np
 
 from retouch.clip.preprocess import Preprocess
-from retouch.data.cache_file import BLOCK_SIZE, PIXELS_FILE, checksum, npy_header, write_index
+from retouch.data.cache_file import (
+    BLOCK_SIZE,
+    PIXELS_FILE,
+    UnreadableEntry,
+    checksum,
+    npy_header,
+    write_index,
+)
 from retouch.data.cached_store import image_bytes
 from retouch.data.decode import DecodeError, decode_pool, workers
 from retouch.data.decode_processes import MIN_IMAGES, MIN_WORKERS, DecodedBlock, DecodeProcesses
@@ -143,7 +150,7 @@ class CacheWriter:
     def _write_index(self) -> None:
         blocks = sorted(self._blocks.items())
         entries = [
-            {"index": start + position, "reason": reason}
+            UnreadableEntry(index=start + position, reason=reason)
             for start, block in blocks
             for position, reason in block.unreadable
         ]

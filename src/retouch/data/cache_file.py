@@ -5,11 +5,13 @@ import io
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
 import numpy as np
+from pydantic import Field
 
 from retouch import checksummed
+from retouch.checksummed import Count, Document
 from retouch.errors import UserError
 
 PIXELS_FILE, INDEX_FILE = "pixels.npy", "index.json"
@@ -17,6 +19,25 @@ BLOCK_SIZE = 16
 """Images per checksum."""
 SAMPLE_BYTES = 2**26
 """Bytes of pixels that are checked when a cache is opened; a smaller cache is checked entirely."""
+
+
+class UnreadableEntry(Document):
+    """An image that could not be read."""
+
+    index: Count
+    """Its position in the source."""
+    reason: str
+
+
+class CacheIndex(Document):
+    """The content of `index.json`."""
+
+    shape: Annotated[list[Count], Field(min_length=4, max_length=4)]
+    """Of the pixels, [N, H, W, 3]."""
+    unreadable: list[UnreadableEntry]
+    """The images that could not be read."""
+    checksums: list[str]
+    """One for every `BLOCK_SIZE` images."""
 
 
 def npy_header(shape: Sequence[int]) -> bytes:
@@ -36,15 +57,16 @@ def write_index(
     folder: Path,
     shape: Sequence[int],
     checksums: Sequence[str],
-    unreadable: Sequence[dict[str, Any]],
+    unreadable: Sequence[UnreadableEntry],
 ) -> None:
     """Write the pixels' shape and checksums, and which images could not be read and why."""
-    content = {"shape": list(shape), "unreadable": list(unreadable), "checksums": list(checksums)}
-    checksummed.write_json(folder / INDEX_FILE, content)
+    index = CacheIndex(shape=list(shape), unreadable=list(unreadable), checksums=list(checksums))
+    checksummed.write_json(folder / INDEX_FILE, index.model_dump())
 
 
-def read_index(folder: Path) -> dict[str, Any]:
-    return checksummed.read_json(folder / INDEX_FILE, f"delete {folder}, and it is rebuilt")
+def read_index(folder: Path) -> CacheIndex:
+    """What `write_index` wrote."""
+    return checksummed.read(folder / INDEX_FILE, CacheIndex, f"delete {folder}, and it is rebuilt")
 
 
 def find_damage(folder: Path, shape: Sequence[int] | None = None, everything: bool = False) -> str:
@@ -54,18 +76,16 @@ def find_damage(folder: Path, shape: Sequence[int] | None = None, everything: bo
     """
     try:
         index = read_index(folder)
-        shape = index["shape"] if shape is None else shape
-        if index["shape"] != list(shape):
-            return f"{INDEX_FILE} has the shape {index['shape']} instead of {list(shape)}"
-        if not all(0 <= e["index"] < shape[0] and e["reason"] for e in index["unreadable"]):
+        shape = index.shape if shape is None else shape
+        if index.shape != list(shape):
+            return f"{INDEX_FILE} has the shape {index.shape} instead of {list(shape)}"
+        if not all(entry.index < shape[0] for entry in index.unreadable):
             return f"{INDEX_FILE} lists images that do not exist"
-        return _find_pixel_damage(folder / PIXELS_FILE, shape, index["checksums"], everything)
+        return _find_pixel_damage(folder / PIXELS_FILE, shape, index.checksums, everything)
     except OSError as why:
         return f"{why.filename or folder}: {why.strerror}"
     except UserError:
-        return f"{INDEX_FILE} does not match its checksum"
-    except (KeyError, TypeError, IndexError):
-        return f"{INDEX_FILE} has another version"
+        return f"{INDEX_FILE} does not match its checksum, or has another version"
 
 
 def _find_pixel_damage(

@@ -22,8 +22,8 @@ class CachedStore(PreprocessedStore):
         self._file = folder / PIXELS_FILE
         self._header_size = len(npy_header((len(source), *preprocess.size, 3)))
         self.unreadable = [
-            UnreadableImage(entry["index"], source.location(entry["index"]), entry["reason"])
-            for entry in read_index(folder)["unreadable"]
+            UnreadableImage(entry.index, source.location(entry.index), entry.reason)
+            for entry in read_index(folder).unreadable
         ]
 
     def read(self, indices: Indices, preprocess: Preprocess, out: Uint8 | None = None) -> Uint8:

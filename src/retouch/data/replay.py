@@ -1,14 +1,26 @@
 """A buffer of fixed size for images of earlier tasks."""
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
+from pydantic import Field
 
+from retouch.checksummed import Count, Document
 from retouch.data.image_store import Indices
 from retouch.errors import UserError
 
 Balance = Literal["task", "class", "reservoir"]
+Group = Annotated[str, Field(pattern=r"^[0-9]{1,18}$")]
+
+
+class ReplayState(Document):
+    """The state of a replay buffer, as it is stored."""
+
+    seen: Count = 0
+    """How many images it was chosen from."""
+    groups: dict[Group, list[Count]] = Field(default_factory=dict)
+    """The positions of the stored images, by the number of the task or class."""
 
 
 class ReplayBuffer:
@@ -101,20 +113,20 @@ class ReplayBuffer:
         """The positions of all stored images."""
         return np.concatenate([np.empty(0, np.int64), *self._groups.values()])
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> ReplayState:
         """What a checkpoint stores, for `restore`."""
         groups = {str(group): stored.tolist() for group, stored in self._groups.items()}
-        return {"seen": self._seen, "groups": groups}
+        return ReplayState(seen=self._seen, groups=groups)
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: ReplayState) -> None:
         """Continue from a checkpoint.
 
         Args:
             state: What `state` returned.
         """
-        self._seen = state["seen"]
+        self._seen = state.seen
         self._groups = {
-            int(group): np.array(stored, np.int64) for group, stored in state["groups"].items()
+            int(group): np.array(stored, np.int64) for group, stored in state.groups.items()
         }
 
     def _add_to_reservoir(self, positions: Indices, rng: np.random.Generator) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
 from retouch.errors import UserError
+from retouch.parsing import refuse_constant
 
 LONGEST_LINE = 1_000_000
 """Characters; a file with a longer line has no line breaks, or is not text."""
@@ -148,7 +149,7 @@ def parse_json(text: str, what: str, *, pairs: bool = False) -> Any:
     """The content of a JSON text; `what` is what an error calls the text."""
     try:
         return json.loads(
-            text, parse_constant=_refuse_constant, object_pairs_hook=list if pairs else None
+            text, parse_constant=refuse_constant, object_pairs_hook=list if pairs else None
         )
     except RecursionError:
         raise UserError(f"{what} is nested too deeply") from None
@@ -172,10 +173,6 @@ _EXTRA_VALUES = "\0"  # cannot be the name of a column
 
 def _encoding(start: bytes) -> str:
     return next((name for mark, name in _BYTE_ORDER_MARKS if start.startswith(mark)), "utf-8")
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a number")
 
 
 def _refuse_nul(path: Path, number: int) -> NoReturn:

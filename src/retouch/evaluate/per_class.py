@@ -9,12 +9,12 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import Field, model_validator
 
 from retouch import checksummed
+from retouch.checksummed import Count, Document, Percent
 from retouch.data.image_store import Indices
 from retouch.data.images import Images
-from retouch.errors import UserError, first_problem
 from retouch.evaluate.row import Joint
 
 FILE = "classes.json"
@@ -26,39 +26,33 @@ MAX_MATRIX_CLASSES = 50
 """A confusion matrix of more classes is unreadable."""
 
 
-class ClassRow(BaseModel):
+class ClassRow(Document):
     """The accuracy of one class."""
 
-    model_config = ConfigDict(extra="forbid")
-
     name: str
-    images: int
-    before: float | None = None
+    images: Count
+    before: Percent | None = None
     """Percent correct before the first task; None where only one model was evaluated."""
-    after: float
+    after: Percent
     """Percent correct now."""
     learned: bool = True
     """False for classes of the control set."""
 
 
-class Confusion(BaseModel):
+class Confusion(Document):
     """How many images of one class are taken for another, now."""
-
-    model_config = ConfigDict(extra="forbid")
 
     name: str
     """The true class."""
     called: str
     """The predicted class."""
-    images: int
-    of: int
+    images: Count
+    of: Count
     """All images of the true class."""
 
 
-class Example(BaseModel):
+class Example(Document):
     """An image, and its predicted classes before and after."""
-
-    model_config = ConfigDict(extra="forbid")
 
     file: str
     """A small JPEG, relative to the run's folder."""
@@ -71,40 +65,41 @@ class Example(BaseModel):
     learned: bool = True
 
 
-class ConfusionMatrix(BaseModel):
+class ConfusionMatrix(Document):
     """The counts of each true and predicted class, now."""
 
-    model_config = ConfigDict(extra="forbid")
-
     classes: list[str]
-    counts: list[list[int]]
+    counts: list[list[Count]]
     """One row per true class, one column per predicted class."""
     learned: bool = True
     """False for the control set."""
 
+    @model_validator(mode="after")
+    def _is_square(self) -> "ConfusionMatrix":
+        classes = len(self.classes)
+        if [len(row) for row in self.counts] != [classes] * classes:
+            raise ValueError(f"a matrix of {classes} classes has {classes} rows and columns")
+        return self
 
-class JointChange(BaseModel):
+
+class JointChange(Document):
     """Accuracy over the new classes and the control classes at once, before and now."""
-
-    model_config = ConfigDict(extra="forbid")
 
     before: Joint | None = None
     after: Joint
 
 
-class PerClass(BaseModel):
+class PerClass(Document):
     """All classes that were evaluated, the new ones and those of the control set."""
 
-    model_config = ConfigDict(extra="forbid")
-
     classes: list[ClassRow]
-    confusions: list[Confusion] = []
+    confusions: list[Confusion] = Field(default_factory=list)
     """The most frequent first."""
-    matrices: list[ConfusionMatrix] = []
+    matrices: list[ConfusionMatrix] = Field(default_factory=list)
     """One per set that has no more than `MAX_MATRIX_CLASSES` classes to choose among."""
     joint: JointChange | None = None
     """Where both new classes and a control set were evaluated."""
-    examples: list[Example] = []
+    examples: list[Example] = Field(default_factory=list)
 
     def write(self, folder: str | Path) -> None:
         """Write it into a run's folder, with a checksum."""
@@ -115,13 +110,9 @@ class PerClass(BaseModel):
         """Read it from a run's folder; None where there is none."""
         file = Path(folder) / FILE
         try:
-            return cls.model_validate(checksummed.read_json(file, REMEDY))
+            return checksummed.read(file, cls, REMEDY)
         except FileNotFoundError:
             return None
-        except ValidationError as why:
-            raise UserError(
-                f"{file} was written by another version ({first_problem(why)}); {REMEDY}"
-            ) from None
 
 
 def per_class(

@@ -2,14 +2,16 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import Field
 
 from retouch import checksummed
 from retouch.arguments import check_arguments
+from retouch.checksummed import Count, Document
+from retouch.data.replay import ReplayState
 from retouch.data.stream import Choices
-from retouch.errors import UserError, first_problem
+from retouch.errors import UserError
 from retouch.evaluate import metrics
 from retouch.evaluate.domain_metrics import domain_accuracies, domain_metrics
 from retouch.evaluate.row import Row
@@ -19,10 +21,8 @@ FILE = "results.json"
 _REMEDY = "take another copy of the run"
 
 
-class Results(BaseModel):
+class Results(Document):
     """A run, finished or in progress."""
-
-    model_config = ConfigDict(extra="forbid")
 
     method: str
     """The name of the recipe."""
@@ -32,39 +32,41 @@ class Results(BaseModel):
     """The name of the model."""
     tasks: list[TaskInfo]
     """The classes and the number of images of each task."""
-    parameters: int
+    parameters: Count
     """How many parameters the model has."""
     choices: Choices = "seen"
     """Which classes the model chose among: those learned so far, those of the image's own data set
     (`domain`), or all of the stream.
     """
-    learned_before: int = 0
+    learned_before: Count = 0
     """How many tasks an earlier run had learned, where this run continues one."""
     command: str = ""
     """The command line that started the run, if there was one."""
     started: str = ""
     """When the run started, in UTC (ISO 8601)."""
-    data: dict[str, DataInfo] = {}
+    data: dict[str, DataInfo] = Field(default_factory=dict)
     """Under "train", "test" and "control"; where a run continues another, its own images."""
-    trained: list[int] = []
+    trained: list[Count] = Field(default_factory=list)
     """How many weights could move in each task."""
-    rows: list[Row] = []
+    rows: list[Row] = Field(default_factory=list)
     """Before the first task, and after each."""
-    seconds: list[float] = []
+    seconds: list[Annotated[float, Field(ge=0)]] = Field(default_factory=list)
     """How long each task took to learn."""
-    fraction_kept: list[float] = []
+    fraction_kept: list[Annotated[float, Field(ge=0, le=1)]] = Field(default_factory=list)
     """How much of each task's change was kept: 1, or less where it was scaled back. Where weights
     are merged, of the change since the pre-trained ones.
     """
-    replay: dict[str, Any] = {}
+    replay: ReplayState = ReplayState()
     """The state of the replay buffer."""
     state: str = ""
     """Checksum of the method's state between tasks, if it has any."""
-    notes: list[str] = []
+    losses: str = ""
+    """Checksum of the last line of `metrics.jsonl` after the last learned task, if there is one."""
+    notes: list[str] = Field(default_factory=list)
     """What the user should know: everything that was logged as a warning."""
-    settings: dict[str, Any] = {}
+    settings: dict[str, Any] = Field(default_factory=dict)
     """The settings of the run."""
-    environment: dict[str, str] = {}
+    environment: dict[str, str] = Field(default_factory=dict)
     """Versions and hardware."""
 
     @property
@@ -211,20 +213,15 @@ class Results(BaseModel):
         """
         file = Path(folder) / FILE
         try:
-            results = cls.model_validate(checksummed.read_json(file, _REMEDY))
+            results = checksummed.read(file, cls, _REMEDY)
         except (FileNotFoundError, NotADirectoryError):
             raise UserError(f"{folder} holds no run (no {FILE}); name a run's folder") from None
-        except ValidationError as why:
-            raise UserError(
-                f"{file} was written by another version of retouch ({first_problem(why)}); use "
-                "that version, or run it again in another folder"
-            ) from None
         if reason := results._inconsistency():
             raise UserError(f"{file} cannot be right: {reason}; {_REMEDY}")
         return results
 
     def _inconsistency(self) -> str:
-        """Why no run can have these results, which a checksum cannot tell; empty if all is well."""
+        """Why no run can have these results, though each entry may be; empty if all is well."""
         done, tasks = self.done, len(self.tasks)
         lengths = {len(row.tasks) for row in self.rows}
         lists = {
@@ -244,8 +241,8 @@ class Results(BaseModel):
             folder: The run's folder, for the message.
             images: How many training images there are.
         """
-        positions = [p for group in self.replay.get("groups", {}).values() for p in group]
-        if wrong := [p for p in positions if type(p) is not int or not 0 <= p < images]:
+        positions = [p for group in self.replay.groups.values() for p in group]
+        if wrong := [p for p in positions if p >= images]:
             raise UserError(
                 f"{Path(folder) / FILE} says to replay image {wrong[0]} of {images:,} training "
                 f"images; {_REMEDY}"

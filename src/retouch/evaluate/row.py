@@ -1,41 +1,45 @@
 """One evaluation of a model: a row of the results."""
 
+from typing import Annotated
+
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel
+from pydantic import Field
+
+from retouch.checksummed import Count, Document, Percent
 
 
-class Drift(BaseModel):
+class Drift(Document):
     """How far the text features of everyday words moved: weaker evidence than a control set."""
 
-    moved: float
+    moved: Annotated[float, Field(ge=0, le=2)]
     """Mean over the words of 1 − cosine between their features before the first task and now."""
-    neighbours: float
+    neighbours: Percent
     """Percent of the words whose nearest other word is still the same."""
 
 
-class Joint(BaseModel):
+class Joint(Document):
     """Accuracy in percent where any new class and any control class may be predicted.
 
     A class whose name is in both sets counts as one.
     """
 
-    classes: int
+    classes: Count
     """How many classes the model chooses among."""
-    new: float
+    new: Percent
     """On the test images of the new classes."""
-    control: float
+    control: Percent
     """On the images of the control set."""
-    overall: float
+    overall: Percent
     """On all of them; every image has equal weight."""
 
 
-class ControlPart(BaseModel):
+class ControlPart(Document):
     """Accuracy on the part of a large control set that is checked after each task."""
 
-    images: int
+    images: Count
     """How many images this part has; they are the same in a whole run."""
-    accuracy: float
+    accuracy: Percent
     """On these, in percent."""
 
     @classmethod
@@ -44,16 +48,16 @@ class ControlPart(BaseModel):
         return cls(images=len(hits), accuracy=100 * float(hits.mean()))
 
 
-class Row(BaseModel):
+class Row(Document):
     """Accuracy in percent at one point of a run."""
 
-    tasks: list[float | None]
+    tasks: list[Percent | None]
     """On each task: over the classes seen so far if it is learned, else over the whole stream.
 
     None where a task of an earlier run has no images left, a later task was not known yet, or only
     the end of the run was evaluated.
     """
-    control: float | None = None
+    control: Percent | None = None
     """On the control set: what the model could do before, which no task teaches. Where only a part
     of it was checked, an estimate: before the first task, less what this part lost since.
     """

@@ -1,21 +1,21 @@
 """What a run learned from: its tasks and its sets of images, as they are stored in its results."""
 
-from pydantic import BaseModel
+from retouch.checksummed import Count, Document
 
 
-class TaskInfo(BaseModel):
+class TaskInfo(Document):
     """A task of the stream."""
 
     classes: list[str]
-    train: int
-    test: int
+    train: Count
+    test: Count
     domain: str = ""
     """The name of its data set, where the stream has several."""
 
 
-class DataInfo(BaseModel):
+class DataInfo(Document):
     """A set of images that the run used."""
 
     name: str
-    classes: int
-    images: int
+    classes: Count
+    images: Count

@@ -5,8 +5,6 @@ from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
-from pydantic import ValidationError
-
 from retouch import checksummed
 from retouch.analysis.result_files import AnalysisFacts, analysis_folder
 from retouch.errors import UserError
@@ -43,11 +41,9 @@ def _read(run: Path, name: str) -> AnalysisResult:
     facts_file = analysis_folder(run, name) / f"{name}.json"
     try:
         _check_file(run, facts_file)
-        facts = AnalysisFacts.model_validate(checksummed.read_json(facts_file, "make it again"))
+        facts = checksummed.read(facts_file, AnalysisFacts, "make it again")
         picture = _data_uri(run, facts_file.with_suffix(".png"), facts.picture)
         return AnalysisResult(name, facts.title, facts.caption, picture)
-    except ValidationError:
-        return AnalysisResult(name, name, "", "", f"{facts_file} is damaged; make it again")
     except UserError as error:
         return AnalysisResult(name, name, "", "", str(error))
 

@@ -91,7 +91,7 @@ def differing_settings(run: Results, runs: Sequence[Results]) -> dict[str, str]:
 
 
 def _settings(run: Results) -> dict[str, str]:
-    replay_images = sum(len(group) for group in run.replay.get("groups", {}).values())
+    replay_images = sum(len(group) for group in run.replay.groups.values())
     facts = {
         "method": f"{run.method}: {run.summary}",
         "model": run.model,

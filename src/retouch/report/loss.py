@@ -23,7 +23,7 @@ MAX_LABELLED_TASKS = 8
 """With more tasks than this, their numbers are not written above the curve."""
 
 
-class LoggedStep(NamedTuple):
+class LossPoint(NamedTuple):
     """One step of training."""
 
     task: int
@@ -47,12 +47,12 @@ class TaskLosses(NamedTuple):
     """The largest learning rate."""
 
 
-def read_losses(folder: Path | None) -> list[LoggedStep]:
+def read_losses(folder: Path | None) -> list[LossPoint]:
     """All logged steps of a run; a damaged log is an error."""
     if folder is None or not (folder / METRICS).is_file():
         return []
     lines = read_metrics(folder)
-    return [LoggedStep(x["task"], number, x["loss"], x["lr"]) for number, x in enumerate(lines, 1)]
+    return [LossPoint(x.task, number, x.loss, x.lr) for number, x in enumerate(lines, 1)]
 
 
 def moving_average(values: Sequence[float], radius: int) -> list[float]:
@@ -67,12 +67,12 @@ def moving_average(values: Sequence[float], radius: int) -> list[float]:
     return averages
 
 
-def by_task(steps: Sequence[LoggedStep]) -> list[list[LoggedStep]]:
+def by_task(steps: Sequence[LossPoint]) -> list[list[LossPoint]]:
     """The steps of each task."""
     return [list(task_steps) for _, task_steps in groupby(steps, key=lambda step: step.task)]
 
 
-def loss_table(steps: Sequence[LoggedStep]) -> list[TaskLosses]:
+def loss_table(steps: Sequence[LossPoint]) -> list[TaskLosses]:
     """The curves in numbers, one row per task."""
     return [
         TaskLosses(
@@ -86,7 +86,7 @@ def loss_table(steps: Sequence[LoggedStep]) -> list[TaskLosses]:
     ]
 
 
-def loss_curve(steps: Sequence[LoggedStep]) -> Figure:
+def loss_curve(steps: Sequence[LossPoint]) -> Figure:
     """The loss of every step in grey, and its moving average within each task."""
     with plot_style():
         figure = Figure(figsize=(PANEL_WIDTH, 2.9))
@@ -115,7 +115,7 @@ def loss_curve(steps: Sequence[LoggedStep]) -> Figure:
     return figure
 
 
-def rate_curve(steps: Sequence[LoggedStep]) -> Figure:
+def rate_curve(steps: Sequence[LossPoint]) -> Figure:
     """The learning rate of every step, in units of a power of ten."""
     largest = max(step.lr for step in steps)
     power = math.floor(math.log10(largest)) if largest > 0 else 0
@@ -131,7 +131,7 @@ def rate_curve(steps: Sequence[LoggedStep]) -> Figure:
     return figure
 
 
-def _set_axes(axes: Axes, steps: Sequence[LoggedStep]) -> None:
+def _set_axes(axes: Axes, steps: Sequence[LossPoint]) -> None:
     """Ticks and grid, and where each task begins."""
     last = steps[-1].step
     axes.set_xlim(0.5 - 0.02 * last, last + 0.5 + 0.02 * last)
@@ -156,20 +156,20 @@ def _set_axes(axes: Axes, steps: Sequence[LoggedStep]) -> None:
             )
 
 
-def _smooth(steps: Sequence[LoggedStep]) -> list[LoggedStep]:
+def _smooth(steps: Sequence[LossPoint]) -> list[LossPoint]:
     """The steps with a moving average in place of their losses."""
     averages = moving_average([step.loss for step in steps], len(steps) // 30)
     return [step._replace(loss=loss) for step, loss in zip(steps, averages, strict=True)]
 
 
-def _downsample(steps: Sequence[LoggedStep], total: int) -> list[LoggedStep]:
+def _downsample(steps: Sequence[LossPoint], total: int) -> list[LossPoint]:
     """Averages of neighboring steps if there are more than `MAX_POINTS` steps in total."""
     size = math.ceil(total / MAX_POINTS)
     if size < 2:
         return list(steps)
     groups = [steps[i : i + size] for i in range(0, len(steps), size)]
     return [
-        LoggedStep(
+        LossPoint(
             group[0].task,
             group[len(group) // 2].step,
             sum(step.loss for step in group) / len(group),

@@ -10,6 +10,7 @@ import numpy as np
 
 from retouch.data.file_store import FileStore
 from retouch.data.images import Images, concatenate, refuse_confusable_classes
+from retouch.data.replay import ReplayState
 from retouch.data.stream import Stream, Task
 from retouch.errors import UserError
 from retouch.evaluate import results as results_file
@@ -56,7 +57,7 @@ class EarlierRun:
                 )
         balance = self.method["replay"].get("balance")
         requested = getattr(method.replay, "balance", balance)
-        if self.results.replay["groups"] and balance != requested:
+        if self.results.replay.groups and balance != requested:
             raise UserError(
                 f"replay.balance={requested}: the earlier run grouped its images to replay by "
                 f"{balance!r}, and they cannot be regrouped; continue it with "
@@ -145,6 +146,7 @@ def extend_stream(
     refuse_domains(run.folder, run.results)
     new = Stream.split(train, test, tasks, order)
     old = stored or _no_images(run)
+    _check_stored(run, old)
     classes = _class_names(run, train)
     train_images, test_images = (
         with_classes(concatenate(old_images, new_images), classes)
@@ -156,7 +158,7 @@ def extend_stream(
     missing = sum(task.train for task in run.results.tasks) - len(old.replay)
     stream = Stream(train_images, test_images, all_tasks, missing_images=missing)
     results = run.results.model_copy(deep=True)
-    results.replay = {"seen": old.seen, "groups": old.groups}
+    results.replay = ReplayState(seen=old.seen, groups=old.groups)
     pairs = list(zip(results.tasks, stream.tasks, strict=False))
     fewer = tuple(task.number for info, task in pairs if info.test != len(task.test))
     for info, task in pairs:
@@ -165,14 +167,26 @@ def extend_stream(
     return stream, EarlierRun(run.folder, results, control, method, fewer)
 
 
+def _check_stored(run: OpenRun, old: StoredImages) -> None:
+    """Refuse stored images that do not belong to the tasks of the run."""
+    tasks = dict(enumerate(task.classes for task in run.results.tasks))
+    for images, numbers in ((old.replay, old.replay_tasks), (old.test, old.test_tasks)):
+        for label, number in zip(images.labels.tolist(), numbers.tolist(), strict=True):
+            if images.classes[label] not in tasks.get(number, ()):
+                raise UserError(
+                    f"{run.folder / IMAGES} has an image of {images.classes[label]!r} in task "
+                    f"{number + 1}, where the run has none; take another copy of the run"
+                )
+
+
 def _class_names(run: OpenRun, train: Images) -> list[str]:
     """Class names by label: a class of the earlier run keeps its label, new ones are appended.
 
     The state of a method that is indexed by label (a class-balanced buffer, SLCA's Gaussians) thus
     stays with its class, however often a run is continued.
     """
-    known = run.config["data"].get("classes")
-    if not isinstance(known, list) or not set(run.classes) <= set(map(str, known)):
+    known = run.config["data"]["classes"]
+    if not set(run.classes) <= set(known):
         raise UserError(
             f"{run.folder / CONFIG} is damaged or was written by another version: data.classes "
             "does not hold the classes that were learned; take another copy of the run"

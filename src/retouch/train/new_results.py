@@ -8,9 +8,9 @@ from retouch.data.stream import Stream
 from retouch.evaluate.results import Results
 from retouch.evaluate.task_info import DataInfo, TaskInfo
 from retouch.printable import printable
+from retouch.train.config_schema import result_settings
 from retouch.train.environment import environment
 from retouch.train.extend_stream import EarlierRun
-from retouch.train.run_config import result_settings
 from retouch.train.run_inputs import RunInputs
 
 
@@ -60,6 +60,7 @@ def _take_over(results: Results, earlier: EarlierRun, control: Images | None) ->
     results.trained, results.seconds = [*before.trained], [*before.seconds]
     results.fraction_kept = [*before.fraction_kept]
     results.replay, results.state = before.replay, before.state
+    results.losses = before.losses
     results.notes = [*before.notes]
     results.rows = [row.model_copy(deep=True) for row in before.rows]
     for learned, row in enumerate(results.rows):

@@ -13,18 +13,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Literal
 
 import numpy as np
 from PIL import Image
+from pydantic import Field, model_validator
 
 from retouch import checksummed
+from retouch.checksummed import Count, Document
 from retouch.clip.preprocess import Preprocess, Uint8
 from retouch.data.decode import parallel_map
 from retouch.data.file_store import FileStore
 from retouch.data.image_store import Indices
 from retouch.data.images import Images
 from retouch.data.progress import Progress, no_progress
+from retouch.data.replay import Group
 from retouch.data.stream import Stream, Task
 from retouch.data.string_array import StringArray
 from retouch.errors import UserError
@@ -37,13 +40,56 @@ FOLDER = "images"
 INDEX = "index.json"
 FILES = (INDEX, "replay-[0-9]*.png", "test-[0-9]*.png")
 """The names of the files."""
-FORMAT = "retouch images 1"
 TEST_IMAGES_PER_CLASS = 20
 """How many test images of each class are stored."""
 _CHUNK = 256  # images read at a time
 _FAST = {"compress_level": 1, "compress_type": zlib.Z_RLE}
 """A fifth of the time that Pillow's default takes; photos get 1.5 % larger."""
 _REMEDY = "take another copy of the run"
+
+
+class StoredImage(Document):
+    """An image's entry in the index."""
+
+    file: Annotated[str, Field(pattern=r"^(replay|test)-[0-9]+\.png$")]
+    """Its name in the folder."""
+    sha256: str
+    """Of the file."""
+    name: Annotated[str, Field(alias="class")]
+    """Its class."""
+    caption: str = ""
+    """Its text in training; "" for that of its class."""
+    task: Count = 0
+    """The task it belongs to, from 0."""
+
+
+class StoredIndex(Document):
+    """The content of `index.json`."""
+
+    format: Literal["retouch images 1"] = "retouch images 1"
+    size: Annotated[list[Count], Field(min_length=2, max_length=2)]
+    """The height and width of the images."""
+    prompt: str
+    """The template of a class's text in training."""
+    templates: Annotated[list[str], Field(min_length=1)]
+    """The templates of a class's texts in evaluation."""
+    groups: dict[Group, list[Count]]
+    """The positions of the images to replay in each group of the replay buffer."""
+    seen: Count
+    """How many images the replay buffer was chosen from."""
+    replay: list[StoredImage]
+    """The images to replay."""
+    test: list[StoredImage]
+    """The images to evaluate on."""
+
+    @model_validator(mode="after")
+    def _groups_hold_each_image(self) -> "StoredIndex":
+        positions = sorted(position for group in self.groups.values() for position in group)
+        if positions != list(range(len(self.replay))):
+            raise ValueError(
+                f"the groups do not hold each of the {len(self.replay)} images to replay once"
+            )
+        return self
 
 
 @dataclass(frozen=True)
@@ -88,7 +134,7 @@ def write_images(
     part = folder.with_name(f".{FOLDER}.part")
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(parents=True)
-    groups = {g: np.array(p, np.int64) for g, p in results.replay.get("groups", {}).items()}
+    groups = {g: np.array(p, np.int64) for g, p in results.replay.groups.items()}
     replay_positions = np.concatenate([np.empty(0, np.int64), *groups.values()])
     seed = int(results.settings.get("seed", 0))
     test_positions = [_some_of_each_class(stream.test, task, seed) for task in stream.tasks]
@@ -96,21 +142,20 @@ def write_images(
     test = _write(part, "test", stream.test, np.concatenate(test_positions), preprocess, progress)
     task_of = {int(i): task.number for task in stream.tasks for i in task.train}
     for entry, position in zip(replay, replay_positions, strict=True):
-        entry["task"] = task_of[int(position)]
+        entry.task = task_of[int(position)]
     numbers = np.repeat([t.number for t in stream.tasks], [len(p) for p in test_positions])
     for entry, number in zip(test, numbers, strict=True):
-        entry["task"] = int(number)
-    index = {
-        "format": FORMAT,
-        "size": list(preprocess.size),
-        "prompt": stream.train.prompt,
-        "templates": list(stream.test.templates),
-        "groups": _stored_groups(groups),
-        "seen": results.replay.get("seen", 0),
-        "replay": replay,
-        "test": test,
-    }
-    checksummed.write_json(part / INDEX, index)
+        entry.task = int(number)
+    index = StoredIndex(
+        size=list(preprocess.size),
+        prompt=stream.train.prompt,
+        templates=list(stream.test.templates),
+        groups=_stored_groups(groups),
+        seen=results.replay.seen,
+        replay=replay,
+        test=test,
+    )
+    checksummed.write_json(part / INDEX, index.model_dump(by_alias=True))
     replace_folder(part, folder, FILES)
     return sum(file.stat().st_size for file in folder.iterdir())
 
@@ -139,9 +184,9 @@ def _write(
     positions: Indices,
     preprocess: Preprocess,
     progress: Progress,
-) -> list[dict[str, Any]]:
+) -> list[StoredImage]:
     """Write images as PNG; returns their entries in the index."""
-    entries: list[dict[str, Any]] = []
+    entries: list[StoredImage] = []
     chunks = [positions[i : i + _CHUNK] for i in range(0, len(positions), _CHUNK)]
     purpose = {"replay": "to replay later", "test": "to evaluate on later"}[use]
     text = f"Storing {count(len(positions), 'image')} {purpose}"
@@ -149,11 +194,11 @@ def _write(
         names = [f"{use}-{len(entries) + number:06}.png" for number in range(len(chunk))]
         digests = write_pngs(folder, names, images.read(chunk, preprocess))
         for name, digest, position in zip(names, digests, chunk, strict=True):
-            label = images.classes[images.labels[position]]
-            entry = {"file": name, "sha256": digest, "class": label}
-            if images.captions is not None and images.captions[int(position)]:
-                entry["caption"] = images.captions[int(position)]
-            entries.append(entry)
+            about = {"file": name, "sha256": digest}
+            about["class"] = images.classes[images.labels[position]]
+            if images.captions is not None:
+                about["caption"] = images.captions[int(position)]
+            entries.append(StoredImage.model_validate(about))
     return entries
 
 
@@ -180,60 +225,38 @@ def read_stored_images(run: str | Path) -> StoredImages:
     """The images that a run stored, all of them checked."""
     folder = Path(run) / FOLDER
     index = _read_index(folder)
-    replay, test = (_images(folder, index, use) for use in ("replay", "test"))
+    replay, test = (_images(folder, index, entries) for entries in (index.replay, index.test))
     replay_tasks, test_tasks = (
-        np.array([entry["task"] for entry in index[use]], np.int64) for use in ("replay", "test")
+        np.array([entry.task for entry in entries], np.int64)
+        for entries in (index.replay, index.test)
     )
     return StoredImages(
-        replay, test, replay_tasks, test_tasks, groups=index["groups"], seen=index["seen"]
+        replay, test, replay_tasks, test_tasks, groups=index.groups, seen=index.seen
     )
 
 
-def _read_index(folder: Path) -> dict[str, Any]:
-    file = folder / INDEX
+def _read_index(folder: Path) -> StoredIndex:
     try:
-        index = checksummed.read_json(file, _REMEDY)
+        return checksummed.read(folder / INDEX, StoredIndex, _REMEDY)
     except FileNotFoundError:
         raise UserError(
             f"{folder.parent} holds no images to continue from: it was made without them "
             "(store_images=False, or no replay), or is not finished; finish it first"
         ) from None
-    if index.get("format") != FORMAT:
-        raise UserError(f"{file} was written by another version of retouch ({index.get('format')})")
-    try:
-        reason = _inconsistency(index)
-    except (KeyError, TypeError, AttributeError) as why:
-        reason = f"an entry is missing, or of the wrong type: {why}"
-    if reason:
-        raise UserError(f"{file} cannot be right: {reason}; {_REMEDY}")
-    return index
 
 
-def _inconsistency(index: dict[str, Any]) -> str:
-    """Why this cannot be an index, which a checksum cannot tell; empty if all is well."""
-    replay, test = index["replay"], index["test"]
-    outside = [e["file"] for e in (*replay, *test) if Path(e["file"]).name != e["file"]]
-    if outside:
-        return f"{outside[0]} is not in the folder"
-    positions = sorted(position for group in index["groups"].values() for position in group)
-    if positions != list(range(len(replay))):
-        return f"the groups do not hold each of the {len(replay)} images to replay once"
-    return "" if all(e["task"] >= 0 for e in (*replay, *test)) else "a task has no number"
-
-
-def _images(folder: Path, index: dict[str, Any], use: str) -> Images:
-    entries = index[use]
+def _images(folder: Path, index: StoredIndex, entries: Sequence[StoredImage]) -> Images:
     for entry in entries:
-        _check_file(folder / entry["file"], entry["sha256"])
-    classes = list(dict.fromkeys(entry["class"] for entry in entries))
-    captions = [entry.get("caption", "") for entry in entries]
+        _check_file(folder / entry.file, entry.sha256)
+    classes = list(dict.fromkeys(entry.name for entry in entries))
+    captions = [entry.caption for entry in entries]
     return Images(
         name=str(folder),
         classes=classes,
-        labels=np.array([classes.index(entry["class"]) for entry in entries], np.int64),
-        store=PreparedStore(folder, [entry["file"] for entry in entries]),
-        prompt=index["prompt"],
-        templates=tuple(index["templates"]),
+        labels=np.array([classes.index(entry.name) for entry in entries], np.int64),
+        store=PreparedStore(folder, [entry.file for entry in entries]),
+        prompt=index.prompt,
+        templates=tuple(index.templates),
         captions=StringArray(captions) if any(captions) else None,
     )
 

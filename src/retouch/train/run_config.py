@@ -8,26 +8,28 @@ from retouch.data.identity import (
     images_identity,
     pairs_identity,
 )
-from retouch.methods import Settings
 from retouch.methods.method_config import method_config
+from retouch.train.config_schema import result_settings
 from retouch.train.run_inputs import RunInputs
 
 
 def run_config(inputs: RunInputs, weights: str) -> dict[str, Any]:
     """The config of a run; `weights` is the fingerprint of the model before the first task.
 
-    It also has what the result does not depend on: under "places", where model and images lie, and
-    of the method, its description and whether images may be stored.
+    It is the content of a `RunConfig`. It also has what the result does not depend on: under
+    "places", where model and images lie, and of the method, its description and whether images may
+    be stored.
     """
-    stream, control, reference = inputs.stream, inputs.control, inputs.reference
-    config: dict[str, Any] = {
+    stream, control = inputs.stream, inputs.control
+    reference = inputs.reference if inputs.method.needs_reference else None
+    return {
         "weights": weights,
         "method": method_config(inputs.method),
         "settings": result_settings(inputs.settings),
         "data": {
             "prompt": stream.train.prompt,
             "templates": list(stream.test.templates),
-            "classes": list(stream.train.classes),  # by label, as is the state of a method
+            "classes": list(stream.train.classes),
             "tasks": [stream.names(task.classes) for task in stream.tasks],
             "images": [len(task.train) for task in stream.tasks],
             "choices": stream.choices,
@@ -37,24 +39,16 @@ def run_config(inputs: RunInputs, weights: str) -> dict[str, Any]:
         "train": images_identity(stream.train),
         "test": images_identity(stream.test),
         "control": control and images_identity(control),
+        "reference": reference and pairs_identity(reference),
+        "learned before": inputs.earlier.results.done if inputs.earlier else 0,
         "places": {
             "model": inputs.clip.name,
             "train": stream.train.name,
             "test": stream.test.name,
             "control": control and control.name,
+            "reference": reference and reference.name,
         },
     }
-    if inputs.method.needs_reference and reference is not None:
-        config["reference"] = pairs_identity(reference)
-        config["places"]["reference"] = reference.name
-    if inputs.earlier is not None:
-        config["learned before"] = inputs.earlier.results.done
-    return config
-
-
-def result_settings(settings: Settings) -> dict[str, Any]:
-    """The settings that the result depends on: a run may be resumed with or without sharding."""
-    return settings.model_dump(mode="json", exclude={"shard"})
 
 
 def why_not_resumable(existing: dict[str, Any], config: dict[str, Any]) -> str:

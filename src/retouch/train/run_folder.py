@@ -17,9 +17,9 @@ from retouch.methods import Method, Settings
 from retouch.methods.method_config import check_method_config, read_method
 from retouch.plural import count
 from retouch.sparse import Delta, Digests, fingerprint
+from retouch.train.config_schema import RunConfig
 
 CONFIG, DELTAS = "config.yaml", "deltas"
-_TYPES = {"weights": str, "places": dict, "method": dict, "settings": dict, "data": dict}
 
 
 @dataclass
@@ -129,10 +129,9 @@ def open_run(
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """The config of a run (see `run_config`)."""
-    file = folder / CONFIG
+    """The config of a run: the content of a `RunConfig`."""
     try:
-        config = checksummed.read_yaml(file, "take another copy of the run")
+        config = checksummed.read(folder / CONFIG, RunConfig, "take another copy of the run")
     except (FileNotFoundError, NotADirectoryError):
         problem = (
             f"{folder} holds no run: {CONFIG} is missing there"
@@ -140,13 +139,8 @@ def read_config(folder: Path) -> dict[str, Any]:
             else f"there is no folder {folder}"
         )
         raise UserError(f"{problem}; name the folder of a run") from None
-    wrong = [key for key, expected in _TYPES.items() if not isinstance(config.get(key), expected)]
-    if wrong:
-        raise UserError(
-            f"{file} was written by another version of retouch: {wrong[0]!r} is missing there"
-        )
-    check_method_config(config["method"], str(file))
-    return config
+    check_method_config(config.method, str(folder / CONFIG))
+    return config.model_dump(by_alias=True)
 
 
 def method_of(config: dict[str, Any], folder: Path) -> Method:

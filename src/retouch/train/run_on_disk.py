@@ -30,13 +30,14 @@ from retouch.train.callbacks import Callback
 from retouch.train.checkpoint_file import (
     CHECKPOINT,
     REMEDY,
+    Position,
     checkpoint_task,
     read_checkpoint,
     write_checkpoint,
 )
 from retouch.train.checkpoint_state import checkpoint_tensors, restore_checkpoint
 from retouch.train.method_state_file import PATTERN, read_state, state_file, write_state
-from retouch.train.metrics_file import METRICS, MetricsFile
+from retouch.train.metrics_file import METRICS, LoggedStep, MetricsFile
 from retouch.train.record import RunRecord
 from retouch.train.run_folder import delta_file, load_delta
 
@@ -73,6 +74,7 @@ class RunOnDisk(RunRecord):
         self._checkpoint_seconds = checkpoint_seconds
         self._last_checkpoint = time.monotonic()
         self._metrics = MetricsFile(folder / METRICS)
+        self._losses = ""  # the checksum of the last line of the metrics, where a task resumes
         self._snapshot: Snapshot | None = None
         self._weights = weights  # the fingerprint between tasks
         self._restored = 0  # tasks of an earlier run, or of this one before it stopped
@@ -90,8 +92,12 @@ class RunOnDisk(RunRecord):
         self._snapshot = Snapshot(model, selection, self._weights, update.tensors)
 
     def resume(self, update: TaskUpdate) -> int:
+        self._losses = self.results.losses
         start = super().resume(update)
-        self._metrics.rewind(self._task + 1, start)
+        self._metrics.rewind(self._task + 1, start, self._losses)
+        if self.results.losses and not self._metrics.last_checksum:  # deleted by the user
+            self.results.losses = ""
+            self._save_results()
         self._last_checkpoint = time.monotonic()
         return start
 
@@ -121,7 +127,7 @@ class RunOnDisk(RunRecord):
 
     def _write_step(self, step: int, epoch: int, loss: float, lr: float) -> None:
         position = {"task": self._task + 1, "epoch": epoch + 1, "step": step + 1}
-        self._metrics.add({**position, "loss": loss, "lr": lr})
+        self._metrics.add(LoggedStep(**position, loss=loss, lr=lr))
 
     def _evaluate(self, evaluate: Callable[[], Row]) -> Row:
         """Evaluate while the delta is written; one after the other where there are more ranks."""
@@ -160,6 +166,8 @@ class RunOnDisk(RunRecord):
 
     def _write_task(self) -> None:
         write_state(self.folder, self.results, self._method)
+        self._metrics.sync()  # as with a checkpoint
+        self.results.losses = self._metrics.last_checksum
         self._save_results()
         self._checkpoint.unlink(missing_ok=True)
         state_file(self.folder, self.done - 1).unlink(missing_ok=True)
@@ -174,14 +182,15 @@ class RunOnDisk(RunRecord):
         update = self._update
         assert update is not None
         tensors = checkpoint_tensors(update, self._method)
-        position = {
-            "task": self._task,
-            "step": step,
-            "seconds": time.monotonic() - self._task_started,
-            "selection": _digest(update.selection),
-            "weights": self._snapshot.before if self._snapshot else "",
-        }
         self._metrics.sync()  # a checkpoint must not be newer than the losses before it
+        position = Position(
+            task=self._task,
+            step=step,
+            seconds=time.monotonic() - self._task_started,
+            selection=_digest(update.selection),
+            weights=self._snapshot.before if self._snapshot else "",
+            losses=self._metrics.last_checksum,
+        )
         write_checkpoint(self._checkpoint, position, tensors)
         self._last_checkpoint = time.monotonic()
 
@@ -191,20 +200,20 @@ class RunOnDisk(RunRecord):
         position, tensors = read_checkpoint(self._checkpoint)
         assert self._snapshot is not None
         expected = self._task, _digest(update.selection), self._snapshot.before
-        if (position["task"], position["selection"], position["weights"]) != expected:
+        if (position.task, position.selection, position.weights) != expected:
             log.warning(
                 "the checkpoint does not fit task %d; the task starts again", self._task + 1
             )
             return 0
-        step, seconds = position["step"], position["seconds"]
-        if not 0 < step <= self._steps or not seconds >= 0:
+        if position.step > self._steps:
             raise UserError(
-                f"{self._checkpoint} cannot be right: it was written after step {step} of "
+                f"{self._checkpoint} cannot be right: it was written after step {position.step} of "
                 f"{self._steps}; {REMEDY}"
             )
         restore_checkpoint(update, self._method, tensors)
-        self._task_started -= seconds
-        return int(step)
+        self._task_started -= position.seconds
+        self._losses = position.losses
+        return position.step
 
 
 def _digest(selection: Selection) -> str:

@@ -123,6 +123,8 @@ def test_tensors_that_do_not_fit_are_refused(kind: str, tmp_path: Path):
         "layer": {f"base_model.model.nowhere.{key.rpartition('.')[2]}": whole[key]},
         "name": {"weight": whole[key]},
         "shape": {key: whole[key].reshape(1, 1, -1)},
+        "float8": {other: whole[other].to(torch.float8_e4m3fn)},
+        "float8 positions": {key: whole[key].float().to(torch.float8_e5m2)},
     }
     if kind == "supra":
         a, b = (f"{layer}.supertuning_lora_{x}.weight" for x in "AB")

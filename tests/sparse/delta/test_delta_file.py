@@ -15,9 +15,9 @@ from safetensors import safe_open
 from tiny import tiny_clip
 from torch import nn
 
+from retouch import checksummed
 from retouch.errors import UserError
 from retouch.sparse import Delta, Snapshot, fingerprint, locate, read_header, read_selection, select
-from retouch.sparse.delta.delta_file import _header_checksum
 
 
 def header_of(content: bytes) -> tuple[dict, bytes]:
@@ -37,7 +37,7 @@ def edited(content: bytes, edit: Callable[[dict], None], valid_checksum: bool = 
     header = json.loads(outer["__metadata__"]["retouch"])
     edit(header)
     if valid_checksum:
-        header["check"] = _header_checksum({k: v for k, v in header.items() if k != "check"})
+        header = checksummed.seal(header)
     outer["__metadata__"]["retouch"] = json.dumps(header)
     return with_header(outer, payload)
 
@@ -51,7 +51,7 @@ IMPOSSIBLE_HEADERS = {
     "no fingerprint": (lambda h: h.pop("before"), "before: Field required"),
     "another field": (lambda h: h.update(extra=1), "extra"),
     "another shape": (lambda h: layout(h).update(shape=[30, 3]), "outside of it|not in it"),
-    "negative shape": (lambda h: layout(h).update(shape=[-50, -30]), "do not fit its shape"),
+    "negative shape": (lambda h: layout(h).update(shape=[-50, -30]), "shape.0=-50"),
     "another count": (lambda h: layout(h).update(entries=7), "should have 7 entries"),
     "another type": (lambda h: layout(h).update(dtype="float16"), "cannot be of type float16"),
     "no type": (lambda h: layout(h).update(dtype="nn"), "cannot be of type nn"),
@@ -59,6 +59,9 @@ IMPOSSIBLE_HEADERS = {
     "no coding": (lambda h: layout(h).update(coding="zip"), "coding"),
     "missing tensor": (lambda h: h["tensors"].pop("0.weight"), "not in it|does not belong"),
     "stats of an unknown tensor": (lambda h: h["change_stats"][0].update(tensor="x"), "x moved"),
+    "classes that are no list": (lambda h: h["metadata"].update(classes=5), "classes=5"),
+    "parts that are no list": (lambda h: h["metadata"].update(of=5), "of=5"),
+    "more moved than there are": (lambda h: h["change_stats"][0].update(moved=10**9), "contradict"),
     "another payload": (lambda h: h.update(payload="0" * 64), "content does not match"),
 }
 
@@ -95,12 +98,18 @@ def test_an_edited_header_is_refused(tmp_path: Path, content: bytes):
         lambda h: h["metadata"].update(classes=["another"]),
         lambda h: h.update(after="0" * 64),
         lambda h: h["change_stats"][0].update(change=0.0),
-        lambda h: h.pop("check"),
+        lambda h: h.pop("checksum"),
     ):
-        assert_refused(tmp_path, edited(content, edit), "header does not match", header_too=True)
+        assert_refused(
+            tmp_path,
+            edited(content, edit),
+            "content does not match its checksum|has no checksum",
+            header_too=True,
+        )
     outer, payload = header_of(content)
-    outer["__metadata__"]["retouch"] = "[not JSON"
-    assert_refused(tmp_path, with_header(outer, payload), "is damaged", header_too=True)
+    for hostile in ("[not JSON", "[" * 100_000, "9" * 5_000, '{"before": NaN}', "5", "{}"):
+        outer["__metadata__"]["retouch"] = hostile
+        assert_refused(tmp_path, with_header(outer, payload), "is damaged", header_too=True)
 
 
 @pytest.mark.parametrize("case", IMPOSSIBLE_HEADERS)

@@ -4,10 +4,11 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean, stdev
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from retouch.analysis.layer_names import TowerName
 from retouch.analysis.trace.hooks import Site
+from retouch.checksummed import Count, Document
 
 # The 97.5 % quantiles of Student's t distribution with 1, 2, … degrees of freedom.
 _T_QUANTILES = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
@@ -31,8 +32,10 @@ class TraceSettings(BaseModel, extra="forbid", frozen=True):
     seed: Annotated[int, Field(ge=0)] = 0
 
 
-class PairEffects(BaseModel, extra="forbid", frozen=True):
+class PairEffects(Document):
     """The effects of restoring activations for one pair of image and text, in one tower."""
+
+    model_config = ConfigDict(frozen=True)
 
     image: str
     name: str
@@ -42,8 +45,8 @@ class PairEffects(BaseModel, extra="forbid", frozen=True):
     """S: the similarity of image and text."""
     corrupted: float
     """S_c: with noise; the mean over draws."""
-    tokens: int
-    noised: int
+    tokens: Count
+    noised: Count
     """The number of tokens with noise."""
     layer: list[float]
     """For each block the mean over tokens of |S_r - S_c| / S, with its output restored."""

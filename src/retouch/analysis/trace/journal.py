@@ -4,17 +4,27 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import ValidationError
+from pydantic import Field
 
 from retouch import checksummed
 from retouch.analysis.layer_names import TowerName
 from retouch.analysis.trace.effects import PairEffects
-from retouch.errors import UserError, first_problem
+from retouch.checksummed import Document
+from retouch.errors import UserError
 from retouch.files import write_atomically
 
 SETTINGS, PAIRS = "settings.json", "pairs.jsonl"
+
+
+class TraceHeader(Document):
+    """The content of `settings.json`."""
+
+    settings: dict[str, Any]
+    """All that effects depend on."""
+    embedding_std: dict[TowerName, Annotated[float, Field(ge=0)]]
+    """The standard deviation of each tower's embeddings."""
 
 
 class Journal:
@@ -35,8 +45,8 @@ class Journal:
         """Begin a new trace with these standard deviations of the embeddings."""
         self.embedding_std = dict(embedding_std)
         if self._settings_file:
-            header = {"settings": self._settings, "embedding_std": self.embedding_std}
-            checksummed.write_json(self._settings_file, header)
+            header = TraceHeader(settings=self._settings, embedding_std=self.embedding_std)
+            checksummed.write_json(self._settings_file, header.model_dump())
 
     def get(self, image: str, name: str) -> list[PairEffects] | None:
         """The effects of a pair in every tower, if they are known."""
@@ -67,10 +77,10 @@ class Journal:
                     f"{self._pairs_file} has no {SETTINGS} beside it; choose another folder"
                 )
             return
-        header = checksummed.read_json(
-            self._settings_file, "choose another folder, or delete this one"
+        header = checksummed.read(
+            self._settings_file, TraceHeader, "choose another folder, or delete this one"
         )
-        stored, self.embedding_std = header.get("settings", {}), header.get("embedding_std", {})
+        stored, self.embedding_std = header.settings, header.embedding_std
         current = json.loads(json.dumps(self._settings))
         if different := [key for key in current if stored.get(key) != current[key]]:
             key = different[0]
@@ -85,15 +95,9 @@ class Journal:
 
     def _read_pairs(self, file: Path) -> None:
         """All complete lines; a partial line, which a killed process leaves, is cut off."""
-        lines = checksummed.read_lines(file, "delete that line, and its pair is traced again")
-        for number, line in enumerate(lines, 1):
-            try:
-                self._remember([PairEffects.model_validate(line)])
-            except ValidationError as error:
-                raise UserError(
-                    f"line {number} of {file} is of another version ({first_problem(error)}); "
-                    "delete that line, and its pair is traced again"
-                ) from None
-        complete = b"".join(checksummed.to_line(line) for line in lines)
+        remedy = "delete that line, and its pair is traced again"
+        effects = [pair for pair, _ in checksummed.read_lines(file, PairEffects, remedy)]
+        self._remember(effects)
+        complete = b"".join(checksummed.to_line(pair.model_dump(mode="json")) for pair in effects)
         if complete != file.read_bytes():
             write_atomically(file, complete)

@@ -2,14 +2,15 @@
 
 import re
 from collections.abc import Callable, Iterable
-from math import isfinite, sqrt
+from math import hypot, isfinite, sqrt
 from typing import Annotated
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from torch import Tensor
 
 from retouch.arguments import check_arguments
+from retouch.checksummed import Count, Document
 from retouch.errors import UserError
 from retouch.sparse.delta.xor_diff import XorDiff
 
@@ -17,24 +18,22 @@ BINS = 24
 _FIRST_EXPONENT = -20  # the first bin begins at 2^-20 of the weights
 
 
-class ChangeStats(BaseModel):
+class ChangeStats(Document):
     """How one tensor changed."""
-
-    model_config = ConfigDict(extra="forbid")
 
     tensor: str
     """The name of the tensor."""
-    size: int
+    size: Count
     """Entries of the tensor."""
-    selected: int
+    selected: Count
     """Entries that could move."""
-    moved: int
+    moved: Count
     """Entries that did."""
-    change: float
+    change: Annotated[float, Field(ge=0)]
     """Root mean square of the change, over the entries that moved."""
-    weights: float
+    weights: Annotated[float, Field(ge=0)]
     """Root mean square of the whole tensor before."""
-    histogram: Annotated[list[int], Field(min_length=BINS, max_length=BINS)]
+    histogram: Annotated[list[Count], Field(min_length=BINS, max_length=BINS)]
     """How many moved entries changed by 2^(k-20) to 2^(k-19) of `weights`, for k = 0 … 23; smaller
     changes count in the first bin, larger ones in the last."""
 
@@ -107,8 +106,8 @@ def total_stats(stats: Iterable[ChangeStats], name: str | None = None) -> Change
         size=size,
         selected=sum(p.selected for p in parts),
         moved=moved,
-        change=sqrt(sum(p.moved * p.change**2 for p in parts) / moved) if moved else 0.0,
-        weights=sqrt(sum(p.size * p.weights**2 for p in firsts) / size) if size else 0.0,
+        change=hypot(*(sqrt(p.moved / moved) * p.change for p in parts)) if moved else 0.0,
+        weights=hypot(*(sqrt(p.size / size) * p.weights for p in firsts)) if size else 0.0,
         histogram=[sum(column) for column in zip(*(p.histogram for p in parts), strict=True)],
     )
 

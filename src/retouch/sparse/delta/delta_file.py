@@ -6,21 +6,20 @@ without the model and without the change itself. It holds a checksum of the payl
 itself: a file that was cut off, edited or damaged on its way is refused when it is read.
 """
 
-import hashlib
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from math import prod
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import safetensors
 import torch
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, Field, ValidationError, model_validator
 from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from retouch.arguments import check_arguments
+from retouch.checksummed import Count, Document, from_metadata, refusal, to_metadata
 from retouch.errors import UserError, first_problem
 from retouch.files import write_atomically
 from retouch.sparse.delta.change_stats import ChangeStats, by_tensor
@@ -29,25 +28,50 @@ from retouch.sparse.delta.xor_diff import INTEGER_DTYPES, XorDiff
 from retouch.sparse.fingerprints import digest
 from retouch.sparse.select import Selection, SparseIndex
 
-FORMAT = "retouch delta 2"
+_MAX_SIZE = 2**48  # entries of a tensor
 
 
-class Layout(BaseModel):
+class Layout(Document):
     """How the change of one tensor is stored."""
 
-    model_config = ConfigDict(extra="forbid")
-
-    shape: tuple[int, ...]
+    shape: list[Count]
     dtype: str
     coding: Coding
-    entries: int
+    entries: Count
     """How many could move; the file holds that many."""
 
+    @model_validator(mode="after")
+    def _has_a_size(self) -> "Layout":
+        if prod(self.shape) >= _MAX_SIZE:
+            raise ValueError("no tensor is that large")
+        return self
 
-class Header(BaseModel):
+
+class KnownMetadata(BaseModel):
+    """What the entries of a delta's metadata are that are read again; it may have any others."""
+
+    model: str | None = None
+    prompt: str | None = None
+    classes: list[str] = Field(default_factory=list)
+    combined: str = ""
+    """How deltas were combined, if it was made of several."""
+    of: list["KnownMetadata"] = Field(default_factory=list)
+    """Their metadata."""
+
+
+def _check_metadata(metadata: dict[str, Any]) -> dict[str, Any]:
+    try:
+        KnownMetadata.model_validate(metadata)
+    except ValidationError as why:
+        raise ValueError(first_problem(why)) from None
+    return metadata
+
+
+Metadata = Annotated[dict[str, Any], AfterValidator(_check_metadata)]
+
+
+class Header(Document):
     """The header of a delta's file."""
-
-    model_config = ConfigDict(extra="forbid")
 
     format: Literal["retouch delta 2"] = "retouch delta 2"
     """The version of the file format."""
@@ -55,18 +79,30 @@ class Header(BaseModel):
     """Fingerprint of the weights that the change starts from."""
     after: str
     """Fingerprint of the weights that it leads to."""
-    model_size: int | None = None
+    model_size: Count | None = None
     """Number of entries in the whole model."""
     tensors: dict[str, Layout]
     """How the change of each tensor is stored."""
-    change_stats: list[ChangeStats] = []
+    change_stats: list[ChangeStats] = Field(default_factory=list)
     """One per tensor, except those for which it is not known (see `Delta.compose`)."""
-    metadata: dict[str, Any] = {}
+    metadata: Annotated[dict[str, Any], AfterValidator(_check_metadata)] = Field(
+        default_factory=dict
+    )
     """What `Delta.metadata` holds."""
     payload: str
     """Checksum of the rest of the file."""
     name: str = Field("this delta", exclude=True)
     """The file it was read from."""
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> "Header":
+        sizes = {name: prod(layout.shape) for name, layout in self.tensors.items()}
+        for stats in self.change_stats:
+            if sizes.get(stats.tensor) != stats.size:
+                raise ValueError(f"it says how far {stats.tensor} moved, which is not in it")
+            if not sum(stats.histogram) == stats.moved <= stats.selected <= stats.size:
+                raise ValueError(f"the counts of {stats.tensor} contradict each other")
+        return self
 
     @property
     def entries(self) -> int:
@@ -111,12 +147,20 @@ def write(path: str | Path, changes: Mapping[str, XorDiff], header_fields: dict[
         positions = None if index.index is None else index.index.cpu().numpy()
         coding, data = encode(positions, index.size)
         dtype = str(change.dtype).removeprefix("torch.")
-        layouts[name] = Layout(shape=index.shape, dtype=dtype, coding=coding, entries=index.count)
+        layouts[name] = Layout(
+            shape=list(index.shape), dtype=dtype, coding=coding, entries=index.count
+        )
         tensors[f"{name}:xor"] = change.xor.cpu()
         tensors[f"{name}:where"] = torch.from_numpy(data)
-    header = Header(tensors=layouts, payload=digest(tensors), **header_fields).model_dump()
-    # All in one entry: safetensors writes several entries in no fixed order.
-    metadata = {"retouch": json.dumps({**header, "check": _header_checksum(header)})}
+    try:
+        header = Header(tensors=layouts, payload=digest(tensors), **header_fields)
+        metadata = to_metadata(header.model_dump())
+    except ValidationError as why:
+        raise UserError(f"this delta cannot be saved: {first_problem(why)}") from None
+    except (TypeError, ValueError, RecursionError) as why:
+        raise UserError(
+            f"this delta cannot be saved: its metadata must be plain JSON values ({why})"
+        ) from None
     write_atomically(path, to_bytes(tensors, metadata))
 
 
@@ -178,42 +222,21 @@ def _opened(path: str | Path) -> Iterator[Any]:
     try:
         with safetensors.safe_open(str(path), framework="pt") as file:
             yield file
-    except ValidationError as why:
-        raise UserError(f"{path} is damaged ({first_problem(why)}); take another copy") from None
-    except (_DamagedDelta, safetensors.SafetensorError, json.JSONDecodeError) as why:
-        raise UserError(
-            f"{path} is damaged or not a delta ({why}); take another copy, or give another file"
-        ) from None
+    except UserError:
+        raise
+    except (_DamagedDelta, safetensors.SafetensorError, ValueError) as why:
+        remedy = "take another copy, or give another file"
+        raise refusal(str(path), why, remedy) from None
     except OSError as why:
         raise UserError(f"{path} cannot be read ({why})") from None
 
 
 def _header(file: Any, path: str | Path) -> Header:
-    raw = json.loads((file.metadata() or {}).get("retouch", "{}"))
-    version = str(raw.get("format")) if isinstance(raw, dict) else ""
-    if not version.startswith("retouch delta "):
+    if "retouch" not in (file.metadata() or {}):
         raise UserError(f"{path} is a safetensors file, but not a delta written by retouch")
-    if version != FORMAT:
-        raise UserError(
-            f"{path} is a delta of another version of retouch ({version!r}; this one reads "
-            f"{FORMAT!r}); use that version, or learn it again"
-        )
-    checksum = raw.pop("check", None)
-    if checksum != _header_checksum(raw):
-        raise _DamagedDelta("its header does not match its checksum")
-    header = Header.model_validate(raw)
+    header = from_metadata(file.metadata(), Header)
     header.name = str(path)
-    sizes = {name: prod(layout.shape) for name, layout in header.tensors.items()}
-    for stats in header.change_stats:
-        if sizes.get(stats.tensor) != stats.size:
-            raise _DamagedDelta(f"it says how far {stats.tensor} moved, which is not in it")
     return header
-
-
-def _header_checksum(header: dict[str, Any]) -> str:
-    """A checksum that does not depend on the order of keys, or on how the JSON is laid out."""
-    plain = json.loads(json.dumps(header))
-    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 
 
 def _change(name: str, layout: Layout, where: Tensor, xor: Tensor) -> XorDiff:
@@ -231,12 +254,13 @@ def _index(name: str, layout: Layout, where: Tensor) -> SparseIndex:
     """The entries of one tensor that could move, checked against its layout."""
     size = prod(layout.shape)
     num_bytes = {"all": 0, "bits": (size + 7) // 8}.get(layout.coding, where.numel())
-    negative = min(layout.shape, default=0) < 0
-    if negative or where.dtype != torch.uint8 or where.shape != (num_bytes,):
+    if where.dtype != torch.uint8 or where.shape != (num_bytes,):
         raise _DamagedDelta(f"the positions of {name} do not fit its shape")
     positions = decode(layout.coding, where.numpy(), size)
     if (size if positions is None else len(positions)) != layout.entries:
         raise _DamagedDelta(f"{name} should have {layout.entries:,} entries")
     if positions is not None and len(positions) and positions[-1] >= size:
         raise _DamagedDelta(f"a position of {name} lies outside of it")
-    return SparseIndex(layout.shape, None if positions is None else torch.from_numpy(positions))
+    return SparseIndex(
+        tuple(layout.shape), None if positions is None else torch.from_numpy(positions)
+    )
