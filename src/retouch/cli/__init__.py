@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 from rich.logging import RichHandler
 
+from retouch.child_process import SAFE_PATH
 from retouch.cli.bench import bench
 from retouch.cli.cam import cam
 from retouch.cli.classify import classify
@@ -58,6 +59,8 @@ ENVIRONMENT = {
     # On Arm, torch allocates with mimalloc, which gives freed memory back to the system after 10 ms
     # and clears it anew for the next step. Milliseconds.
     "MIMALLOC_PURGE_DELAY": "60000",
+    # For the processes that libraries start: they import no modules from the current folder.
+    SAFE_PATH: "1",
 }
 
 
@@ -76,7 +79,10 @@ def main() -> None:
 
 
 def set_environment() -> None:
-    """Set what makes torch faster on a CPU, unless the user has. Torch reads it when imported."""
+    """Set what this process and those that it starts read, unless the user has set it.
+
+    Torch reads it when it is imported.
+    """
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
 
