@@ -1,6 +1,5 @@
 """Write files and folders whole or not at all."""
 
-import errno
 import os
 import re
 import shutil
@@ -11,9 +10,6 @@ from pathlib import Path
 from safetensors import SafetensorError
 
 from retouch.errors import UserError
-
-DISK_FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""A full disk, an exhausted quota, a file over the size limit."""
 
 
 def write_atomically(path: str | Path, content: bytes | str) -> None:

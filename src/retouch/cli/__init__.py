@@ -13,7 +13,7 @@ from retouch.cli.bench import bench
 from retouch.cli.cam import cam
 from retouch.cli.classify import classify
 from retouch.cli.command import Commands
-from retouch.cli.console import err, exit_now, out
+from retouch.cli.console import err, exit_now, one_of_several_ranks, out, prepare_streams
 from retouch.cli.datasets import datasets
 from retouch.cli.delta import delta
 from retouch.cli.demo import demo
@@ -25,7 +25,6 @@ from retouch.cli.overlap import overlap
 from retouch.cli.push import push
 from retouch.cli.report import report
 from retouch.cli.trace import trace
-from retouch.distributed import launched_world_size
 from retouch.version import VERSION
 
 app = typer.Typer(
@@ -66,6 +65,7 @@ ENVIRONMENT = {
 
 def main() -> None:
     """The program `retouch`."""
+    prepare_streams()
     log_to_terminal()
     set_environment()
     try:
@@ -73,7 +73,7 @@ def main() -> None:
     except SystemExit as end:
         # `classify` and a dry run are done in seconds, and torch's shutdown would take one more.
         quick = sys.argv[1:2] == ["classify"] or "--dry-run" in sys.argv
-        if launched_world_size() > 1 or quick:
+        if quick or one_of_several_ranks():
             exit_now(end.code)
         raise
 

@@ -11,8 +11,7 @@ from pathlib import Path
 
 from torch import nn
 
-from retouch.errors import UserError, message_of
-from retouch.files import DISK_FULL_ERRORS
+from retouch.errors import UserError, message_of, system_limit
 from retouch.sparse import Delta, in_order, read_header
 
 PREFIX, SEPARATOR = "hf:", "@hf:"
@@ -143,7 +142,7 @@ def explain_hub_errors(name: str) -> Iterator[None]:
             ) from None
         raise UserError(f"the hub refused {name}: {message_of(why)}") from None
     except Exception as why:  # a missing connection raises many kinds of errors
-        if isinstance(why, OSError) and why.errno in DISK_FULL_ERRORS:
+        if system_limit(why):
             raise
         raise UserError(
             f"the hub cannot be reached for {name} ({type(why).__name__}); go online and try again"

@@ -12,8 +12,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from retouch.errors import UserError, message_of
-from retouch.files import DISK_FULL_ERRORS
+from retouch.errors import UserError, message_of, system_limit
 
 WEIGHTS_INDEX = "model.safetensors.index.json"
 NO_REMOTE_CODE = (
@@ -27,14 +26,14 @@ def explain_errors(source: str, explain: Callable[[str], str]) -> Iterator[None]
     """Turn a library's error while loading `source` into a `UserError`.
 
     `explain` gets the error's message and returns the sentence that the user reads. An error about
-    a full disk is passed on as it is.
+    a limit of the system, such as a full disk, is passed on as it is.
     """
     try:
         yield
     except UserError:
         raise
     except Exception as error:  # a damaged file can fail anywhere in the library
-        if isinstance(error, OSError) and error.errno in DISK_FULL_ERRORS:
+        if system_limit(error):
             raise
         if "trust_remote_code" in str(error):
             raise UserError(f"{source} could not be loaded: {NO_REMOTE_CODE}") from error
