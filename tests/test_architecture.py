@@ -29,6 +29,7 @@ SUBPACKAGES = [
     "checksummed",
     "file_lock",
     "child_process",
+    "user_code",
     "resize",
     "distributed",
     "sparse",

@@ -181,6 +181,13 @@ def test_no_more_threads_or_processes(why: Exception, screen: StringIO):
         raise RuntimeError("a bug")
 
 
+def test_a_part_that_ends_the_program_does_not_make_it_succeed(screen: StringIO):
+    with pytest.raises(console.typer.Exit) as end, console.user_errors():
+        raise SystemExit(0)
+    assert end.value.exit_code == 1
+    assert "ended the program (sys.exit(0)) before its work was done" in screen.getvalue()
+
+
 def test_a_model_is_not_blamed_for_a_limit_of_the_system(
     evaluated: Path, monkeypatch: pytest.MonkeyPatch
 ):

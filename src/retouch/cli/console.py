@@ -74,6 +74,12 @@ def user_errors(folder: Path | None = None, *, overwrite: bool = False) -> Itera
         _fail(f"stopped. {resume.sentence()}".rstrip(), 130)
     except OSError as why:
         _fail(_system_error(why, resume.command), 1)
+    except SystemExit as why:
+        _fail(
+            f"the code of a model or a method ended the program (sys.exit({why.code!r})) before "
+            "its work was done; let it raise an error instead",
+            1,
+        )
     except RuntimeError as why:
         if not system_limit(why):
             raise

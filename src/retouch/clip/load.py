@@ -60,7 +60,7 @@ def load(
             raise UserError(
                 f"random weights cannot be requested for {name}, which makes its own weights"
             )
-        return load_user_model(name).to(target)
+        return load_user_model(name, target)
     hub = None
     if not (name == "builtin" or name.startswith("open_clip:") or Path(name).is_dir()):
         hub = hub_options(name, random_weights)
