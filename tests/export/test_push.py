@@ -19,6 +19,7 @@ from fake_hub import TOKEN, FakeHub
 from image_folders import to_folder
 from PIL import Image
 from safetensors.torch import load_file, save
+from source_cases import time_limit
 from tiny import images, tiny_folder
 
 import retouch
@@ -187,6 +188,23 @@ def test_mistakes_are_named(
     monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")
     assert "cannot be reached" in error_of("push", trained, "alice/new")
     assert list(hub.repos) == ["alice/birds"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("silent", ["api/models/alice/new", "/commit/", "tree", "lfs"])
+def test_a_hub_that_never_answers(
+    silent: str, hub: FakeHub, trained: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """At any request: first, to upload, to commit, and to compare."""
+    monkeypatch.setattr("retouch.clip.hub.TIMEOUT", 0.2)
+    monkeypatch.setattr("time.sleep", lambda seconds: None)  # between the tries of a request
+    before = list(huggingface_hub.utils.get_session().event_hooks["request"])
+    hub.silent = silent
+    with time_limit(20):
+        error = error_of("push", trained, "alice/new")
+    assert "the hub did not answer in time for alice/new" in error
+    assert any(silent in request for request in hub.requests)
+    assert huggingface_hub.utils.get_session().event_hooks["request"] == before
 
 
 @pytest.mark.slow

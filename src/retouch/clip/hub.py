@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from torch import nn
 
@@ -17,6 +18,8 @@ from retouch.sparse import Delta, in_order, read_header
 PREFIX, SEPARATOR = "hf:", "@hf:"
 DELTA_FILES = ("task-??.safetensors", "task-???.safetensors")
 ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
+TIMEOUT = 60.0
+"""Seconds that the hub has for each answer; without it, huggingface_hub would wait for ever."""
 PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".joblib")
 
 
@@ -108,12 +111,34 @@ def bars_on_a_terminal_only() -> Iterator[None]:
 
 
 @contextmanager
+def _timeout() -> Iterator[None]:
+    """Every request inside this context has a timeout: huggingface_hub sets none for most."""
+    from huggingface_hub.utils import get_session
+
+    def set_timeout(request: Any) -> None:
+        given = request.extensions.get("timeout") or {}
+        phases = ("connect", "read", "write", "pool")
+        request.extensions["timeout"] = {name: given.get(name) or TIMEOUT for name in phases}
+
+    hooks = get_session().event_hooks["request"]
+    hooks.append(set_timeout)
+    try:
+        yield
+    finally:
+        hooks.remove(set_timeout)
+
+
+@contextmanager
 def explain_hub_errors(name: str) -> Iterator[None]:
-    """Turn the errors of huggingface_hub into a `UserError` that says what to do."""
+    """Turn the errors of huggingface_hub into a `UserError` that says what to do.
+
+    No request inside waits for ever: one without an answer is such an error, too.
+    """
     from huggingface_hub import errors
 
     try:
-        yield
+        with _timeout():
+            yield
     except UserError:
         raise
     except errors.LocalTokenNotFoundError:
@@ -144,6 +169,11 @@ def explain_hub_errors(name: str) -> Iterator[None]:
     except Exception as why:  # a missing connection raises many kinds of errors
         if system_limit(why):
             raise
+        kind = type(why).__name__
+        if "Timeout" in kind:
+            raise UserError(
+                f"the hub did not answer in time for {name} ({kind}); try again later"
+            ) from None
         raise UserError(
-            f"the hub cannot be reached for {name} ({type(why).__name__}); go online and try again"
+            f"the hub cannot be reached for {name} ({kind}); go online and try again"
         ) from None
