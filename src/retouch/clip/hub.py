@@ -5,7 +5,7 @@ safetensors and JSON are downloaded. Without a connection, the copy in the cache
 """
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -83,6 +83,26 @@ def refuse_unreadable(name: str, files: Sequence[str]) -> None:
         )
 
 
+def find_on_hub(name: str, file: str, options: Mapping[str, Any]) -> Path | None:
+    """A file of a repository, downloaded; None if the repository, or its cached copy, has none.
+
+    Args:
+        name: The repository, `OWNER/NAME`.
+        file: The name of the file.
+        options: Options for downloading, as `hub_options` returns them.
+    """
+    import huggingface_hub as hub
+    from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+
+    with explain_hub_errors(name), bars_on_a_terminal_only():
+        try:
+            return Path(hub.hf_hub_download(name, file, **options))
+        except EntryNotFoundError as why:
+            if isinstance(why, LocalEntryNotFoundError) and not options.get("local_files_only"):
+                raise  # the connection failed
+            return None
+
+
 def _download(name: str, patterns: list[str]) -> Path:
     import huggingface_hub as hub
 
@@ -113,7 +133,7 @@ def bars_on_a_terminal_only() -> Iterator[None]:
 @contextmanager
 def _timeout() -> Iterator[None]:
     """Every request inside this context has a timeout: huggingface_hub sets none for most."""
-    from huggingface_hub.utils import get_session
+    from huggingface_hub import get_session
 
     def set_timeout(request: Any) -> None:
         given = request.extensions.get("timeout") or {}
