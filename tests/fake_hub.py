@@ -48,6 +48,9 @@ class FakeHub:
         self.requests: list[str] = []
         self.damage = ""
         """The end of the path of a file whose content is cut off when it arrives."""
+        self.silent = ""
+        """A part of the paths to which no answer is ever sent."""
+        self.closing = threading.Event()
         hub = self
 
         class Handler(_Handler):
@@ -63,6 +66,7 @@ class FakeHub:
         try:
             yield self
         finally:
+            self.closing.set()
             self.server.shutdown()
             self.server.server_close()
             thread.join()
@@ -100,6 +104,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         path = unquote(urlsplit(self.path).path).strip("/")
         self.fake.requests.append(f"{self.command} /{path}")
+        if self.fake.silent and self.fake.silent in path:
+            self.fake.closing.wait()
+            self.close_connection = True
+            return None
         parts = path.split("/")
         writes = self.command in ("POST", "PUT") or path == "api/whoami-v2"
         if writes and not self._authorized and parts[0] != "lfs":

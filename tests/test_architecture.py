@@ -30,6 +30,8 @@ SUBPACKAGES = [
     "file_lock",
     "files",
     "checksummed",
+    "child_process",
+    "user_code",
     "resize",
     "distributed",
     "sparse",
@@ -178,6 +180,20 @@ def test_sparse_knows_nothing_of_clip():
     for file in (PACKAGE / "sparse").rglob("*.py"):
         libraries = {name.split(".")[0] for name in imported_names(file)}
         assert not libraries & {"transformers", "open_clip", "PIL"}, short(file)
+
+
+def test_python_processes_are_started_in_one_way():
+    """By `child_process`, so that none imports modules from the current folder."""
+    libraries = {"subprocess", "multiprocessing", "pty"}
+    starters = {
+        short(file)
+        for file in MODULES
+        if {name.split(".")[0] for name in imported_names(file)} & libraries
+    }
+    assert starters == {"child_process.py", "bench/process_engine.py"}
+    assert "safe_path" in (PACKAGE / "bench" / "process_engine.py").read_text()
+    calls = re.compile(r"\bos\.(system|popen|fork|exec|spawn|posix_spawn)")
+    assert not [short(file) for file in MODULES if calls.search(file.read_text())]
 
 
 def code_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:

@@ -46,7 +46,6 @@ from retouch.train.run_folder import open_run
 WRONG: list[Any] = [None, True, -1, 10**30, 1e308, "", "x", [], ["x"], {}, {"x": 1}]
 """What each value is replaced by."""
 OPAQUE = {
-    "config.yaml": {"method"},
     "results.json": {"settings", "environment"},
     "task-01.safetensors": {"method"},
 }

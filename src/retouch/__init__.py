@@ -8,7 +8,6 @@ results = retouch.teach(clip, stream, out="runs/march")
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
 from retouch.version import VERSION as __version__
 
@@ -50,6 +49,7 @@ _SUBPACKAGES = {
 }
 __all__ = sorted(_SUBPACKAGES)
 
+TYPE_CHECKING = False  # `typing` is not imported: see `__main__`
 if TYPE_CHECKING:
     from retouch.bench import Bench, load_suite
     from retouch.clip import Clip, DualEncoder, Preprocess
@@ -74,7 +74,7 @@ if TYPE_CHECKING:
     from retouch.train.run_folder import open_run
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name not in _SUBPACKAGES:
         raise AttributeError(f"retouch has no {name!r}")
     return getattr(import_module(f"retouch.{_SUBPACKAGES[name]}"), name)

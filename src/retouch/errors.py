@@ -1,6 +1,7 @@
 """Errors that the user can fix: each names the value, what is wrong and what to do."""
 
-from typing import TYPE_CHECKING
+import errno
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
@@ -35,6 +36,34 @@ class Diverged(UserError):
 
     What was learned before stays on disk.
     """
+
+
+class SystemLimit(NamedTuple):
+    """What the system has no more of, and what to do about it."""
+
+    problem: str
+    remedy: str = "make room"
+
+
+_LIMITS = {
+    errno.ENOSPC: SystemLimit("the disk is full"),
+    errno.EDQUOT: SystemLimit("your disk quota is used up"),
+    errno.EFBIG: SystemLimit(
+        "a file would be larger than the limit on this machine (ulimit -f) allows"
+    ),
+}
+_NO_MORE_THREADS = SystemLimit(
+    "the system starts no more threads or processes for you", "raise the limit (ulimit -u)"
+)
+
+
+def system_limit(why: BaseException) -> SystemLimit | None:
+    """The limit of the system that an error is about, whatever was being done; else None."""
+    if isinstance(why, RuntimeError) and str(why) == "can't start new thread":
+        return _NO_MORE_THREADS
+    if isinstance(why, BlockingIOError) and not hasattr(why, "characters_written"):
+        return _NO_MORE_THREADS  # no process could be forked; a write would have the attribute
+    return _LIMITS.get(why.errno or 0) if isinstance(why, OSError) else None
 
 
 def message_of(why: BaseException) -> str:

@@ -1,6 +1,5 @@
 """Write files and folders whole or not at all."""
 
-import errno
 import os
 import re
 import shutil
@@ -28,9 +27,6 @@ try:
     import fcntl
 except ImportError:  # Windows, where two writers of one file fail instead of waiting
     fcntl = None  # type: ignore[assignment]
-
-DISK_FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""A full disk, an exhausted quota, a file over the size limit."""
 
 
 def write_atomically(path: str | Path, content: bytes | str) -> None:

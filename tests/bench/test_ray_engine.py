@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,21 +13,29 @@ from letters_bench import TWO_METHODS, letters_bench, numbers
 
 from retouch.bench import Done, Incomplete, engine
 from retouch.bench.events import Event, Note, Progress
+from retouch.bench.ray_engine import _connect
 from retouch.errors import UserError
 
 
 @pytest.fixture
-def cluster() -> Iterator[None]:
-    """A local Ray of two workers."""
+def cluster(tmp_path: Path) -> Iterator[None]:
+    """A local Ray of two workers, started in a folder with modules that must not be imported."""
     ray = pytest.importorskip("ray")
-    quiet = {"include_dashboard": False, "log_to_driver": False, "logging_level": "ERROR"}
+    ran = tmp_path / "ran"
+    hostile = tmp_path / "hostile"
+    hostile.mkdir()
+    for name in ("torch", "numpy", "letters", "yaml"):
+        (hostile / f"{name}.py").write_text(f"open({str(ran)!r}, 'a').write(__file__)")
     with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(hostile)
         # Workers inherit it, for the tests' model. With a runtime_env they would start more slowly.
-        patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        ray.init("local", num_cpus=2, **quiet)
+        patch.setattr(ray, "init", partial(ray.init, num_cpus=2, include_dashboard=False))
+        assert _connect("local") == (ray, True)
         yield
         ray.shutdown()
+    assert not ran.exists(), ran.read_text()
 
 
 ONE_METHOD = TWO_METHODS.only(["er"])

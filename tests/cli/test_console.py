@@ -5,14 +5,15 @@ import json
 import logging
 import os
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
-from io import StringIO
+from io import BytesIO, StringIO, TextIOWrapper
 from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import run
+from commands import error_of, run
 from rich.logging import RichHandler
 from rich.table import Table
 from rich.text import Text
@@ -163,6 +164,87 @@ def test_errors_of_the_operating_system(number: int, words: str, screen: StringI
     assert words in lines[0]
     assert "runs/a" in lines[0]
     assert words in lines[1]
+
+
+@pytest.mark.parametrize(
+    "why",
+    [
+        RuntimeError("can't start new thread"),
+        BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN)),
+    ],
+)
+def test_no_more_threads_or_processes(why: Exception, screen: StringIO):
+    fail(why)
+    line = screen.getvalue()
+    assert "starts no more threads or processes" in line
+    assert "(ulimit -u) and run the same command again" in line
+    with pytest.raises(RuntimeError, match="a bug"), console.user_errors():
+        raise RuntimeError("a bug")
+
+
+def test_a_part_that_ends_the_program_does_not_make_it_succeed(screen: StringIO):
+    with pytest.raises(console.typer.Exit) as end, console.user_errors():
+        raise SystemExit(0)
+    assert end.value.exit_code == 1
+    assert "ended the program (sys.exit(0)) before its work was done" in screen.getvalue()
+
+
+def test_a_model_is_not_blamed_for_a_limit_of_the_system(
+    evaluated: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def start(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr("threading.Thread.start", start)
+    assert "no more threads" in error_of("export", evaluated / "model", "--to", "hf", "-o", "none")
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_characters_that_an_encoding_lacks(encoding: str, monkeypatch: pytest.MonkeyPatch):
+    """They are escaped, tables are drawn with what there is, and JSON stays JSON."""
+    file = TextIOWrapper(BytesIO(), encoding)
+    monkeypatch.setattr(sys, "stdout", file)
+    console.prepare_streams()
+    table = Table("löwe → 漢")
+    console.out.print(table)
+    console.print_json({"löwe": "漢"})
+    file.flush()
+    drawn, _, document = file.buffer.getvalue().decode(encoding).partition("{")  # type: ignore[attr-defined]
+    assert ("╇" in drawn or "━" in drawn) is (encoding == "utf-8")
+    assert (r"\u6f22" in drawn) is (encoding != "utf-8")
+    assert json.loads("{" + document) == {"löwe": "漢"}
+
+
+def test_a_closed_stream_is_replaced(monkeypatch: pytest.MonkeyPatch):
+    for name in ("stdin", "stdout", "stderr"):
+        monkeypatch.setattr(sys, name, None)
+    console.prepare_streams()
+    assert sys.stdin.read() == ""
+    fail(UserError("nobody reads this"))
+    console.print_json({})
+    for stream in (sys.stdin, sys.stdout, sys.stderr):
+        stream.close()
+
+
+@pytest.mark.slow
+def test_a_program_whose_stderr_is_closed(tmp_path: Path):
+    """The number 2 is not given to a file that the program opens."""
+    code = "import os, retouch.cli as c; c.prepare_streams(); print(os.open('x', 66), flush=True)"
+    command = [sys.executable, "-c", code]
+    process = subprocess.run(
+        ["sh", "-c", '"$@" 2>&-', "sh", *command], cwd=tmp_path, stdout=subprocess.PIPE
+    )
+    assert int(process.stdout) > 2
+
+
+@pytest.mark.parametrize(("name", "value"), [("WORLD_SIZE", "x"), ("WORLD_SIZE", "0")])
+def test_what_a_launcher_sets_must_be_numbers(
+    name: str, value: str, evaluated: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv(name, value)
+    error = error_of("eval", evaluated / "run")
+    assert f"{name}={value} is not a whole number of at least 1; torchrun sets it" in error
+    assert console.one_of_several_ranks() is False
 
 
 @pytest.mark.slow

@@ -68,7 +68,7 @@ except SystemExit:
     environment = {k: v for k, v in os.environ.items() if k not in ENVIRONMENT}
     environment |= {"OMP_WAIT_POLICY": before} if before else {}
     result = subprocess.run([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE)
-    assert result.stdout.decode().split()[-3:] == [after, "60000", "False"]
+    assert result.stdout.decode().split()[-4:] == [after, "60000", "1", "False"]
 
 
 @pytest.mark.parametrize("option", ["--out=~/run", "-o~/run", "--out=~"])

@@ -1,6 +1,7 @@
 """A CLIP of two torch modules."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from torch import nn
 from retouch.clip import DualEncoder, Preprocess
 from retouch.clip.hf import HuggingFaceClip
 from retouch.clip.zero_shot import classifier
+from retouch.errors import UserError
 from retouch.sparse import locate
 
 
@@ -61,6 +63,63 @@ def test_a_real_model_as_a_dual_encoder(shared: Path, monkeypatch: pytest.Monkey
         direct = HuggingFaceClip(model, tokenizer, clip.preprocess).image_features(pixels)
     assert names[logits.argmax()] == "a bear"
     torch.testing.assert_close(features, direct, rtol=0, atol=1e-5)
+
+
+def tokenize(prompts: Sequence[str]) -> dict[str, torch.Tensor]:
+    letters = torch.tensor([[ord(c) % 256 for c in prompt.ljust(20)] for prompt in prompts])
+    return {"letters": letters, "mask": torch.ones(letters.shape)}
+
+
+PARTS = {
+    "image_encoder": nn.Sequential(nn.Flatten(), nn.Linear(16 * 16 * 3, 16)),
+    "text_encoder": MeanOfLetters(),
+    "tokenize": tokenize,
+    "preprocess": Preprocess(size=(16, 16)),
+}
+
+
+@pytest.mark.parametrize(
+    ("part", "value", "complaint"),
+    [
+        ("image_encoder", None, "image_encoder must be a torch module, not None"),
+        ("text_encoder", "bert", "text_encoder must be a torch module, not 'bert'"),
+        ("tokenize", {}, "tokenize must be a function"),
+        ("preprocess", (16, 16), r"preprocess must be a retouch.Preprocess, not \(16, 16\)"),
+        ("logit_scale", 0, "logit_scale must be a number above 0, not 0"),
+        ("logit_scale", None, "logit_scale must be a number above 0, not None"),
+        ("logit_bias", "low", "logit_bias must be a number, not 'low'"),
+    ],
+)
+def test_a_part_of_another_type_is_named(part: str, value: object, complaint: str):
+    with pytest.raises(UserError, match=f"DualEncoder: {complaint}"):
+        DualEncoder(**{**PARTS, part: value})
+
+
+@pytest.mark.parametrize(
+    ("part", "value", "complaint"),
+    [
+        ("tokenize", lambda prompts: "tokens", "must return a dict of tensors .* not a str"),
+        ("tokenize", lambda prompts: {}, "must return a dict of tensors"),
+        ("tokenize", lambda prompts: {"letters": [1, 2]}, "letters is a list"),
+        (
+            "tokenize",
+            lambda prompts: {"letters": torch.zeros(1, 7)},
+            r"for 2 prompts, letters is a tensor \[1, 7\]",
+        ),
+        (
+            "image_encoder",
+            nn.Sequential(nn.Flatten(), nn.Linear(16 * 16 * 3, 8)),
+            "features of 8 numbers, the text encoder of 16; both must have the same size",
+        ),
+        ("image_encoder", nn.Flatten(2), r"tensor \[B, D\], not a tensor \[2, 3, 256\]"),
+    ],
+)
+def test_what_the_parts_return_is_checked(part: str, value: object, complaint: str):
+    clip = DualEncoder(**{**PARTS, part: value})
+    with pytest.raises(UserError, match=complaint):
+        clip.pair_features(
+            torch.zeros(2, 16, 16, 3, dtype=torch.uint8), clip.tokenize(["a", "b c"])
+        )
 
 
 def test_a_logit_bias_is_a_parameter_and_decides_the_loss():

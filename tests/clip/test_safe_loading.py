@@ -8,6 +8,7 @@ import pytest
 import torch
 from backbones import dual, small_open_clip
 from safetensors.torch import load_file
+from source_cases import time_limit
 from tiny import tiny_folder, tiny_tokenizer
 
 import retouch
@@ -256,6 +257,44 @@ def test_broken_files_of_a_model_are_explained(tmp_path: Path):
         broken(
             folder, "preprocessor_config.json", entries, f"preprocessor_config.json.*{complaint}"
         )
+
+
+@pytest.mark.parametrize("tower", ["text_config", "vision_config"])
+@pytest.mark.parametrize("size", ["num_hidden_layers", "hidden_size", "image_size"])
+@pytest.mark.parametrize("light", [True, False])
+def test_a_config_that_asks_for_more_than_the_weights_hold(
+    tower: str, size: str, light: bool, tmp_path: Path
+):
+    """Before a model of a billion layers is built."""
+    folder = tiny_folder(tmp_path / "m")
+    config = json.loads((folder / "config.json").read_text())
+    change(folder / "config.json", **{tower: {**config[tower], size: 10**9}})
+    with time_limit(10), pytest.raises(UserError, match=rf"says {size}=1000000000, .* tensors"):
+        retouch.load(folder, light=light)
+
+
+@pytest.mark.slow
+def test_a_config_of_open_clip_that_asks_for_more_than_the_weights_hold(tmp_path: Path):
+    folder = open_clip_folder(tmp_path / "o")
+    config = json.loads((folder / CONFIG).read_text())["model_cfg"]
+    large = {**config, "vision_cfg": {**config["vision_cfg"], "layers": 10**9}}
+    with time_limit(10):
+        broken(folder, CONFIG, {"model_cfg": large}, r"says layers=1000000000, .* tensors")
+
+
+@pytest.mark.slow
+def test_weights_in_several_files_are_counted_together(tmp_path: Path):
+    folder = tmp_path / "m"
+    tiny_folder(folder)
+    clip = retouch.load(folder)
+    (folder / "model.safetensors").unlink()
+    clip.model.save_pretrained(folder, max_shard_size="20KB")
+    assert len(list(folder.glob("model-*.safetensors"))) > 1
+    assert retouch.load(folder).size == clip.size
+    text = json.loads((folder / "config.json").read_text())["text_config"]
+    with time_limit(10):
+        large = {"text_config": {**text, "num_hidden_layers": 10**9}}
+        broken(folder, "config.json", large, "says num_hidden_layers=1000000000")
 
 
 def test_a_model_without_its_tokenizer(tmp_path: Path):

@@ -32,6 +32,36 @@ def nothing():
 
 def fails():
     return 1 / 0
+
+def leaves():
+    raise SystemExit(0)
+
+def stops():
+    raise BaseException("no more")
+
+def wide():
+    images = nn.Sequential(nn.Flatten(), nn.Linear(16 * 16 * 3, 8))
+    return retouch.DualEncoder(images, Letters(), tokenize, retouch.Preprocess(size=(16, 16)))
+
+def spells():
+    return retouch.DualEncoder(nn.Flatten(), Letters(), " ".join, retouch.Preprocess(size=(16, 16)))
+
+def empty():
+    return retouch.DualEncoder(None, Letters(), tokenize, retouch.Preprocess(size=(16, 16)))
+
+class Leaving(nn.Module):
+    def forward(self, pixels):
+        raise SystemExit(3)
+
+def leaves_later():
+    return retouch.DualEncoder(Leaving(), Letters(), tokenize, retouch.Preprocess(size=(16, 16)))
+
+class Half(retouch.Clip):
+    _tokenize = encode_images = encode_texts = save = None
+    logit_scale = 1.0
+
+def half():
+    return Half()
 """
 LETTERS_FILE = (
     (ROOT / "CONTRIBUTING.md").read_text().split("class Letters")[1].split("images = nn.")[0]
@@ -47,6 +77,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     letters = f"import torch\nfrom torch import nn\n\n\nclass Letters{LETTERS_FILE}"
     (home / "models" / "letter_encoder.py").write_text(letters)
     (home / "models" / "odd.py").write_text("def load(:\n")
+    (home / "models" / "leaving.py").write_text("import sys\nsys.exit(3)\n")
     make_folder(home / "photos", {"f1": 6, "f2": 6})
     make_folder(home / "more", {"f3": 6, "f4": 6})
     (home / "names.json").write_text(json.dumps({"f1": "daisy", "f2": "löwenzahn"}))
@@ -117,6 +148,14 @@ def test_opening_a_run_never_executes_the_code_that_it_names(home: Path, tmp_pat
         ("models/user.py:nothing", "nothing() returned a int; it must return a retouch.Clip"),
         ("models/user.py:fails", "user.py: ZeroDivisionError: division by zero"),
         ("models/odd.py:load", "line 1 of"),
+        ("models/leaving.py:load", "leaving.py: it ends the program (sys.exit(3))"),
+        ("models/user.py:leaves", "user.py: it ends the program (sys.exit(0)); it must return"),
+        ("models/user.py:leaves_later", "user.py: it ends the program (sys.exit(3))"),
+        ("models/user.py:stops", "user.py: BaseException: no more"),
+        ("models/user.py:wide", "user.py:wide: the image encoder returns features of 8 numbers"),
+        ("models/user.py:spells", "user.py:spells: tokenize must return a dict of tensors"),
+        ("models/user.py:empty", "DualEncoder: image_encoder must be a torch module, not None"),
+        ("models/user.py:half", "AttributeError: 'Half' object has no attribute 'model'"),
         ("models/user.py:", "'' cannot be a function"),
     ],
 )

@@ -189,6 +189,17 @@ def test_cache_folder(monkeypatch, tmp_path: Path):
     assert cache_folder() == tmp_path / "own"
 
 
+def test_a_user_without_a_home_folder(monkeypatch, tmp_path: Path):
+    """As in a container that is started for a user whom its system does not know."""
+    for name in ("HOME", "XDG_CACHE_HOME", "RETOUCH_CACHE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("os.getuid", lambda: 54321)
+    with pytest.raises(UserError, match=r"the user 54321; set HOME, or RETOUCH_CACHE, to a folder"):
+        cache_folder()
+    monkeypatch.setenv("RETOUCH_CACHE", str(tmp_path))
+    assert cache_folder() == tmp_path
+
+
 def test_a_cache_of_real_shards(shared: Path, tmp_path: Path):
     """The first 200 images of a real shard."""
     real, part = shared / "data" / "gtsrb", tmp_path / "gtsrb" / "test" / "0.tar"

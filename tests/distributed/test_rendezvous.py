@@ -29,6 +29,16 @@ def test_each_rank_gets_its_own_gpu(monkeypatch: pytest.MonkeyPatch):
         rank_device("cuda")
 
 
+@pytest.mark.parametrize("name", ["LOCAL_RANK", "RANK"])
+def test_a_rank_that_is_no_number(name: str, monkeypatch: pytest.MonkeyPatch):
+    for variable in ("LOCAL_RANK", "RANK"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv(name, "-1")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    with pytest.raises(UserError, match=rf"{name}=-1 is not a whole number of at least 0"):
+        rank_device("auto")
+
+
 def test_processes_that_cannot_connect(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     for name in ("RANK", "MASTER_ADDR", "MASTER_PORT"):

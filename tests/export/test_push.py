@@ -18,7 +18,9 @@ from commands import error_of, run, run_json
 from fake_hub import TOKEN, FakeHub
 from image_folders import to_folder
 from PIL import Image
+from prompted import QUICK, l2p, random_images, set_prompts
 from safetensors.torch import load_file, save
+from source_cases import time_limit
 from tiny import images, tiny_folder
 
 import retouch
@@ -190,6 +192,23 @@ def test_mistakes_are_named(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("silent", ["api/models/alice/new", "/commit/", "tree", "lfs"])
+def test_a_hub_that_never_answers(
+    silent: str, hub: FakeHub, trained: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """At any request: first, to upload, to commit, and to compare."""
+    monkeypatch.setattr("retouch.clip.hub.TIMEOUT", 0.2)
+    monkeypatch.setattr("time.sleep", lambda seconds: None)  # between the tries of a request
+    before = list(huggingface_hub.utils.get_session().event_hooks["request"])
+    hub.silent = silent
+    with time_limit(20):
+        error = error_of("push", trained, "alice/new")
+    assert "the hub did not answer in time for alice/new" in error
+    assert any(silent in request for request in hub.requests)
+    assert huggingface_hub.utils.get_session().event_hooks["request"] == before
+
+
+@pytest.mark.slow
 def test_pickled_weights_on_the_hub_are_refused(hub: FakeHub, tmp_path: Path):
     """Before they are downloaded, and with a word why."""
     folder = tiny_folder(tmp_path / "m")
@@ -237,6 +256,30 @@ def test_a_plain_clip_on_the_hub_is_loaded_without_its_library(
     assert type(offline) is LightClip
     assert fingerprint(offline.model) == fingerprint(newer.model)
     assert caplog.text.count("using the cached copy of alice/clip") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("light", [True, False])
+def test_prompts_beside_a_model_on_the_hub_are_loaded_with_it(
+    light: bool, hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    clip = retouch.load(tiny_folder(tmp_path / "plain"))
+    l2p().start(clip, QUICK)
+    set_prompts(clip)
+    clip.save(tmp_path / "m")
+    files = {file.name: file.read_bytes() for file in (tmp_path / "m").iterdir()}
+    assert "prompts.safetensors" in files
+    hub.add("alice/prompted", files)
+    loaded = retouch.load("alice/prompted", light=light)
+    assert fingerprint(loaded.model) == fingerprint(clip.model)
+    assert torch.equal(loaded.image_features(random_images()), clip.image_features(random_images()))
+    for address in (
+        (huggingface_hub.hf_api.api, "endpoint"),
+        (huggingface_hub.constants, "ENDPOINT"),
+    ):
+        monkeypatch.setattr(*address, "http://127.0.0.1:9")
+    offline = retouch.load("alice/prompted", light=light)
+    assert fingerprint(offline.model) == fingerprint(clip.model)
 
 
 def test_a_folder_of_deltas(trained: Path, tmp_path: Path):

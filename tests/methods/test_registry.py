@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from commands import run as command
 from recipes_for_tests import QUICK
 from tiny import images, tiny_clip, tiny_folder
 
@@ -159,8 +160,8 @@ def test_an_entry_point_that_fails_is_named_and_does_not_affect_the_others(
         assert set(available_methods()) == {*RECIPES, "packaged"}
     assert len(caplog.messages) == 5, "each once"
     for name, problem in {
-        "missing": r"of the package broken_methods cannot be loaded \(AttributeError: .*missing",
-        "no_module": r"cannot be loaded \(ModuleNotFoundError: .*broken_methods",
+        "missing": r"of the package broken_methods cannot be loaded; .*: AttributeError: .*missing",
+        "no_module": r"loaded; repair or remove it: ModuleNotFoundError: .*broken_methods",
         "not_a_method": r"broken_methods:not_a_method is not a retouch\.methods\.Method",
         "other": "it calls itself 'packaged'",
     }.items():
@@ -169,3 +170,12 @@ def test_an_entry_point_that_fails_is_named_and_does_not_affect_the_others(
     assert "the method 'spu' of the package broken_methods is ignored" in caplog.text
     with pytest.raises(UserError, match=r"no method 'nothing'; there are frozen, .*packaged"):
         recipe("nothing")
+
+
+def test_an_entry_point_that_calls_sys_exit_does_not_end_the_program(
+    install: Install, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    install("leaving_methods", left="leaving_methods:left")
+    (tmp_path / "site-packages" / "leaving_methods.py").write_text("import sys; sys.exit(3)")
+    assert "spu+" in command("methods").stdout
+    assert "leaving_methods cannot be loaded; repair or remove it: it ends the pr" in caplog.text

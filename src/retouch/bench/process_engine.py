@@ -21,6 +21,7 @@ from retouch.bench.cell_runner import CellRunner
 from retouch.bench.engines import Engine
 from retouch.bench.events import Listener, Outcome, Progress, WorkerLost
 from retouch.bench.worker import attempt, logged
+from retouch.child_process import safe_path
 
 LOG = "log.txt"
 SAVE_SECONDS = 60.0
@@ -58,7 +59,8 @@ class ProcessEngine(Engine):
         process = spawn.Process(
             target=_work, args=(runner, cell, sender, gpu, self._threads, folder / LOG)
         )
-        process.start()
+        with safe_path():
+            process.start()
         sender.close()  # so that the receiver sees the end of the process
         self._workers[receiver] = _Worker(process, cell, slot)
 

@@ -11,6 +11,7 @@ import pickle
 import uuid
 import warnings
 from collections.abc import Callable
+from contextlib import chdir
 from dataclasses import replace
 from math import inf
 from pathlib import Path
@@ -23,6 +24,7 @@ from retouch.bench.cell_runner import CellRunner
 from retouch.bench.engines import Engine
 from retouch.bench.events import Failed, Listener, Outcome, WorkerLost
 from retouch.bench.remote import MARKER, RemoteJob, RemoteResult
+from retouch.child_process import safe_path
 from retouch.errors import UserError
 from retouch.files import write_atomically
 from retouch.version import VERSION
@@ -154,7 +156,8 @@ def _connect(address: str) -> tuple[Any, bool]:
     if ray.is_initialized():
         return ray, False
     try:
-        with warnings.catch_warnings(action="ignore"):
+        # Ray puts the current folder first on the path of its workers; there is no module in /.
+        with safe_path(), chdir("/"), warnings.catch_warnings(action="ignore"):
             ray.init(
                 address=None if address == "ray" else address,
                 log_to_driver=False,

@@ -40,7 +40,7 @@ def attempt(runner: CellRunner, cell: Cell, listener: Listener, where: str = "")
     except (MemoryError, torch.OutOfMemoryError) as why:
         message = str(why).splitlines()[0] if str(why) else "memory"
         return WorkerLost(cell, f"out of memory ({message})")
-    except Exception as why:
+    except (Exception, SystemExit) as why:  # the code of a model or a method may call sys.exit
         return Failed(cell, f"{type(why).__name__}: {why}", traceback.format_exc())
     return Finished(cell)
 

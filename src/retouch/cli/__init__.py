@@ -8,11 +8,12 @@ from typing import Annotated
 import typer
 from rich.logging import RichHandler
 
+from retouch.child_process import SAFE_PATH
 from retouch.cli.bench import bench
 from retouch.cli.cam import cam
 from retouch.cli.classify import classify
 from retouch.cli.command import Commands
-from retouch.cli.console import err, exit_now, out
+from retouch.cli.console import err, exit_now, one_of_several_ranks, out, prepare_streams
 from retouch.cli.datasets import datasets
 from retouch.cli.delta import delta
 from retouch.cli.demo import demo
@@ -24,7 +25,6 @@ from retouch.cli.overlap import overlap
 from retouch.cli.push import push
 from retouch.cli.report import report
 from retouch.cli.trace import trace
-from retouch.distributed import launched_world_size
 from retouch.version import VERSION
 
 app = typer.Typer(
@@ -58,11 +58,14 @@ ENVIRONMENT = {
     # On Arm, torch allocates with mimalloc, which gives freed memory back to the system after 10 ms
     # and clears it anew for the next step. Milliseconds.
     "MIMALLOC_PURGE_DELAY": "60000",
+    # For the processes that libraries start: they import no modules from the current folder.
+    SAFE_PATH: "1",
 }
 
 
 def main() -> None:
     """The program `retouch`."""
+    prepare_streams()
     log_to_terminal()
     set_environment()
     try:
@@ -70,13 +73,16 @@ def main() -> None:
     except SystemExit as end:
         # `classify` and a dry run are done in seconds, and torch's shutdown would take one more.
         quick = sys.argv[1:2] == ["classify"] or "--dry-run" in sys.argv
-        if launched_world_size() > 1 or quick:
+        if quick or one_of_several_ranks():
             exit_now(end.code)
         raise
 
 
 def set_environment() -> None:
-    """Set what makes torch faster on a CPU, unless the user has. Torch reads it when imported."""
+    """Set what this process and those that it starts read, unless the user has set it.
+
+    Torch reads it when it is imported.
+    """
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
 

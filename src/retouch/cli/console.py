@@ -1,12 +1,12 @@
 """What the program prints: text, JSON, progress and errors."""
 
-import errno
 import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
+from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ from rich.text import Text
 
 from retouch.cli.resume import Resume
 from retouch.distributed import launched_world_size
-from retouch.errors import UserError, first_problem, message_of
+from retouch.errors import UserError, first_problem, message_of, system_limit
 from retouch.printable import printable, printable_json
 
 if TYPE_CHECKING:
@@ -31,6 +31,11 @@ class PlainConsole(Console):
 
     def __init__(self, *, stderr: bool = False) -> None:
         super().__init__(stderr=stderr, markup=False, emoji=False)
+
+    @property
+    def encoding(self) -> str:
+        """The encoding of the stream: if it is not UTF-8, rich draws tables with ASCII only."""
+        return (getattr(self.file, "encoding", None) or "utf-8").lower()
 
     def render_str(self, text: str, **options: Any) -> Text:
         return super().render_str(printable(text), **options)
@@ -46,11 +51,6 @@ class PlainConsole(Console):
 
 out = PlainConsole()
 err = PlainConsole(stderr=True)
-_SYSTEM_ERRORS = {
-    errno.ENOSPC: "the disk is full",
-    errno.EDQUOT: "your disk quota is used up",
-    errno.EFBIG: "a file would be larger than the limit on this machine (ulimit -f) allows",
-}
 _OPTIONS = {
     "earlier": "from",
     "store_images": "replay",
@@ -80,6 +80,16 @@ def user_errors(folder: Path | None = None, *, overwrite: bool = False) -> Itera
         _fail(f"stopped. {resume.sentence()}".rstrip(), 130)
     except OSError as why:
         _fail(_system_error(why, resume.command), 1)
+    except SystemExit as why:
+        _fail(
+            f"the code of a model or a method ended the program (sys.exit({why.code!r})) before "
+            "its work was done; let it raise an error instead",
+            1,
+        )
+    except RuntimeError as why:
+        if not system_limit(why):
+            raise
+        _fail(_system_error(why, resume.command), 1)
 
 
 def _with_option(why: UserError) -> str:
@@ -93,15 +103,15 @@ def _with_option(why: UserError) -> str:
     return f"{why.message} ({option if value in ('', 'True', '…') else f'{option} {value}'})"
 
 
-def _system_error(why: OSError, again: str) -> str:
+def _system_error(why: OSError | RuntimeError, again: str) -> str:
     """What the operating system refused, in one sentence."""
-    file = f"{why.filename}: " if why.filename else ""
-    if why.errno in _SYSTEM_ERRORS:
+    file = f"{filename}: " if (filename := getattr(why, "filename", None)) else ""
+    if limit := system_limit(why):
         return (
-            f"{file}{_SYSTEM_ERRORS[why.errno]}. What was written before is intact; make room and "
-            f"run {again} again"
+            f"{file}{limit.problem}. What was written before is intact; {limit.remedy} and run "
+            f"{again} again"
         )
-    return f"{file}{why.strerror or message_of(why)}"
+    return f"{file}{getattr(why, 'strerror', None) or message_of(why)}"
 
 
 @contextmanager
@@ -127,6 +137,29 @@ def with_ranks(device: str) -> Iterator[str]:
             raise
 
 
+def one_of_several_ranks() -> bool:
+    """Whether a launcher started several processes; False if what it says makes no sense."""
+    with suppress(UserError):
+        return launched_world_size() > 1
+    return False
+
+
+def prepare_streams() -> None:
+    """Make stdin, stdout and stderr usable, however the program was started.
+
+    One that is closed (`2>&-`) becomes /dev/null: else the next file that is opened would take its
+    place, and a library that prints would write into it. Characters that an encoding lacks are
+    escaped.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            lowest = os.open(os.devnull, os.O_RDWR)  # the number that is free
+            setattr(sys, name, os.fdopen(lowest, mode, encoding="utf-8"))
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
 def exit_now(code: str | int | None) -> None:
     """Exit at once, without Python's usual shutdown, which torch.distributed can abort.
 
@@ -143,7 +176,7 @@ def print_json(value: Any) -> None:
     """Print the whole result as one JSON object, for scripts."""
     if out.quiet:  # rank 0 prints it
         return
-    text = json.dumps(value, indent=1, ensure_ascii=False)
+    text = json.dumps(value, indent=1, ensure_ascii=not out.encoding.startswith("utf"))
     sys.stdout.write(printable_json(text) + "\n")
 
 

@@ -1,6 +1,7 @@
 """A CLIP made of two torch modules, whatever they are."""
 
 from collections.abc import Callable, Mapping, Sequence
+from math import inf, isfinite, nan
 from pathlib import Path
 
 import torch
@@ -10,6 +11,7 @@ from retouch.clip.model import Clip
 from retouch.clip.preprocess import Preprocess
 from retouch.clip.savable_state import savable_state
 from retouch.clip.tokens import Tokens
+from retouch.errors import UserError
 
 
 class DualEncoder(Clip):
@@ -40,25 +42,67 @@ class DualEncoder(Clip):
         logit_bias: float | None = None,
         name: str = "dual encoder",
     ) -> None:
+        self._check_parts(image_encoder, text_encoder, tokenize, preprocess)
         self.name = name
         self.model = nn.ModuleDict({"images": image_encoder, "texts": text_encoder}).eval()
-        log_scale = torch.tensor(float(logit_scale)).log()
+        log_scale = torch.tensor(_number("logit_scale", logit_scale, above=0.0)).log()
         self.model.register_parameter("logit_scale", nn.Parameter(log_scale))
-        bias = None if logit_bias is None else nn.Parameter(torch.tensor(float(logit_bias)))
+        bias = None
+        if logit_bias is not None:
+            bias = nn.Parameter(torch.tensor(_number("logit_bias", logit_bias)))
         self.model.register_parameter("logit_bias", bias)
         self.preprocess = preprocess
         self._tokenize_fn = tokenize
+        self._feature_sizes: dict[str, int] = {}
+
+    @staticmethod
+    def _check_parts(
+        image_encoder: object, text_encoder: object, tokenize: object, preprocess: object
+    ) -> None:
+        for name, part, fits, expected in (
+            ("image_encoder", image_encoder, isinstance(image_encoder, nn.Module), "torch module"),
+            ("text_encoder", text_encoder, isinstance(text_encoder, nn.Module), "torch module"),
+            ("tokenize", tokenize, callable(tokenize), "function"),
+            ("preprocess", preprocess, isinstance(preprocess, Preprocess), "retouch.Preprocess"),
+        ):
+            if not fits:
+                raise UserError(f"DualEncoder: {name} must be a {expected}, not {part!r:.80}")
 
     def encode_images(self, pixels: Tensor) -> Tensor:
-        features: Tensor = self.model.get_submodule("images")(pixels)
-        return features
+        return self._checked("image", self.model.get_submodule("images")(pixels))
 
     def encode_texts(self, tokens: Tokens) -> Tensor:
-        features: Tensor = self.model.get_submodule("texts")(**tokens)
+        return self._checked("text", self.model.get_submodule("texts")(**tokens))
+
+    def _checked(self, tower: str, features: object) -> Tensor:
+        """What an encoder returned, if it is a matrix as wide as the other tower's."""
+        if not isinstance(features, Tensor) or features.ndim != 2:
+            raise UserError(
+                f"the {tower} encoder must return a tensor [B, D], not {_describe(features)}"
+            )
+        self._feature_sizes[tower] = features.shape[1]
+        if len(set(self._feature_sizes.values())) > 1:
+            sizes = self._feature_sizes
+            raise UserError(
+                f"the image encoder returns features of {sizes['image']} numbers, the text encoder "
+                f"of {sizes['text']}; both must have the same size: project one of them"
+            )
         return features
 
     def _tokenize(self, prompts: Sequence[str]) -> Tokens:
-        return dict(self._tokenize_fn(prompts))
+        tokens = self._tokenize_fn(prompts)
+        if not isinstance(tokens, Mapping) or not tokens:
+            raise UserError(
+                f"tokenize must return a dict of tensors for the text encoder, not "
+                f"{_describe(tokens)}"
+            )
+        for name, values in tokens.items():
+            if not isinstance(values, Tensor) or values.ndim == 0 or len(values) != len(prompts):
+                raise UserError(
+                    f"tokenize must return tensors with one row per prompt; for {len(prompts)} "
+                    f"prompts, {name} is {_describe(values)}"
+                )
+        return dict(tokens)
 
     @property
     def logit_scale(self) -> Tensor:
@@ -73,3 +117,20 @@ class DualEncoder(Clip):
 
         Path(folder).mkdir(parents=True, exist_ok=True)
         save_file(savable_state(self.model), Path(folder) / "model.safetensors")
+
+
+def _number(name: str, value: float, above: float = -inf) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = nan
+    if not isfinite(number) or number <= above:
+        bound = "" if above == -inf else f" above {above:g}"
+        raise UserError(f"DualEncoder: {name} must be a number{bound}, not {value!r:.80}")
+    return number
+
+
+def _describe(value: object) -> str:
+    if isinstance(value, Tensor):
+        return f"a tensor {list(value.shape)}"
+    return f"a {type(value).__name__}"

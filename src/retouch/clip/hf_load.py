@@ -54,6 +54,8 @@ def load_hf(
         raw_config, _ = transformers.PretrainedConfig.get_config_dict(source, **options)
         _refuse_naflex(source, raw_config)
         check_config(source, raw_config, MODEL_CLASSES)
+        if not random_weights:
+            check_weights(source, raw_config, options)
         safe_options = {**options, "trust_remote_code": False}
         config = transformers.AutoConfig.from_pretrained(source, **safe_options)
         _check_activation(source, raw_config.get("_name_or_path") or source, config)
@@ -62,7 +64,6 @@ def load_hf(
             log.warning("%s: random weights, as requested; the model knows nothing yet", source)
             model = model_class(config)
         else:
-            check_weights(source, raw_config, options)
             model = _load_complete(model_class, source, {**safe_options, "config": config})
         tokenizer = _load_tokenizer(source, {**safe_options, "config": config})
         preprocess = read_preprocess(source, config.vision_config, options)

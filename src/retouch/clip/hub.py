@@ -5,19 +5,21 @@ safetensors and JSON are downloaded. Without a connection, the copy in the cache
 """
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from torch import nn
 
-from retouch.errors import UserError, message_of
-from retouch.files import DISK_FULL_ERRORS
+from retouch.errors import UserError, message_of, system_limit
 from retouch.sparse import Delta, in_order, read_header
 
 PREFIX, SEPARATOR = "hf:", "@hf:"
 DELTA_FILES = ("task-??.safetensors", "task-???.safetensors")
 ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
+TIMEOUT = 60.0
+"""Seconds that the hub has for each answer; without it, huggingface_hub would wait for ever."""
 PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".joblib")
 
 
@@ -81,6 +83,26 @@ def refuse_unreadable(name: str, files: Sequence[str]) -> None:
         )
 
 
+def find_on_hub(name: str, file: str, options: Mapping[str, Any]) -> Path | None:
+    """A file of a repository, downloaded; None if the repository, or its cached copy, has none.
+
+    Args:
+        name: The repository, `OWNER/NAME`.
+        file: The name of the file.
+        options: Options for downloading, as `hub_options` returns them.
+    """
+    import huggingface_hub as hub
+    from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+
+    with explain_hub_errors(name), bars_on_a_terminal_only():
+        try:
+            return Path(hub.hf_hub_download(name, file, **options))
+        except EntryNotFoundError as why:
+            if isinstance(why, LocalEntryNotFoundError) and not options.get("local_files_only"):
+                raise  # the connection failed
+            return None
+
+
 def _download(name: str, patterns: list[str]) -> Path:
     import huggingface_hub as hub
 
@@ -109,12 +131,34 @@ def bars_on_a_terminal_only() -> Iterator[None]:
 
 
 @contextmanager
+def _timeout() -> Iterator[None]:
+    """Every request inside this context has a timeout: huggingface_hub sets none for most."""
+    from huggingface_hub import get_session
+
+    def set_timeout(request: Any) -> None:
+        given = request.extensions.get("timeout") or {}
+        phases = ("connect", "read", "write", "pool")
+        request.extensions["timeout"] = {name: given.get(name) or TIMEOUT for name in phases}
+
+    hooks = get_session().event_hooks["request"]
+    hooks.append(set_timeout)
+    try:
+        yield
+    finally:
+        hooks.remove(set_timeout)
+
+
+@contextmanager
 def explain_hub_errors(name: str) -> Iterator[None]:
-    """Turn the errors of huggingface_hub into a `UserError` that says what to do."""
+    """Turn the errors of huggingface_hub into a `UserError` that says what to do.
+
+    No request inside waits for ever: one without an answer is such an error, too.
+    """
     from huggingface_hub import errors
 
     try:
-        yield
+        with _timeout():
+            yield
     except UserError:
         raise
     except errors.LocalTokenNotFoundError:
@@ -143,8 +187,13 @@ def explain_hub_errors(name: str) -> Iterator[None]:
             ) from None
         raise UserError(f"the hub refused {name}: {message_of(why)}") from None
     except Exception as why:  # a missing connection raises many kinds of errors
-        if isinstance(why, OSError) and why.errno in DISK_FULL_ERRORS:
+        if system_limit(why):
             raise
+        kind = type(why).__name__
+        if "Timeout" in kind:
+            raise UserError(
+                f"the hub did not answer in time for {name} ({kind}); try again later"
+            ) from None
         raise UserError(
-            f"the hub cannot be reached for {name} ({type(why).__name__}); go online and try again"
+            f"the hub cannot be reached for {name} ({kind}); go online and try again"
         ) from None

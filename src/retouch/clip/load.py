@@ -8,14 +8,14 @@ import torch
 
 from retouch.arguments import check_arguments
 from retouch.clip.hf_load import hub_options, load_hf
-from retouch.clip.hub import PREFIX, SEPARATOR, apply_hub_deltas, on_hub
+from retouch.clip.hub import PREFIX, SEPARATOR, apply_hub_deltas, find_on_hub, on_hub
 from retouch.clip.model import Clip
 from retouch.clip.open_clip_load import (
     is_open_clip_folder,
     load_open_clip,
     load_open_clip_folder,
 )
-from retouch.clip.prompt_file import load_prompts
+from retouch.clip.prompt_file import PROMPTS_FILE, load_prompts
 from retouch.clip.user_model import check_code, load_user_model, names_code
 from retouch.errors import UserError
 
@@ -62,7 +62,7 @@ def load(
             raise UserError(
                 f"random weights cannot be requested for {name}, which makes its own weights"
             )
-        return load_user_model(name).to(target)
+        return load_user_model(name, target)
     hub = None
     if not (name == "builtin" or name.startswith("open_clip:") or Path(name).is_dir()):
         hub = hub_options(name, random_weights)
@@ -78,7 +78,7 @@ def load(
     else:
         clip = load_hf(name, random_weights=random_weights, options=hub)
     if not random_weights:
-        load_prompts(clip, _model_folder(name))
+        load_prompts(clip, _model_folder(name, hub))
     return clip.to(target)
 
 
@@ -113,8 +113,10 @@ def check_name(name: str) -> None:
     raise UserError(f"there is no folder {name}; give a model's folder, a hub id or 'builtin'")
 
 
-def _model_folder(name: str) -> Path:
-    """The folder of a model's files, which may hold prompts too."""
+def _model_folder(name: str, hub: dict[str, Any] | None) -> Path:
+    """The folder of a model's files, which may hold prompts too; from the hub, it has those."""
+    if hub is not None and (prompts := find_on_hub(name, PROMPTS_FILE, hub)):
+        return prompts.parent
     file = name.partition("@")[2] if name.startswith("open_clip:") else ""
     return Path(file).parent if file else Path(name)
 

@@ -8,8 +8,15 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
+
 from retouch.clip.open_clip import CONFIG, WEIGHTS, OpenClip, import_open_clip
-from retouch.clip.safe_loading import block_remote_code, explain_errors
+from retouch.clip.safe_loading import (
+    block_remote_code,
+    check_sizes,
+    count_tensors,
+    explain_errors,
+)
 from retouch.errors import UserError, message_of
 
 log = logging.getLogger("retouch")
@@ -57,7 +64,17 @@ def load_open_clip_folder(folder: Path) -> OpenClip:
     library, weights = import_open_clip(), folder / WEIGHTS
     if not weights.is_file():
         raise UserError(f"{folder} has {CONFIG}, but no {WEIGHTS}; use a complete folder")
+    _check_sizes(folder, weights)
     return _build(library, f"{_LOCAL_DIR}{folder.resolve()}", weights, str(folder))
+
+
+def _check_sizes(folder: Path, weights: Path) -> None:
+    """Refuse a model that the weights cannot hold; files that are broken are explained later."""
+    try:
+        config, held = json.loads((folder / CONFIG).read_text("utf-8")), count_tensors([weights])
+    except (ValueError, RecursionError, SafetensorError):
+        return
+    check_sizes(str(folder), config, *held)
 
 
 def _build(

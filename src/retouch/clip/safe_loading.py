@@ -5,17 +5,31 @@ weights if a config or an index names them. Both are blocked here.
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
+import safetensors
 import torch
 
-from retouch.errors import UserError, message_of
-from retouch.files import DISK_FULL_ERRORS
+from retouch.errors import UserError, message_of, system_limit
 
+WEIGHTS = "model.safetensors"
 WEIGHTS_INDEX = "model.safetensors.index.json"
+_LAYER_COUNTS = ("num_hidden_layers", "num_layers", "n_layers", "n_layer", "layers", "depth")
+_SIZES = (
+    *(
+        "hidden_size",
+        "intermediate_size",
+        "projection_dim",
+        "projection_size",
+        "embed_dim",
+        "width",
+    ),
+    *("vocab_size", "max_position_embeddings", "context_length", "image_size", "num_channels"),
+    *("num_attention_heads", "heads", "dim", "hidden_dim", "n_heads"),
+)
 NO_REMOTE_CODE = (
     "it comes with Python code of its own (auto_map), which retouch never runs. If you trust it, "
     "load it yourself and wrap its encoders in retouch.DualEncoder"
@@ -27,14 +41,14 @@ def explain_errors(source: str, explain: Callable[[str], str]) -> Iterator[None]
     """Turn a library's error while loading `source` into a `UserError`.
 
     `explain` gets the error's message and returns the sentence that the user reads. An error about
-    a full disk is passed on as it is.
+    a limit of the system, such as a full disk, is passed on as it is.
     """
     try:
         yield
     except UserError:
         raise
     except Exception as error:  # a damaged file can fail anywhere in the library
-        if isinstance(error, OSError) and error.errno in DISK_FULL_ERRORS:
+        if system_limit(error):
             raise
         if "trust_remote_code" in str(error):
             raise UserError(f"{source} could not be loaded: {NO_REMOTE_CODE}") from error
@@ -130,8 +144,45 @@ def check_weights(source: str, config: Mapping[str, Any], options: Mapping[str, 
         )
     explicit = config.get("transformers_weights")
     name = explicit if explicit and explicit.endswith(".json") else WEIGHTS_INDEX
-    if (explicit is None or explicit == name) and (path := find_file(source, name, options)):
-        _check_index(source, Path(path))
+    weights = explicit if explicit and not explicit.endswith(".json") else WEIGHTS
+    if file := find_file(source, weights, options):  # transformers prefers it, too
+        check_sizes(source, config, *count_tensors([file]))
+    elif (explicit is None or explicit == name) and (path := find_file(source, name, options)):
+        shards = [find_file(source, shard, options) for shard in _check_index(source, Path(path))]
+        check_sizes(source, config, *count_tensors([shard for shard in shards if shard]))
+
+
+def count_tensors(files: Iterable[str | Path]) -> tuple[int, int]:
+    """How many tensors safetensors files hold, and their size in bytes."""
+    tensors = 0
+    for file in files:
+        with safetensors.safe_open(str(file), framework="pt") as content:
+            tensors += len(content.keys())
+    return tensors, sum(Path(file).stat().st_size for file in files)
+
+
+def check_sizes(source: str, config: Mapping[str, Any], tensors: int, size: int) -> None:
+    """Refuse a config whose model cannot be in the weights, before it is built.
+
+    Otherwise a billion layers would take forever. A layer has at least one tensor, and a width or
+    a vocabulary at least as many entries.
+
+    Args:
+        source: The model's name, for the error.
+        config: The config, with those of its towers.
+        tensors: How many tensors the weights are.
+        size: Their size in bytes.
+    """
+    for names, limit in ((_LAYER_COUNTS, tensors), (_SIZES, size)):
+        for name in names:
+            for value in _entries(config, (name,)):
+                counts = value if isinstance(value, list) else [value]
+                if any(isinstance(count, int | float) and not count <= limit for count in counts):
+                    raise UserError(
+                        f"the config of {source} says {name}={value!r:.80}, which is more than its "
+                        f"weights can hold ({tensors:,} tensors, {size:,} bytes); take all files "
+                        "from the same place"
+                    )
 
 
 def find_file(source: str, name: str, options: Mapping[str, Any]) -> str | None:
@@ -144,7 +195,8 @@ def find_file(source: str, name: str, options: Mapping[str, Any]) -> str | None:
     return path
 
 
-def _check_index(source: str, file: Path) -> None:
+def _check_index(source: str, file: Path) -> set[str]:
+    """The names of the files in an index, which must be safetensors files in its folder."""
     try:
         names = json.loads(file.read_text("utf-8"))["weight_map"].values()
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
@@ -157,6 +209,7 @@ def _check_index(source: str, file: Path) -> None:
                 f"{source}: {file.name} names the weights {name!r}; retouch reads only safetensors "
                 "files in the same folder"
             )
+    return set(names)
 
 
 def _is_file_name(name: object, suffixes: tuple[str, ...]) -> bool:

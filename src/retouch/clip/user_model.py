@@ -8,14 +8,15 @@ runs the code that it names.
 import importlib.util
 import inspect
 import sys
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+
+import torch
 
 from retouch.clip.model import Clip
 from retouch.errors import UserError
+from retouch.user_code import call_user_code
 
 
 def names_code(name: str) -> bool:
@@ -44,27 +45,57 @@ def check_code(name: str) -> None:
         raise UserError(f"model {name}: {function!r} cannot be a function; write FILE.py:FUNCTION")
 
 
-def load_user_model(name: str) -> Clip:
-    """Execute the file, call the function, and check that it returns a `Clip`."""
+def load_user_model(name: str, device: torch.device | str = "cpu") -> Clip:
+    """Execute the file, call the function, and try what it returns, which must be a `Clip`.
+
+    Args:
+        name: `FILE.py:FUNCTION`.
+        device: Where to put the model.
+    """
     check_code(name)
     file, _, function_name = name.rpartition(":")
     path = Path(file).resolve()
-    module = _explain_errors(name, path, lambda: _import_file(path))
-    function = getattr(module, function_name, None)
+
+    def make() -> Clip:
+        module = _import_file(path)
+        clip = _function(module, function_name, file)()
+        if not isinstance(clip, Clip):
+            raise UserError(
+                f"{function_name}() returned a {type(clip).__name__}; it must return a "
+                "retouch.Clip, such as "
+                "retouch.DualEncoder(image_encoder, text_encoder, tokenize, preprocess)"
+            )
+        clip.name = name
+        clip.model.eval()
+        clip.to(device)
+        _try_encoders(clip)
+        return clip
+
+    return call_user_code(f"model {name}", make, path)
+
+
+def _function(module: ModuleType, name: str, file: str) -> Callable[[], object]:
+    function: Callable[[], object] | None = getattr(module, name, None)
     if not callable(function):
         defined = [key for key, value in vars(module).items() if _defined_in(module, value)]
         listed = f"it defines {', '.join(defined)}" if defined else "it defines no function"
-        raise UserError(f"model {name}: there is no function {function_name} in {file}; {listed}")
-    clip = _explain_errors(name, path, function)
-    if not isinstance(clip, Clip):
+        raise UserError(f"there is no function {name} in {file}; {listed}")
+    return function
+
+
+def _try_encoders(clip: Clip) -> None:
+    """Encode two images and two prompts: better now than after the images were read."""
+    height, width = clip.preprocess.size
+    pixels = torch.zeros(2, height, width, 3, dtype=torch.uint8)
+    with torch.no_grad():
+        images = clip.image_features(pixels)
+        texts = clip.text_features(clip.tokenize(["a photo of a cat.", "a dog"]))
+    if images.shape != texts.shape or images.ndim != 2:
+        shapes = f"{list(images.shape)} and {list(texts.shape)}"
         raise UserError(
-            f"model {name}: {function_name}() returned a {type(clip).__name__}; it must return a "
-            "retouch.Clip, such as "
-            "retouch.DualEncoder(image_encoder, text_encoder, tokenize, preprocess)"
+            f"the features of two images and of two prompts have the shapes {shapes}; both must "
+            "be [2, D], with one D"
         )
-    clip.name = name
-    clip.model.eval()
-    return clip
 
 
 def _import_file(path: Path) -> ModuleType:
@@ -78,22 +109,6 @@ def _import_file(path: Path) -> ModuleType:
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     return module
-
-
-def _explain_errors(name: str, path: Path, call: Callable[[], Any]) -> Any:
-    """Turn an error in the user's file into one sentence with the line number."""
-    try:
-        return call()
-    except UserError:
-        raise
-    except SyntaxError as error:
-        raise UserError(f"model {name}: line {error.lineno} of {path}: {error.msg}") from None
-    except Exception as error:
-        frames = traceback.extract_tb(error.__traceback__)
-        lines = [frame.lineno for frame in frames if Path(frame.filename) == path]
-        location = f"line {lines[-1]} of {path}" if lines else str(path)
-        reason = " ".join(str(error).split())[:200]
-        raise UserError(f"model {name}: {location}: {type(error).__name__}: {reason}") from error
 
 
 def _defined_in(module: ModuleType, value: object) -> bool:

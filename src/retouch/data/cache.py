@@ -42,9 +42,17 @@ CHUNK = 256  # images that are checked at a time
 
 def cache_folder() -> Path:
     """Where caches are: `RETOUCH_CACHE`, or `retouch` in the user's cache folder."""
-    folder = os.environ.get("RETOUCH_CACHE")
-    user_folder = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(folder) if folder else Path(user_folder) / "retouch"
+    if folder := os.environ.get("RETOUCH_CACHE"):
+        return Path(folder)
+    if folder := os.environ.get("XDG_CACHE_HOME"):
+        return Path(folder) / "retouch"
+    try:
+        return Path.home() / ".cache" / "retouch"
+    except RuntimeError:
+        raise UserError(
+            "there is no folder to cache in: HOME is not set, and the system does not know the "
+            f"user {os.getuid()}; set HOME, or RETOUCH_CACHE, to a folder"
+        ) from None
 
 
 @check_arguments()

@@ -7,22 +7,24 @@ and gets back a checksum (see `decode_worker`).
 
 import json
 import os
-import subprocess
-import sys
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
+from retouch.child_process import start_python
 from retouch.clip.preprocess import Preprocess
 from retouch.data.file_range import FileRange
+
+if TYPE_CHECKING:
+    import subprocess
 
 MIN_WORKERS = 3
 """With fewer workers, threads keep as many cores busy."""
 MIN_IMAGES = 1024
 """Fewer images are decoded before the processes are ready."""
-_START = "import sys; sys.path[:] = {path!r}; from retouch.data.decode_worker import main; main()"
+_START = "from retouch.data.decode_worker import main; main()"
 
 
 class DecodedBlock(NamedTuple):
@@ -85,12 +87,7 @@ class DecodeProcesses:
         """The process of this thread; a new one if there is none."""
         process: subprocess.Popen[str] | None = getattr(self._local, "process", None)
         if process is None:
-            command = [sys.executable, "-c", _START.format(path=sys.path)]
-            pipe = subprocess.PIPE
-            # In a group of its own, so that Ctrl-C reaches this process alone.
-            process = subprocess.Popen(
-                command, stdin=pipe, stdout=pipe, text=True, start_new_session=True
-            )
+            process = start_python(_START)
             with self._lock:
                 self._processes.append(process)
             self._local.process = process

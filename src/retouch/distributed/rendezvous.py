@@ -13,7 +13,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-from retouch.distributed import collectives, launched_world_size
+from retouch.distributed import collectives, launched_world_size, launcher_number
 from retouch.errors import UserError
 
 TIMEOUT = timedelta(minutes=10)
@@ -72,7 +72,7 @@ def rank_device(requested: str) -> torch.device:
             f"device {requested}: each of {launched_world_size()} processes takes a GPU of its "
             "own; leave the device out, or use cpu"
         )
-    number = int(os.environ.get("LOCAL_RANK", os.environ.get("RANK", "0")))
+    number = launcher_number("LOCAL_RANK", default=launcher_number("RANK", default=0))
     if number >= (num_gpus := torch.cuda.device_count()):
         raise UserError(
             f"process {number + 1} on {socket.gethostname()} has no GPU of its own: torch sees "

@@ -14,9 +14,10 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from retouch.arguments import check_arguments
-from retouch.errors import UserError, message_of
+from retouch.errors import UserError
 from retouch.methods.method import Method
 from retouch.methods.recipes import RECIPES
+from retouch.user_code import call_user_code
 
 GROUP = "retouch.methods"
 log = logging.getLogger("retouch")
@@ -100,11 +101,7 @@ def _load(entry_point: EntryPoint, taken: dict[str, Method]) -> Method:
     label = f"the method {entry_point.name!r} of the package {package}"
     if entry_point.name in taken:
         raise UserError(f"{label} is ignored: there is another method of that name")
-    try:
-        method = entry_point.load()
-    except Exception as why:  # whatever a package may raise when it is imported
-        reason = f"{type(why).__name__}: {message_of(why)}"
-        raise UserError(f"{label} cannot be loaded ({reason}); repair or remove it") from why
+    method = call_user_code(f"{label} cannot be loaded; repair or remove it", entry_point.load)
     if not isinstance(method, Method):
         raise UserError(f"{label} is ignored: {entry_point.value} is not a retouch.methods.Method")
     if method.name != entry_point.name:

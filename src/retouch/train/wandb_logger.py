@@ -42,7 +42,7 @@ class WandB(ScalarLogger):
         directory = None if folder is None else str(folder)
         try:
             self._run: Any = wandb.init(project=project, name=name, config=config, dir=directory)
-        except (wandb.Error, OSError) as why:
+        except (wandb.Error, OSError, RuntimeError) as why:  # RuntimeError: no home folder
             raise UserError(
                 f"Weights & Biases cannot log this run to {project} ({why}); run `wandb login`, or "
                 "set WANDB_MODE=offline and `wandb sync` it later"

@@ -111,16 +111,48 @@ def test_equivalent_split_names_and_other_folders(tmp_path: Path):
         read_data(tmp_path)
 
 
-def test_cyclic_links_are_not_followed(tmp_path: Path):
-    folder = make_folder(tmp_path, {"a": 2, "b": 2})
-    for name in ("one", "two"):
-        (folder / "a" / name).symlink_to(folder)
+def test_links_below_a_class_folder_are_named_and_not_followed(tmp_path: Path):
+    """They could lead in circles, or everywhere."""
+    folder = make_folder(tmp_path / "photos", {"a": 2, "b": 2})
+    other = make_folder(tmp_path / "more", {"c": 3})
+    for number, target in enumerate((folder, folder / "b", "/proc/self", other / "c")):
+        (folder / "a" / f"link {number}").symlink_to(target)
     with time_limit(10):
         images = read_data(folder).evaluation_images()
     assert np.bincount(images.labels).tolist() == [2, 2]
-    other = make_folder(tmp_path.parent / f"{tmp_path.name}-more", {"c": 3})
-    (folder / "b" / "more").symlink_to(other / "c")
-    assert np.bincount(read_data(folder).evaluation_images().labels).tolist() == [2, 5]
+    (note,) = images.notes
+    assert note.endswith(
+        "skipped 4 × link to a folder, such as a/link 0; only a class folder itself may be a link"
+    )
+
+
+def test_class_folders_and_images_that_are_links_are_named(tmp_path: Path):
+    folder = make_folder(tmp_path / "photos", {"a": 2, "b": 2})
+    other = make_folder(tmp_path / "more", {"c": 3})
+    (folder / "c").symlink_to(other / "c")
+    images = read_data(folder).evaluation_images()
+    assert np.bincount(images.labels).tolist() == [2, 2, 3]
+    assert f"{folder}: c is a link, to {other / 'c'}" in images.notes
+    for name in ("8.png", "9.png"):
+        (folder / "a" / name).symlink_to(next((other / "c").iterdir()))
+    images = read_data(folder).evaluation_images()
+    assert np.bincount(images.labels).tolist() == [4, 2, 3]
+    assert f"{folder}: a/8.png and 2 more are links, to {other / 'c'}" in images.notes[-1]
+
+
+@pytest.mark.parametrize("target", ["/", "..", "."])
+def test_a_class_that_is_a_link_to_all_the_others(target: str, tmp_path: Path):
+    folder = make_folder(tmp_path / "photos", {"a": 2, "b": 2})
+    (folder / "all").symlink_to(target)
+    with time_limit(10), pytest.raises(UserError, match=r"all is a link to .* all the others"):
+        read_data(folder)
+
+
+def test_a_class_that_is_a_link_to_a_process(tmp_path: Path):
+    folder = make_folder(tmp_path / "photos", {"a": 2, "b": 2})
+    (folder / "c").symlink_to("/proc/self")
+    with time_limit(10), pytest.raises((UserError, OSError), match=r"\bc\b"):
+        read_data(folder)
 
 
 def test_a_class_folder_with_an_invalid_name_is_refused(tmp_path: Path):

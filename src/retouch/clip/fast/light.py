@@ -24,6 +24,7 @@ from retouch.clip.hf_preprocess import PREPROCESSOR, PROCESSOR
 from retouch.clip.hub import bars_on_a_terminal_only
 from retouch.clip.preprocess import Preprocess
 from retouch.clip.prompt_file import PROMPTS_FILE
+from retouch.clip.safe_loading import WEIGHTS, check_sizes, count_tensors
 from retouch.clip.tokens import Tokens
 
 # The defaults of transformers for what config.json leaves out.
@@ -144,8 +145,9 @@ def _load_model(config: Mapping[str, Any], folder: Path) -> PlainCLIP | None:
     parts = (config, text, image)
     if any(part.get(key) is not None for part in parts for key in _UNSUPPORTED_KEYS):
         return None
+    check_sizes(str(folder), config, *count_tensors([folder / WEIGHTS]))
     model = PlainCLIP(text, image, config.get("projection_dim", 512))
-    weights = load_file(folder / "model.safetensors")
+    weights = load_file(folder / WEIGHTS)
     model.load_state_dict(
         {
             key: weight.to(torch.float32)

@@ -13,7 +13,7 @@ import numpy as np
 from retouch.data.decode import EXTENSIONS
 from retouch.data.file_store import FileStore
 from retouch.data.images import Images, refuse_empty
-from retouch.data.sources.skipped_files import SkippedFiles, skip_reason
+from retouch.data.sources.skipped_files import LINKED_FOLDER, SkippedFiles, skip_reason
 from retouch.data.split_names import assign_splits, role_of
 from retouch.data.splits import Splits
 from retouch.data.string_array import StringArray
@@ -148,31 +148,42 @@ def image_names(
 ) -> Iterator[str]:
     """The names of all images in and below `subfolder`, relative to `folder`, in any order.
 
-    Only regular files are images. Files that are left out are added to `skipped`.
+    Only regular files are images. A folder that is a link is entered only directly below `folder`,
+    where it is a class: deeper links could lead anywhere, and in circles. What is left out, and
+    images that are links, are added to `skipped`.
     """
     skipped = SkippedFiles() if skipped is None else skipped
-    pending: list[tuple[str, tuple[str, ...]]] = [(subfolder, ())]
+    pending = [subfolder]
     while pending:
-        current, ancestors = pending.pop()
-        ancestors = (*ancestors, os.path.realpath(folder / current))
+        current = pending.pop()
+        if current and "/" not in current:
+            _check_link(folder, current, skipped)
         with os.scandir(folder / current) as entries:
             for entry in entries:
                 name = f"{current}/{entry.name}" if current else entry.name
-                is_folder = entry.is_dir()
-                if is_folder and not _is_cyclic(entry, ancestors):
-                    pending.append((name, ancestors))
-                elif reason := "link to a folder above" if is_folder else skip_reason(entry):
+                if entry.is_dir():
+                    if current and entry.is_symlink():
+                        skipped.add(LINKED_FOLDER, name)
+                    else:
+                        pending.append(name)
+                elif reason := skip_reason(entry):
                     skipped.add(reason, name)
                 elif entry.name.lower().endswith(EXTENSIONS) and not entry.name.startswith("._"):
+                    if entry.is_symlink():
+                        skipped.add_link(name)
                     yield name
 
 
-def _is_cyclic(entry: os.DirEntry[str], ancestors: tuple[str, ...]) -> bool:
-    """Whether it is a link to a folder that contains it, which must not be followed."""
-    if not entry.is_symlink():
-        return False
-    target = os.path.realpath(entry.path)
-    return any(f"{ancestor}/".startswith(f"{target}/") for ancestor in ancestors)
+def _check_link(folder: Path, name: str, skipped: SkippedFiles) -> None:
+    """Refuse a class folder that is a link to a folder which contains all classes."""
+    if not (folder / name).is_symlink():
+        return
+    target = (folder / name).resolve()
+    if folder.resolve().is_relative_to(target):
+        raise UserError(
+            f"{folder}: {name} is a link to {target}, which contains all the others; remove it"
+        )
+    skipped.add_link(name)
 
 
 def _subfolders(folder: Path) -> list[str]:

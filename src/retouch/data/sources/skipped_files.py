@@ -13,6 +13,8 @@ _UNSUPPORTED = (
 )  # fmt: skip
 """Extensions of images that are not read; files with any other extension are not images."""
 _MAX_EXAMPLES = 1000
+LINKED_FOLDER = "link to a folder"
+"""The reason why a link below a class folder is not followed."""
 
 
 @dataclass
@@ -23,6 +25,15 @@ class SkippedFiles:
     """Up to 1,000 names for each reason."""
     counts: dict[str, int] = field(default_factory=dict)
     """How many there are in all."""
+    links: list[str] = field(default_factory=list)
+    """Names that were read although they are links: up to 1,000."""
+    num_links: int = 0
+    """How many there are in all."""
+
+    def add_link(self, name: str) -> None:
+        self.num_links += 1
+        if self.num_links <= _MAX_EXAMPLES:
+            self.links.append(name)
 
     def add(self, reason: str, name: str) -> None:
         self.counts[reason] = self.counts.get(reason, 0) + 1
@@ -35,11 +46,17 @@ class SkippedFiles:
         return f"{names[0]}{_advice(Path(names[0]).suffix.lower())}" if names else ""
 
     def notes(self, source: str) -> list[str]:
-        return [
+        notes = [
             f"{source}: skipped {count:,} × {reason}, such as {min(self.examples[reason])}"
             + _advice(reason)
             for reason, count in sorted(self.counts.items())
         ]
+        if self.links:
+            name = min(self.links)
+            target = os.path.realpath(os.path.join(source, name))  # noqa: PTH118
+            others = f"and {self.num_links - 1:,} more are links" if self.num_links > 1 else ""
+            notes.append(f"{source}: {name} {others or 'is a link'}, to {target}")
+        return notes
 
 
 def skip_reason(entry: os.DirEntry[str]) -> str | None:
@@ -60,4 +77,6 @@ def _special_file(entry: os.DirEntry[str]) -> str:
 def _advice(reason: str) -> str:
     if reason in (".heic", ".heif"):
         return "; install pillow-heif to read such files, or save them as JPEG"
+    if reason == LINKED_FOLDER:
+        return "; only a class folder itself may be a link"
     return "; save such files as JPEG or PNG" if reason in _UNSUPPORTED else ""
