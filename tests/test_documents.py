@@ -37,7 +37,7 @@ from retouch.report.loss import loss_table, read_losses
 from retouch.report.page import _results_content, _run_content
 from retouch.report.summary import read_run_summary
 from retouch.sparse import Delta, read_change_stats, read_header, read_selection
-from retouch.train.compare_run import eval_set_of_run
+from retouch.train.compare_run import eval_sets_of_run
 from retouch.train.extend_stream import extend_stream
 from retouch.train.metrics_file import METRICS
 from retouch.train.replay_store import read_stored_images
@@ -126,7 +126,7 @@ def use_run(run: Path) -> None:
     loss_table(read_losses(run))
     opened = open_run(run, model=tiny_clip())
     opened.load_task()
-    eval_set_of_run(opened, images("test", 4, 4))
+    eval_sets_of_run(opened, images("test", 4, 4))
     if opened.results.finished:
         new = images("new", 6, 4)
         extend_stream(opened, read_stored_images(run), new, new)

@@ -1,5 +1,6 @@
 """Write files and folders whole or not at all."""
 
+import errno
 import os
 import re
 import shutil

@@ -56,10 +56,14 @@ def classes(method: Method) -> list[type]:
     return [type(inner) for part in PARTS for inner in getattr(method, part).walk()]
 
 
+class Stored(checksummed.Document):
+    method: dict[str, Any]
+
+
 def stored(method: Method, folder: Path) -> Any:
     """As it comes back from a file."""
     checksummed.write_yaml(folder / "config.yaml", {"method": method_config(method)})
-    return checksummed.read_yaml(folder / "config.yaml", "")["method"]
+    return checksummed.read(folder / "config.yaml", Stored, "").method
 
 
 @pytest.mark.parametrize("changes", CHANGES.values(), ids=CHANGES)

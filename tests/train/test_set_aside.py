@@ -16,8 +16,10 @@ from retouch import checksummed
 from retouch.data import Stream
 from retouch.errors import UserError
 from retouch.evaluate import Results
-from retouch.methods import Settings
+from retouch.methods import Settings, recipe
+from retouch.methods.method_config import method_config
 from retouch.train import Callback, set_aside
+from retouch.train.config_schema import result_settings
 
 
 def teach(clip: Any, stream: Stream, out: Path, **more: Any) -> Results:
@@ -147,6 +149,30 @@ def test_a_run_that_a_killed_one_was_to_replace_is_not_lost_without_overwrite(
     assert files(out) == before
 
 
+IDENTITY = {"images": 1, "files": "", "labels": "", "classes": 1}
+CONFIG = {
+    "method": method_config(recipe("frozen")),
+    "settings": result_settings(Settings()),
+    "data": {
+        "prompt": "{}",
+        "templates": ["{}"],
+        "classes": ["cat"],
+        "tasks": [["cat"]],
+        "images": [1],
+        "choices": "seen",
+        "twins": "separate",
+        "domains": [],
+    },
+    "train": IDENTITY,
+    "test": IDENTITY,
+    "control": None,
+    "reference": None,
+    "learned before": 0,
+    "places": {"model": "", "train": "", "test": "", "control": None, "reference": None},
+}
+"""A run's config, but for the weights."""
+
+
 class Killed(BaseException):
     """From some moment on, nothing changes on the disk any more."""
 
@@ -173,8 +199,7 @@ def write_files(folder: Path, name: str) -> None:
     for file in ("metrics.jsonl", "deltas/task-01.safetensors", "images/index.json"):
         (folder / file).parent.mkdir(exist_ok=True)
         (folder / file).write_text(name)
-    config = {key: {} for key in ("places", "method", "settings", "data")}
-    checksummed.write_yaml(folder / "config.yaml", {"weights": name, **config})
+    checksummed.write_yaml(folder / "config.yaml", {**CONFIG, "weights": name})
 
 
 def create_run(folder: Path) -> None:

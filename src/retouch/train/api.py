@@ -103,9 +103,7 @@ def teach(
     configured, settings = _configure(clip, method, settings)
     if earlier is not None and out is None:
         raise UserError("a run that continues another needs a folder of its own", argument="out=…")
-    stores = configured.store_images and (earlier is None or earlier.method["store_images"])
-    stores = stores if store_images is None else store_images
-    configured = configured.with_change({"store_images": stores})
+    configured = _with_storage(configured, earlier, store_images)
     inputs = start_method(
         RunInputs(clip, stream, configured, settings, control, reference, earlier, command)
     )
@@ -130,19 +128,10 @@ def teach(
             evaluator = Evaluator(stream, control, evaluate_each_task, callback.progress, part)
             train(clip, stream, started, settings, evaluator, record)
         if folder is not None:
-            predicted, progress = evaluator.predicted, callback.progress
-            store = store_images if stores else False  # None: as a run that is resumed began
-            finish(
-                folder,
-                clip,
-                stream,
-                record.results,
-                control,
-                predicted,
-                progress,
-                store_images=store,
-                per_class=per_class,
-            )
+            run = folder, clip, stream, record.results, control
+            stores = store_images if started.store_images else False
+            evaluated = evaluator.predicted, callback.progress
+            finish(*run, *evaluated, store_images=stores, per_class=per_class)
     return record.results
 
 
@@ -152,6 +141,13 @@ def _configure(
     """The method by its name, and its settings where none are given."""
     configured = recipe(method) if isinstance(method, str) else method
     return configured, settings or default_settings(clip, configured)
+
+
+def _with_storage(method: Method, earlier: EarlierRun | None, store_images: bool | None) -> Method:
+    """The method, with whether images are stored: as asked, or as it and the earlier run say."""
+    if store_images is None:
+        store_images = method.store_images and (earlier is None or earlier.method["store_images"])
+    return method.with_change({"store_images": store_images})
 
 
 def start_method(inputs: RunInputs) -> RunInputs:

@@ -27,8 +27,6 @@ from retouch.sparse.finite import describe_not_finite
 CONFIG, WEIGHTS, PICKLED = "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"
 _KEY = re.compile(r"base_model\.model\.(?P<layer>.+?)\.(?P<part>(?:supertuning|shira)_.+)")
 
-_DTYPES = {torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int32, torch.int64}
-
 Parts = Mapping[str, Tensor]
 
 
@@ -156,13 +154,9 @@ def _read_tensors(folder: Path) -> dict[str, Tensor]:
             )
         raise UserError(f"{folder} has {CONFIG}, but no {WEIGHTS}; use a complete folder")
     try:
-        tensors = dict(load_file(file))
+        return dict(load_file(file))
     except (safetensors.SafetensorError, OSError) as why:
         raise UserError(f"{file} cannot be read ({why}); take another copy") from None
-    for key, tensor in tensors.items():
-        if tensor.dtype not in _DTYPES:
-            raise UserError(f"{file}: {key} is of type {tensor.dtype}, which no adapter has")
-    return tensors
 
 
 def _merge_supertuning(weight: Tensor, parts: Parts, config: Mapping[str, Any]) -> Tensor:
