@@ -84,15 +84,7 @@ class SharedTrainingRunner(CellRunner):
         folder = cell.begin(self.out)
         folder.mkdir(exist_ok=True)
         results.model_copy(update={**names, "rows": rows}).write(folder)
-        cell.end(
-            self.out,
-            {
-                "seconds": round(time.monotonic() - began, 1),
-                "peak_memory_bytes": None,
-                "extra": {"reference_data": False, "copies_of_weights": method.copies},
-                "all_images": self._has_all_images(cell),
-            },
-        )
+        cell.end(self.out, self.record(cell, began))
 
 
 def _training(cell: Cell) -> Hashable:

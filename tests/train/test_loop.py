@@ -46,7 +46,7 @@ def test_the_learning_rate_that_is_logged_is_the_optimizers(
     method = recipe(name, {**changes, "schedule": "none"})
     settings = Settings(steps=2, batch=4, lr=1e-3)
     retouch.teach(tiny_clip(), stream, method, settings=settings, out=tmp_path, per_class=False)
-    assert [line["lr"] for line in read_metrics(tmp_path)] == pytest.approx([1e-3 * highest] * 2)
+    assert [step.lr for step in read_metrics(tmp_path)] == pytest.approx([1e-3 * highest] * 2)
 
 
 @pytest.mark.slow

@@ -49,17 +49,21 @@ class CellRunner:
             if not self.checkpoints:
                 folder.mkdir(exist_ok=True)
                 results.write(folder)
-            record = CellRecord(
-                seconds=round(time.monotonic() - began, 1),
-                peak_memory_bytes=torch.cuda.max_memory_allocated(clip.device) if cuda else None,
-                extra=ExtraNeeds(
-                    reference_data=method.needs_reference, copies_of_weights=method.copies
-                ),
-                all_images=self._has_all_images(cell),
-            )
-            cell.end(self.out, record)
+            peak = torch.cuda.max_memory_allocated(clip.device) if cuda else None
+            cell.end(self.out, self.record(cell, began, peak))
             if not self.keep_deltas:
                 cell.drop_weights(self.out)
+
+    def record(self, cell: Cell, began: float, peak_memory: int | None = None) -> CellRecord:
+        """What a cell took that began at this time, by the monotonic clock."""
+        method = cell.recipe
+        needs = ExtraNeeds(reference_data=method.needs_reference, copies_of_weights=method.copies)
+        return CellRecord(
+            seconds=round(time.monotonic() - began, 1),
+            peak_memory_bytes=peak_memory,
+            extra=needs,
+            all_images=self._has_all_images(cell),
+        )
 
     def _has_all_images(self, cell: Cell) -> bool:
         bounded = cell.stream.get("test_images") is not None
