@@ -4,6 +4,7 @@ import ast
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,6 @@ from retouch.builtin import demo
 from retouch.builtin.photos import write_photos
 from retouch.clip import load
 from retouch.evaluate import Results
-
-pytestmark = pytest.mark.usefixtures("all_words")
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
@@ -56,6 +55,10 @@ def test_make_demo_in_a_shortened_form(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(
         demo, "load", lambda name, light: load({"builtin": model}[name], light=light)
     )
+    control = demo.control_images(1)
+    few = control.subset(control.of_classes(range(20)))
+    few = replace(few, classes=control.classes[:20])
+    monkeypatch.setattr(demo, "control_images", lambda per_class: few)
     done = run(*words, "--quick")
     for method in ("frozen", "flyp", "er", "spu", "spu\\+"):
         assert re.search(rf"^ {method} .* (s|min) *$", done.stdout, re.MULTILINE), done.stdout
@@ -149,6 +152,7 @@ def test_the_fingerprints_for_a_product_are_those_that_appear():
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("all_words")
 def test_the_python_example_prints_what_the_readme_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):

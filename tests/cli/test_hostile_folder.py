@@ -50,7 +50,7 @@ COMMANDS = [
     ["eval", "run", "--data", "photos"],
     ["report", "run"],
     ["overlap", "run"],
-    ["cam", "run", "photos"],
+    ["cam", "run", "photos/green/0.png"],
     ["trace", "builtin", "--images=1", "--tokens=1"],
     ["delta", "show", "run"],
     ["export", "run", "--to", "hf", "-o", "exported"],

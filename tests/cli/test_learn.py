@@ -19,6 +19,8 @@ from retouch.clip.zero_shot import classifier
 from retouch.data import in_memory
 from retouch.evaluate import Results
 from retouch.evaluate.image_features import image_features
+from retouch.methods import recipe
+from retouch.methods.method_config import method_config
 from retouch.sparse import Delta, fingerprint
 from retouch.train import open_run
 from retouch.train.run_files import refuse_foreign
@@ -269,8 +271,7 @@ def holds_images(folder: Path) -> bool:
 @pytest.mark.parametrize(
     "options",
     [
-        ["--replay", "none"],
-        ["--method", "spu+no-images"],
+        ["--replay", "none"],  # which is the method spu+no-images
         ["--method", "spu", "--replay", "none"],
         ["--method", "spu", "--set", "store_images=false"],
     ],
@@ -288,12 +289,14 @@ def test_no_image_is_stored_by_a_run_and_those_that_continue_it(
     assert Results.read(y).rows[-1].tasks[0] is None
     assert not holds_images(y)
     if options == ["--replay", "none"]:  # where the user asks for it, images are stored again
+        assert read_config(x)["method"] == method_config(recipe("spu+no-images"))
         asked = ["--set", "store_images=true"]
         run("learn", data / "known", "--from", y, "--out", z, *asked, *ONE_EPOCH)
         assert holds_images(z)
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("no_page")
 def test_a_method_with_another_name_can_be_continued(model: Path, data: Path, tmp_path: Path):
     words = ["learn", data / "photos", "--model", model, "--out", tmp_path / "x"]
     run(*words, "--set", "name=mine", "--set", "after_task=Interpolate", *ONE_EPOCH)
