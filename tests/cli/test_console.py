@@ -334,3 +334,14 @@ def _commands(command: Any) -> Iterator[Any]:
 def _options(command: Any) -> Iterator[str]:
     for parameter in command.params:
         yield from parameter.opts
+
+
+@pytest.mark.slow
+def test_a_reader_that_wants_no_more_is_no_error():
+    """As in `retouch methods | head -1`."""
+    source, sink = os.pipe()
+    os.close(source)
+    command = [sys.executable, "-m", "retouch", "methods"]
+    ended = subprocess.run(command, stdout=sink, stderr=subprocess.PIPE, check=False)
+    os.close(sink)
+    assert (ended.returncode, ended.stderr) == (0, b"")

@@ -37,6 +37,13 @@ class PlainConsole(Console):
         """The encoding of the stream: if it is not UTF-8, rich draws tables with ASCII only."""
         return (getattr(self.file, "encoding", None) or "utf-8").lower()
 
+    def on_broken_pipe(self) -> None:
+        """Whoever read the output wants no more of it, as in `| head -1`: go on without a word."""
+        self.quiet = True
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, self.file.fileno())  # or Python fails to flush it at the end
+        os.close(nowhere)
+
     def render_str(self, text: str, **options: Any) -> Text:
         return super().render_str(printable(text), **options)
 

@@ -195,7 +195,7 @@ def read_control_part(data: "DataOptions", method: "Method") -> dict[str, Any]:
     part = data.control_part
     if part is None:
         return {}
-    if part != "all" and (not part.isdigit() or int(part) < 1):
+    if part != "all" and (not part.isdecimal() or int(part) < 1):
         raise UserError(f"--control-part {part}: use a number of images, such as 2000, or all")
     if data.control is None:
         raise UserError(f"--control-part {part}: there is no control set; name one with --control")
@@ -208,7 +208,7 @@ def read_control_part(data: "DataOptions", method: "Method") -> dict[str, Any]:
 
 
 def read_order(order: str) -> int | list[str]:
-    if order.isdigit():
+    if order.isdecimal():
         return int(order)
     if not Path(order).is_file():
         raise UserError(

@@ -79,7 +79,7 @@ def _with_replay(method: "Method", replay: str | None) -> "Method":
         return method
     if replay == "none":
         return method.with_change({"replay": "none", "store_images": False})
-    if not replay.isdigit() or int(replay) < 1:
+    if not replay.isdecimal() or int(replay) < 1:
         raise UserError(f"--replay {replay}: use a number of images, such as 200, or none")
     if "size" not in type(method.replay).model_fields:
         raise UserError(
@@ -95,5 +95,6 @@ def read_changes(pairs: list[str]) -> dict[str, Any]:
         name, equals, value = pair.partition("=")
         if not equals:
             raise UserError(f"--set {pair}: write NAME=VALUE, such as update.rate=0.05")
-        changes[name] = parse_user_yaml(value, f"--set {pair}")
+        is_pattern = value.startswith("*")  # of names; YAML would take it for an alias
+        changes[name] = value if is_pattern else parse_user_yaml(value, f"--set {pair}")
     return changes

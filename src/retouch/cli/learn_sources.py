@@ -37,7 +37,7 @@ def check_sources(data: "DataOptions", earlier: Path | None) -> None:
             )
         return
     single: dict[str, object] = {"--names": data.names, "--from": earlier}
-    single |= {} if data.order.isdigit() else {"--order": data.order}
+    single |= {} if data.order.isdecimal() else {"--order": data.order}
     for option, value in single.items():
         if value:
             raise UserError(

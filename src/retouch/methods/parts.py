@@ -31,7 +31,7 @@ class Part(BaseModel):
     that an interrupted run can be resumed.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     copies: ClassVar[int] = 0
     """Extra copies of the model's weights that it holds during training."""
