@@ -27,8 +27,8 @@ from PIL import Image
 
 from retouch.clip.preprocess import Preprocess
 from retouch.data import Images, Stream, cached, read_data
-from retouch.data.decode import workers
-from retouch.train.replay_store import write_pngs
+from retouch.data.decoding.decode import workers
+from retouch.train.run_folder.images import write_pngs
 
 PREPROCESS = Preprocess(size=(224, 224), shortest=224)  # as CLIP ViT-B/16 takes them
 BATCH = 256

@@ -48,7 +48,8 @@ def child(args: argparse.Namespace) -> None:
     from whole_run import read_images, settings_of
 
     import retouch
-    from retouch.data import Stream, cache_build, cached
+    from retouch.data import Stream, cached
+    from retouch.data.cache import build as cache_build
     from retouch.methods import Settings, recipe
     from retouch.train import Callback, teach
     from retouch.train.hardware import hardware

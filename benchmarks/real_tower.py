@@ -39,7 +39,7 @@ from retouch.bench.runner import Incomplete
 from retouch.bench.table import tabulate
 from retouch.bench.write import write_pareto, write_table
 from retouch.clip import Clip
-from retouch.clip.hf import HuggingFaceClip
+from retouch.clip.hf.model import HuggingFaceClip
 from retouch.clip.preprocess import Preprocess
 from retouch.clip.torchvision_compat import patch_torchvision
 from retouch.data import Images

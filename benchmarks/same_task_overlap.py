@@ -19,7 +19,7 @@ import retouch
 from retouch.analysis.overlap.compute import compute_overlap
 from retouch.builtin import sign_images
 from retouch.clip.losses import pair_loss
-from retouch.data.image_store import Indices
+from retouch.data.stores.image_store import Indices
 from retouch.methods.selective import SelectiveUpdate
 from retouch.methods.task_context import TaskContext
 

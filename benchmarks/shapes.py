@@ -5,9 +5,9 @@ from typing import Any
 import torch
 
 import retouch
-from retouch.clip.hf import HuggingFaceClip
+from retouch.clip.hf.model import HuggingFaceClip
+from retouch.clip.hf.siglip import SiglipClip
 from retouch.clip.preprocess import Preprocess
-from retouch.clip.siglip import SiglipClip
 
 SHAPES: dict[str, dict[str, Any]] = {
     # image size, patch, (width, layers, heads) of the visual and the text tower, projection

@@ -26,8 +26,8 @@ from shapes import SHAPES, model_of
 from straightforward import DenseMasked
 from torch.utils.flop_counter import FlopCounterMode
 
-from retouch.clip.hf import HuggingFaceClip
-from retouch.clip.reuse_frozen import reuse_frozen
+from retouch.clip.frozen.reuse import reuse_frozen
+from retouch.clip.hf.model import HuggingFaceClip
 from retouch.clip.zero_shot import classifier
 from retouch.data import Stream, in_memory
 from retouch.evaluate.image_features import image_features

@@ -14,10 +14,10 @@ from torch.nn.functional import cross_entropy, normalize, pad
 from torch.utils.data import DataLoader, Dataset
 
 from retouch.clip import Preprocess
-from retouch.clip.hf import HuggingFaceClip
+from retouch.clip.hf.model import HuggingFaceClip
 from retouch.data import Images, Stream
-from retouch.data.image_store import Indices
 from retouch.data.replay import ReplayBuffer
+from retouch.data.stores.image_store import Indices
 from retouch.methods import Settings, recipe
 from retouch.sparse import Selection, locate, select
 

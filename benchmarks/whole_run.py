@@ -38,7 +38,8 @@ from retouch.clip import encode, model
 from retouch.clip.model import Clip
 from retouch.data import Images, Stream, cached, prefetch, read_data
 from retouch.methods import Settings, recipe
-from retouch.train import run_on_disk, teach
+from retouch.train import teach
+from retouch.train.run_folder import record_on_disk as run_on_disk
 
 
 class DeviceTimer:

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 import retouch
 from retouch.clip import Clip, DualEncoder, Preprocess
-from retouch.clip.hf import HuggingFaceClip
-from retouch.clip.open_clip import OpenClip
+from retouch.clip.hf.model import HuggingFaceClip
+from retouch.clip.open_clip.model import OpenClip
 
 PROMPTS = ["a photo of the dark red", "red", "a picture of a bright green"]
 

@@ -16,7 +16,7 @@ from retouch.bench.cell import Cell
 from retouch.bench.cells import Options
 from retouch.bench.datasets import BenchData
 from retouch.bench.suite import SuiteRow
-from retouch.clip.hf import HuggingFaceClip
+from retouch.clip.hf.model import HuggingFaceClip
 from retouch.clip.preprocess import Preprocess
 
 SMALL = Options(tasks=2, epochs=1, replay=10, lr=(1e-3,))

@@ -16,7 +16,7 @@ from retouch.evaluate import Results
 from retouch.methods import Method, Settings
 from retouch.train import open_run
 from retouch.train.extend_stream import extend_stream
-from retouch.train.replay_store import has_stored_images, read_stored_images
+from retouch.train.run_folder.images import has_stored_images, read_stored_images
 
 QUICK = Settings(epochs=2, batch=4, lr=1e-3)
 GIVEN = {"settings": QUICK, "control": images("control", 4, 3), "reference": reference()}

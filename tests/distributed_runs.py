@@ -13,8 +13,8 @@ from torch.nn.functional import normalize
 
 import retouch
 from retouch.clip import Clip
-from retouch.clip.hf import HuggingFaceClip
-from retouch.clip.siglip import SiglipClip
+from retouch.clip.hf.model import HuggingFaceClip
+from retouch.clip.hf.siglip import SiglipClip
 from retouch.clip.tokens import Tokens
 from retouch.data import Stream
 from retouch.evaluate import Results

@@ -19,18 +19,18 @@ from retouch.analysis.trace.effects import PairEffects
 from retouch.analysis.trace.journal import PAIRS, SETTINGS, Journal
 from retouch.bench.cell import Cell, CellRecord, ExtraNeeds
 from retouch.clip.preprocess import Preprocess
-from retouch.clip.prompt_file import load_prompts
-from retouch.clip.visual_prompts import prompts_of
+from retouch.clip.prompts.file import load_prompts
+from retouch.clip.prompts.visual import prompts_of
 from retouch.data import Stream, cached
-from retouch.data.cache_file import find_damage
-from retouch.data.cached_store import CachedStore
+from retouch.data.cache.file import find_damage
+from retouch.data.stores.cached import CachedStore
 from retouch.evaluate import Results
 from retouch.evaluate.per_class import PerClass
 from retouch.sparse import Delta
-from retouch.train.checkpoint_file import read_checkpoint
-from retouch.train.metrics_file import read_metrics
-from retouch.train.replay_store import StoredImages, read_stored_images
-from retouch.train.run_folder import read_config
+from retouch.train.run_folder.checkpoint import read_checkpoint
+from retouch.train.run_folder.images import StoredImages, read_stored_images
+from retouch.train.run_folder.metrics import read_metrics
+from retouch.train.run_folder.read import read_config
 
 LARGER = Preprocess(size=(24, 24))
 STEPS = 9

@@ -10,8 +10,8 @@ from tiny import images, tiny_clip, tiny_config, tiny_folder, tiny_tokenizer
 
 import retouch
 from retouch.clip import Clip, Preprocess
-from retouch.clip.hf import HuggingFaceClip
-from retouch.clip.open_clip import OpenClip
+from retouch.clip.hf.model import HuggingFaceClip
+from retouch.clip.open_clip.model import OpenClip
 from retouch.data import Images, Stream
 from retouch.methods import Settings
 

@@ -4,7 +4,7 @@ from functools import cache
 from types import ModuleType
 from typing import Any
 
-from retouch.clip.open_clip import import_open_clip
+from retouch.clip.open_clip.model import import_open_clip
 
 
 @cache

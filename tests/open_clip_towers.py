@@ -10,7 +10,7 @@ from open_clip_library import open_clip_library
 from tiny import tiny_tokenizer
 
 import retouch
-from retouch.clip.open_clip import OpenClip
+from retouch.clip.open_clip.model import OpenClip
 
 TOWERS = (
     "ViT-B-16-SigLIP",

@@ -10,7 +10,7 @@ from tiny import tiny_clip
 from torch import Tensor
 
 from retouch.clip import Clip
-from retouch.clip.visual_prompts import VisualPrompts, prompts_of
+from retouch.clip.prompts.visual import VisualPrompts, prompts_of
 from retouch.methods import BalancedReplay, Method, Settings
 from retouch.methods.prompts import DualPrompts, KeyLoss, PromptPool
 

@@ -73,19 +73,10 @@ def tree_of(file: Path) -> ast.Module:
     return ast.parse(file.read_text())
 
 
-def runtime_nodes(node: ast.AST) -> Iterator[ast.AST]:
-    """All nodes below this one, without those in `if TYPE_CHECKING:`."""
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.If) and ast.unparse(child.test).endswith("TYPE_CHECKING"):
-            continue
-        yield child
-        yield from runtime_nodes(child)
-
-
 def imported_names(file: Path) -> set[str]:
-    """Everything that a module imports at run time, inside functions too: `a.b`, or `a.b.name`."""
+    """Everything that a module imports, in functions and for types, too: `a.b`, or `a.b.name`."""
     names: set[str] = set()
-    for node in runtime_nodes(tree_of(file)):
+    for node in ast.walk(tree_of(file)):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):

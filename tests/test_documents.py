@@ -31,7 +31,7 @@ from runs import Stop
 from tiny import images, tiny_clip
 
 from retouch import checksummed
-from retouch.cli.delta_show import delta_json, delta_pages
+from retouch.cli.delta.show import delta_json, delta_pages
 from retouch.errors import UserError
 from retouch.parsing import parse_json, parse_yaml
 from retouch.report.loss import loss_table, read_losses
@@ -40,9 +40,9 @@ from retouch.report.summary import read_run_summary
 from retouch.sparse import Delta, read_change_stats, read_header, read_selection
 from retouch.train.compare_run import eval_sets_of_run
 from retouch.train.extend_stream import extend_stream
-from retouch.train.metrics_file import METRICS
-from retouch.train.replay_store import read_stored_images
-from retouch.train.run_folder import open_run
+from retouch.train.run_folder.images import read_stored_images
+from retouch.train.run_folder.metrics import METRICS
+from retouch.train.run_folder.read import open_run
 
 WRONG: list[Any] = [None, True, -1, 10**30, 1e308, "", "x", [], ["x"], {}, {"x": 1}]
 """What entries are replaced by."""

@@ -71,7 +71,7 @@ if TYPE_CHECKING:
     )
     from retouch.train import preview, teach
     from retouch.train.continue_run import continue_run
-    from retouch.train.run_folder import open_run
+    from retouch.train.run_folder.read import open_run
 
 
 def __getattr__(name: str) -> object:

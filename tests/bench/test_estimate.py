@@ -8,7 +8,7 @@ from bench_for_tests import tiny_bench, tiny_data, tiny_model
 from retouch.bench.datasets import BenchData
 from retouch.bench.estimate import estimate
 from retouch.errors import UserError
-from retouch.train import measure_step
+from retouch.train import estimate as measure_step
 
 
 @pytest.mark.slow

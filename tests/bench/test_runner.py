@@ -15,7 +15,7 @@ from retouch.bench.datasets import BenchData
 from retouch.bench.events import Event
 from retouch.bench.suite import SuiteRow
 from retouch.bench.table import tabulate
-from retouch.clip.hf import HuggingFaceClip
+from retouch.clip.hf.model import HuggingFaceClip
 from retouch.errors import UserError
 
 

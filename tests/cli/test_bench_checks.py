@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from commands import error_of, run
 
-from retouch.cli.bench_checks import parse_seeds, split_names, split_rates
+from retouch.cli.bench.checks import parse_seeds, split_names, split_rates
 from retouch.errors import UserError
 
 EFFICIENCY = "has no effect on efficiency, which counts parameters and trains nothing"

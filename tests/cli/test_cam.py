@@ -12,7 +12,7 @@ from task_selections import learned_run
 from tiny import images, tiny_folder
 
 import retouch
-from retouch.train.run_files import refuse_foreign
+from retouch.train.run_folder.files import refuse_foreign
 
 
 @pytest.fixture(scope="module")

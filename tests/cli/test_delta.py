@@ -86,11 +86,11 @@ def test_rows_differ_in_a_narrow_terminal_and_are_whole_in_a_pipe(
     header = read_header(task(march, 2))
     for stats in header.change_stats:
         stats.selected, stats.moved, stats.size = 12_345_678, 12_345_678, 123_456_789
-    monkeypatch.setattr("retouch.train.deltas.headers_in", lambda files: [header])
+    monkeypatch.setattr("retouch.train.run_folder.deltas.headers_in", lambda files: [header])
     names = {}
     for terminal in (True, False):
         console = Console(width=80, force_terminal=terminal, color_system=None, file=io.StringIO())
-        monkeypatch.setattr(sys.modules["retouch.cli.delta"], "out", console)
+        monkeypatch.setattr(sys.modules["retouch.cli.delta.command"], "out", console)
         delta("show", task(march, 2), *words)
         text = console.file.getvalue()
         names[terminal] = [line.split()[0] for line in text.splitlines() if "12,345,678" in line]

@@ -23,8 +23,8 @@ from retouch.methods import recipe
 from retouch.methods.method_config import method_config
 from retouch.sparse import Delta, fingerprint
 from retouch.train import open_run
-from retouch.train.run_files import refuse_foreign
-from retouch.train.run_folder import read_config
+from retouch.train.run_folder.files import refuse_foreign
+from retouch.train.run_folder.read import read_config
 
 FAST = ["--epochs", "2", "--batch", "8", "--lr", "1e-3", "--no-cache"]
 ONE_EPOCH = ["--epochs", "1", *FAST[2:]]

@@ -10,7 +10,7 @@ from layouts import make_folder
 from tiny import tiny_folder
 
 from retouch.evaluate import Results
-from retouch.train.run_files import refuse_foreign
+from retouch.train.run_folder.files import refuse_foreign
 
 FAST = ["--epochs", "1", "--batch", "8", "--lr", "1e-3", "--no-cache", "--set", "replay.size=8"]
 

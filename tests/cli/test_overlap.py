@@ -11,7 +11,7 @@ from task_selections import learned_run
 
 from retouch.analysis.overlap.compute import read_overlap
 from retouch.analysis.overlap.text import summarize
-from retouch.train.run_files import refuse_foreign
+from retouch.train.run_folder.files import refuse_foreign
 
 SUFFIXES = ("png", "svg", "csv", "json")
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from commands import error_of, run
 
-from retouch.cli.learn_method import read_changes
+from retouch.cli.learn.method import read_changes
 from retouch.errors import UserError
 
 BOMB = "[&a [1], &b [*a, *a, *a, *a], &c [*b, *b, *b, *b], *c]"

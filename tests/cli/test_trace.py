@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from retouch.cli import app
-from retouch.train.run_files import refuse_foreign
+from retouch.train.run_folder.files import refuse_foreign
 
 
 def command(*args: object) -> tuple[int, str]:

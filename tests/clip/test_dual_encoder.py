@@ -11,7 +11,7 @@ from PIL import Image
 from torch import nn
 
 from retouch.clip import DualEncoder, Preprocess
-from retouch.clip.hf import HuggingFaceClip
+from retouch.clip.hf.model import HuggingFaceClip
 from retouch.clip.zero_shot import classifier
 from retouch.errors import UserError
 from retouch.sparse import locate

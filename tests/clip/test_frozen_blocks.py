@@ -18,13 +18,13 @@ from tiny import deep_clip, images, tiny_clip, tiny_siglip
 from torch import Tensor
 
 from retouch.clip import Clip
-from retouch.clip.activation_store import ActivationStore
 from retouch.clip.free_memory import free_memory
-from retouch.clip.keyed_images import KeyedImages
-from retouch.clip.reuse_frozen import release_if_trained, reuse_frozen
+from retouch.clip.frozen.activation_store import ActivationStore
+from retouch.clip.frozen.keyed_images import KeyedImages
+from retouch.clip.frozen.reuse import release_if_trained, reuse_frozen
 from retouch.data import Images, Stream
-from retouch.data.image_store import ImageStore, Indices
 from retouch.data.prefetch import load_images
+from retouch.data.stores.image_store import ImageStore, Indices
 from retouch.methods.selective import SelectiveUpdate
 from retouch.sparse import fingerprint, trainable_only
 
@@ -276,7 +276,7 @@ def test_little_memory_gives_the_same_result(short_stream: Stream, monkeypatch: 
     results = []
     for memory in (None, 0):
         monkeypatch.setattr(
-            "retouch.clip.reuse_frozen.ActivationStore",
+            "retouch.clip.frozen.reuse.ActivationStore",
             lambda folder, memory=memory: ActivationStore(None, memory),
         )
         clip, recorder = tiny_clip(), LossRecorder()

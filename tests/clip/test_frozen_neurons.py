@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 import retouch
 from retouch.clip import Clip
-from retouch.clip.activation_store import ActivationStore
 from retouch.clip.fast.light import LightClip
-from retouch.clip.keyed_images import KeyedImages
-from retouch.clip.reuse_frozen import reuse_frozen
+from retouch.clip.frozen.activation_store import ActivationStore
+from retouch.clip.frozen.keyed_images import KeyedImages
+from retouch.clip.frozen.reuse import reuse_frozen
 from retouch.data import Stream
 from retouch.data.prefetch import load_images
 from retouch.methods import selective
@@ -225,7 +225,7 @@ def test_a_run_learns_the_same_up_to_rounding_however_much_memory_there_is(
         monkeypatch.setattr(api, "SMALL_MODEL", small)
         monkeypatch.setattr(cpu_speed, "SMALL_MODEL", small)
         monkeypatch.setattr(
-            "retouch.clip.reuse_frozen.ActivationStore",
+            "retouch.clip.frozen.reuse.ActivationStore",
             lambda folder, memory=memory: ActivationStore(None, memory),
         )
         clip, recorder = deep_clip(), LossRecorder()

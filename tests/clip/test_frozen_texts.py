@@ -9,8 +9,8 @@ from compiled_towers import count_passes
 from tiny import deep_clip
 
 from retouch.clip import Clip
-from retouch.clip.frozen_texts import FrozenTexts
-from retouch.clip.reuse_frozen import release_if_trained, reuse_frozen
+from retouch.clip.frozen.reuse import release_if_trained, reuse_frozen
+from retouch.clip.frozen.texts import FrozenTexts
 from retouch.clip.zero_shot import PromptEnsemble
 from retouch.methods.selective import SelectiveUpdate
 

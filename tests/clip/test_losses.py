@@ -10,10 +10,12 @@ from retouch.clip.losses import (
     Batch,
     Features,
     backward_terms,
+    class_cross_entropy,
+    contrastive,
+    label_aware,
     losses,
     pair_loss,
 )
-from retouch.clip.softmax_loss import class_cross_entropy, contrastive, label_aware
 from retouch.clip.tokens import Tokens, num_prompts
 from retouch.data import Stream
 from retouch.methods import Settings, TaskContext

@@ -22,7 +22,8 @@ from retouch.clip import Clip, DualEncoder, Preprocess
 from retouch.data import Stream
 from retouch.methods import Settings
 from retouch.sparse import Delta, fingerprint, locate
-from retouch.train import Callback, run_on_disk
+from retouch.train import Callback
+from retouch.train.run_folder import record_on_disk as run_on_disk
 
 
 @pytest.fixture(params=BACKBONES)

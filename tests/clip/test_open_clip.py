@@ -10,7 +10,7 @@ from backbones import (
     open_clip_with_hf_tokenizer,
 )
 
-from retouch.clip.open_clip import OpenClip
+from retouch.clip.open_clip.model import OpenClip
 
 
 @pytest.mark.parametrize("custom", [False, True])

@@ -14,8 +14,8 @@ from recipes_for_tests import quick
 from tiny import images
 
 import retouch
-from retouch.clip.open_clip import OpenClip, import_open_clip
-from retouch.clip.open_clip_load import _common_preprocess
+from retouch.clip.open_clip.load import _common_preprocess
+from retouch.clip.open_clip.model import OpenClip, import_open_clip
 from retouch.data import Stream
 from retouch.errors import UserError
 from retouch.evaluate.predict import predict

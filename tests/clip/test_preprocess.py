@@ -5,7 +5,7 @@ import pytest
 import torch
 from PIL import Image
 
-from retouch.clip.open_clip import import_open_clip, read_preprocess
+from retouch.clip.open_clip.model import import_open_clip, read_preprocess
 from retouch.clip.preprocess import OPENAI_MEAN, Preprocess
 from retouch.clip.torchvision_compat import patch_torchvision
 from retouch.errors import UserError

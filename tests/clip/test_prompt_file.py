@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from tiny import tiny_clip
 
 import retouch
-from retouch.clip.visual_prompts import prompts_of
+from retouch.clip.prompts.visual import prompts_of
 from retouch.errors import UserError
 from retouch.methods import Method
 from retouch.sparse import fingerprint

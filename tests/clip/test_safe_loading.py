@@ -12,7 +12,7 @@ from source_cases import time_limit
 from tiny import tiny_folder, tiny_tokenizer
 
 import retouch
-from retouch.clip.open_clip import CONFIG, WEIGHTS, OpenClip, import_open_clip
+from retouch.clip.open_clip.model import CONFIG, WEIGHTS, OpenClip, import_open_clip
 from retouch.errors import UserError
 
 

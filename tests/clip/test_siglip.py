@@ -13,7 +13,7 @@ from PIL import Image
 from tiny import tiny_siglip, tiny_siglip_config, tiny_tokenizer
 
 import retouch
-from retouch.clip.siglip import SiglipClip
+from retouch.clip.hf.siglip import SiglipClip
 from retouch.errors import UserError
 
 

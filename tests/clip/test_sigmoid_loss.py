@@ -15,13 +15,14 @@ from retouch.clip.losses import (
     Batch,
     Features,
     backward_terms,
+    contrastive,
     encode_batch,
     losses,
     pair_loss,
+    sigmoid,
+    sigmoid_label_aware,
 )
-from retouch.clip.open_clip import import_open_clip
-from retouch.clip.sigmoid_loss import sigmoid, sigmoid_label_aware
-from retouch.clip.softmax_loss import contrastive
+from retouch.clip.open_clip.model import import_open_clip
 from retouch.data import Stream
 from retouch.methods import Settings, TaskContext
 

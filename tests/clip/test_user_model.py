@@ -12,7 +12,7 @@ from retouch import checksummed
 from retouch.errors import UserError
 from retouch.evaluate import Results
 from retouch.train import open_run
-from retouch.train.run_folder import read_config
+from retouch.train.run_folder.read import read_config
 
 ROOT = Path(__file__).resolve().parents[2]
 FAST = ["--epochs", "1", "--batch", "8", "--lr", "1e-3", "--method", "flyp"]

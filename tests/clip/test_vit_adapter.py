@@ -6,7 +6,7 @@ from backbones import open_clip, own_pair
 from prompted import BACKBONES
 
 from retouch.clip import Clip
-from retouch.clip.vit_adapter import ViTAdapter, attend
+from retouch.clip.prompts.vit_adapter import ViTAdapter, attend
 from retouch.errors import UserError
 
 

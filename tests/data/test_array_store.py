@@ -3,7 +3,7 @@
 import numpy as np
 
 from retouch.clip.preprocess import Preprocess
-from retouch.data.array_store import ArrayStore
+from retouch.data.stores.array import ArrayStore
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (5, 8, 8, 3)).astype(np.uint8)
 

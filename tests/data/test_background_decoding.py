@@ -11,9 +11,11 @@ from tiny import tiny_clip
 
 import retouch
 from retouch.clip.preprocess import Preprocess
-from retouch.data import Images, Stream, cache_build, cached, decode, read_data
+from retouch.data import Images, Stream, cached, read_data
+from retouch.data.cache import build as cache_build
+from retouch.data.decoding import decode
 from retouch.errors import UserError
-from retouch.train.callbacks import Callback
+from retouch.train.callbacks.callback import Callback
 
 PREPROCESS = Preprocess(size=(16, 16), shortest=16)
 SETTINGS = retouch.Settings(epochs=1, batch=8, lr=1e-3)

@@ -15,9 +15,9 @@ from source_cases import PREPROCESS_16, read_all
 
 from retouch.clip.preprocess import Preprocess
 from retouch.data import Images, Stream, cached, read_data
-from retouch.data import cache as cache_module
-from retouch.data.cache import VERSION, cache_folder, drop_unreadable
-from retouch.data.decode import decode
+from retouch.data.cache import images as cache_module
+from retouch.data.cache.images import VERSION, cache_folder, drop_unreadable
+from retouch.data.decoding.decode import decode
 from retouch.errors import UserError
 
 

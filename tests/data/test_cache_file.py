@@ -9,8 +9,9 @@ from commands import run
 from layouts import make_folder
 from source_cases import PREPROCESS_16, read_all
 
-from retouch.data import Images, cache_file, cached, read_data
-from retouch.data.cache import verify_caches
+from retouch.data import Images, cached, read_data
+from retouch.data.cache import file as cache_file
+from retouch.data.cache.images import verify_caches
 
 
 def _replace(file: Path, old: bytes, new: bytes) -> None:

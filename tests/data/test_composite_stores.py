@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from layouts import make_folder
 
-from retouch.data.array_store import ArrayStore
-from retouch.data.composite_stores import ConcatStore, SubsetStore
-from retouch.data.file_store import FileStore
-from retouch.data.image_store import ImageStore
+from retouch.data.stores.array import ArrayStore
+from retouch.data.stores.composite import ConcatStore, SubsetStore
+from retouch.data.stores.file import FileStore
+from retouch.data.stores.image_store import ImageStore
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (4, 20, 20, 3)).astype(np.uint8)
 

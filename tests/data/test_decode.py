@@ -16,7 +16,14 @@ from PIL import Image
 from source_cases import PREPROCESS, read_all
 
 from retouch.data import Images, read_data
-from retouch.data.decode import HAS_AVIF, DecodeError, decode, parallel_map, set_workers, workers
+from retouch.data.decoding.decode import (
+    HAS_AVIF,
+    DecodeError,
+    decode,
+    parallel_map,
+    set_workers,
+    workers,
+)
 from retouch.errors import UserError
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from retouch.data.file_range import FileRange, size_and_mtime
+from retouch.data.stores.file_range import FileRange, size_and_mtime
 
 
 @pytest.mark.parametrize(

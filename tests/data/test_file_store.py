@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from layouts import make_folder
 
-from retouch.data.file_store import FileStore
+from retouch.data.stores.file import FileStore
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from source_cases import PREPROCESS_16, read_all
 
 from retouch.clip.preprocess import Preprocess
 from retouch.data import Images, cached, read_data
-from retouch.data.array_store import ArrayStore
-from retouch.data.composite_stores import ConcatStore, SubsetStore
+from retouch.data.stores.array import ArrayStore
+from retouch.data.stores.composite import ConcatStore, SubsetStore
 from retouch.errors import UserError
 
 

@@ -10,7 +10,7 @@ from layouts import locations, make_folder
 
 from retouch.clip.preprocess import Preprocess
 from retouch.data import read_data
-from retouch.data.cache import cached
+from retouch.data.cache.images import cached
 from retouch.errors import UserError
 
 SPLIT = ("train", "test")

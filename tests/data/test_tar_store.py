@@ -6,9 +6,9 @@ import layouts
 import numpy as np
 import pytest
 
-from retouch.data.decode import DecodeError
-from retouch.data.sources.tar_shards import scan_shards
-from retouch.data.tar_store import TarStore
+from retouch.data.decoding.decode import DecodeError
+from retouch.data.formats.tar_shards import scan_shards
+from retouch.data.stores.tar import TarStore
 
 IMAGES = [layouts.encoded(seed, "PNG") for seed in range(3)]
 

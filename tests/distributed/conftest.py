@@ -9,5 +9,9 @@ from tiny import tiny_clip
 @pytest.fixture(autouse=True, scope="session")
 def _imported_before_forking() -> None:
     tiny_clip()  # transformers imports a model's code when it is first used
-    for name in ("retouch.cli.learn", "retouch.cli.evaluate", "retouch.report.figures"):
+    for name in (
+        "retouch.cli.learn.command",
+        "retouch.cli.evaluate.command",
+        "retouch.report.figures",
+    ):
         importlib.import_module(name)

@@ -31,7 +31,7 @@ from torch.distributed.tensor import DTensor
 
 import retouch
 from retouch.clip import Clip, Features, Preprocess
-from retouch.clip.hf import HuggingFaceClip
+from retouch.clip.hf.model import HuggingFaceClip
 from retouch.data import Stream
 from retouch.distributed import collectives, fsdp
 from retouch.errors import UserError

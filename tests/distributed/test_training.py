@@ -42,7 +42,7 @@ from retouch.evaluate.image_features import image_features
 from retouch.evaluate.predict import predict
 from retouch.methods import RECIPES, Regularizer
 from retouch.train import Callback, signals
-from retouch.train.callbacks import CallbackList
+from retouch.train.callbacks.callback import CallbackList
 
 pytestmark = pytest.mark.slow
 

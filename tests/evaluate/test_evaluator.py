@@ -9,10 +9,10 @@ from tiny import images, tiny_clip
 from torch import Tensor
 
 from retouch.clip import Clip
-from retouch.clip.keyed_images import Pixels
+from retouch.clip.frozen.keyed_images import Pixels
 from retouch.clip.zero_shot import PromptEnsemble, classifier
 from retouch.data import Images, Stream
-from retouch.data.image_store import Indices
+from retouch.data.stores.image_store import Indices
 from retouch.evaluate import image_features as features_module
 from retouch.evaluate.evaluator import Evaluator
 from retouch.evaluate.image_features import image_features

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from retouch.data import Images, in_memory
-from retouch.data.file_store import FileStore
+from retouch.data.stores.file import FileStore
 from retouch.evaluate.examples import ComparedImages, pick_examples, write_examples
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from tiny import CLASSES, images, tiny_clip
 
-from retouch.data.file_store import FileStore
+from retouch.data.stores.file import FileStore
 from retouch.errors import UserError
 from retouch.evaluate.choices import ClassChoices
 from retouch.evaluate.predict import classify_images, predict

@@ -12,11 +12,11 @@ from tiny import tiny_clip, tiny_folder
 
 import retouch
 from retouch.clip import Clip
-from retouch.clip.hf import HuggingFaceClip
-from retouch.clip.open_clip import OpenClip
-from retouch.clip.open_clip import import_open_clip as library
-from retouch.clip.pool_prompts import PoolPrompts
-from retouch.clip.visual_prompts import attach
+from retouch.clip.hf.model import HuggingFaceClip
+from retouch.clip.open_clip.model import OpenClip
+from retouch.clip.open_clip.model import import_open_clip as library
+from retouch.clip.prompts.pool import PoolPrompts
+from retouch.clip.prompts.visual import attach
 from retouch.errors import UserError
 from retouch.export import ExportModel, export, of_model, of_run
 from retouch.export.pytorch import _CLEANING_NOTE

@@ -13,7 +13,7 @@ from tiny import images, tiny_clip
 from torch import Tensor
 
 import retouch
-from retouch.clip.visual_prompts import prompts_of
+from retouch.clip.prompts.visual import prompts_of
 from retouch.clip.zero_shot import classifier
 from retouch.data import Images, Stream
 from retouch.errors import UserError

@@ -23,7 +23,7 @@ from retouch.methods import Method, TaskContext
 from retouch.methods.slca import ClassifierAlignment
 from retouch.train import open_run
 from retouch.train.extend_stream import extend_stream
-from retouch.train.replay_store import read_stored_images
+from retouch.train.run_folder.images import read_stored_images
 
 TRAIN, TEST = images("train", 6, 6), images("test", 6, 3)
 MONTHS = (range(2), range(2, 4), range(4, 6))

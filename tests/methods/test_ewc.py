@@ -10,10 +10,10 @@ from tiny import CLASSES, images, tiny_clip
 
 import retouch
 from retouch.clip import Batch, Clip
-from retouch.clip.softmax_loss import contrastive
+from retouch.clip.losses import contrastive
 from retouch.data import Stream
-from retouch.data.array_store import ArrayStore
 from retouch.data.pairs import Pairs
+from retouch.data.stores.array import ArrayStore
 from retouch.data.string_array import StringArray
 from retouch.errors import UserError
 from retouch.methods import Method, Settings, TaskContext

@@ -15,8 +15,8 @@ from tiny import CLASSES, images, tiny_clip
 import retouch
 from retouch.clip import Clip
 from retouch.data import Stream
-from retouch.data.array_store import ArrayStore
 from retouch.data.pairs import Pairs
+from retouch.data.stores.array import ArrayStore
 from retouch.data.string_array import StringArray
 from retouch.errors import UserError
 from retouch.methods import BalancedReplay, Method, Settings, TaskContext

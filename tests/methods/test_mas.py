@@ -11,7 +11,7 @@ from torch import Tensor
 import retouch
 from retouch.clip import Batch, Clip, Features
 from retouch.data import Pairs, Stream
-from retouch.data.array_store import ArrayStore
+from retouch.data.stores.array import ArrayStore
 from retouch.data.string_array import StringArray
 from retouch.methods import Method, Settings, TaskContext
 from retouch.methods.full_finetune import FullFinetune

@@ -13,7 +13,7 @@ from tiny import images, tiny_clip, tiny_folder
 from torch import Tensor
 
 import retouch
-from retouch.clip.visual_prompts import prompts_of
+from retouch.clip.prompts.visual import prompts_of
 from retouch.data import Stream
 from retouch.methods import BalancedReplay, Method, Replay, Settings
 from retouch.methods.bounded_drop import BoundedDrop

@@ -11,7 +11,7 @@ from tiny import images, tiny_clip
 from torch import Tensor
 
 import retouch
-from retouch.clip.hf import HuggingFaceClip
+from retouch.clip.hf.model import HuggingFaceClip
 from retouch.clip.tokens import Tokens, num_prompts
 from retouch.clip.zero_shot import classifier
 from retouch.data import Stream
@@ -20,7 +20,7 @@ from retouch.evaluate import Results
 from retouch.evaluate.image_features import image_features
 from retouch.methods import Settings
 from retouch.sparse import fingerprint
-from retouch.train.cost import estimate
+from retouch.train.estimate import estimate
 
 QUICK = Settings(epochs=1, batch=8, lr=5e-3)
 

@@ -10,8 +10,8 @@ from tiny import CLASSES, tiny_clip
 from torch.nn.functional import normalize
 
 from retouch.clip import Clip
-from retouch.data.array_store import ArrayStore
 from retouch.data.pairs import Pairs
+from retouch.data.stores.array import ArrayStore
 from retouch.data.string_array import StringArray
 from retouch.methods.projection import Projection, check_projection_is_last, unprojected_images
 from retouch.sparse import fingerprint

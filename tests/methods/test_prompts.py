@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
 import retouch
-from retouch.clip.visual_prompts import prompts_of
+from retouch.clip.prompts.visual import prompts_of
 from retouch.data import Stream
 from retouch.errors import UserError
 from retouch.methods import Method, Regularizer

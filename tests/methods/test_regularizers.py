@@ -14,7 +14,7 @@ from torch.nn.utils import parameters_to_vector
 import retouch
 from retouch.clip import Clip
 from retouch.data import Pairs, Stream
-from retouch.data.array_store import ArrayStore
+from retouch.data.stores.array import ArrayStore
 from retouch.data.string_array import StringArray
 from retouch.methods import (
     AfterTask,

@@ -13,8 +13,8 @@ from torch.nn.functional import cross_entropy, logsigmoid
 import retouch
 from retouch.clip import Clip
 from retouch.data import Stream
-from retouch.data.array_store import ArrayStore
 from retouch.data.pairs import Pairs
+from retouch.data.stores.array import ArrayStore
 from retouch.data.string_array import StringArray
 from retouch.errors import UserError
 from retouch.methods import Method, Settings, TaskContext

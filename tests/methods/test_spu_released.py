@@ -14,8 +14,8 @@ from torch import Tensor
 import retouch
 from retouch.clip import Clip
 from retouch.data import Stream
-from retouch.data.image_store import Indices
 from retouch.data.replay import ReplayBuffer
+from retouch.data.stores.image_store import Indices
 from retouch.methods import Settings, TaskContext, recipe
 from retouch.methods.schedule import Cosine
 from retouch.methods.spu_released import ReleasedReplay, ReleasedSchedule

@@ -12,7 +12,7 @@ from retouch.errors import UserError
 from retouch.evaluate import Results
 from retouch.report import plots, write_report
 from retouch.report.loss import moving_average, read_losses
-from retouch.train.metrics_file import METRICS, LoggedStep, MetricsFile
+from retouch.train.run_folder.metrics import METRICS, LoggedStep, MetricsFile
 
 
 def write_log(folder: Path, tasks: int = 3, steps: int = 40) -> Path:

@@ -29,7 +29,7 @@ def dual() -> nn.Module:
 
 
 def open_clip() -> nn.Module:
-    from retouch.clip.open_clip import import_open_clip
+    from retouch.clip.open_clip.model import import_open_clip
 
     vision = {"image_size": 32, "layers": 2, "width": 64, "head_width": 32, "patch_size": 16}
     text = {"context_length": 16, "vocab_size": 100, "width": 32, "heads": 2, "layers": 2}

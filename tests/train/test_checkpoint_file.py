@@ -11,7 +11,7 @@ from safetensors.torch import save as to_bytes
 
 from retouch import checksummed
 from retouch.errors import UserError
-from retouch.train.checkpoint_file import checkpoint_task
+from retouch.train.run_folder.checkpoint import checkpoint_task
 
 
 @pytest.fixture(scope="module")

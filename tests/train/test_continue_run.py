@@ -26,9 +26,9 @@ from retouch.methods.full_finetune import FullFinetune
 from retouch.methods.method_config import method_config
 from retouch.sparse import fingerprint
 from retouch.train import open_run
-from retouch.train.checkpoint_file import CHECKPOINT
-from retouch.train.replay_store import has_stored_images, read_stored_images
-from retouch.train.run_folder import method_of, read_config
+from retouch.train.run_folder.checkpoint import CHECKPOINT
+from retouch.train.run_folder.images import has_stored_images, read_stored_images
+from retouch.train.run_folder.read import method_of, read_config
 
 NO_IMAGES = "the earlier run stored no images"
 

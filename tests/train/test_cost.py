@@ -9,16 +9,15 @@ from tiny import images, tiny_clip
 from torch import Tensor
 
 import retouch
-from retouch.clip.hf import HuggingFaceClip
-from retouch.clip.keyed_images import Pixels
+from retouch.clip.frozen.keyed_images import Pixels
+from retouch.clip.hf.model import HuggingFaceClip
 from retouch.clip.tokens import Tokens, num_prompts
 from retouch.data import Stream
 from retouch.data.string_array import StringArray
 from retouch.methods import RECIPES, Method, Settings, recipe
 from retouch.methods.feature_replay import FeatureReplay
 from retouch.sparse import fingerprint
-from retouch.train.cost import delta_bytes, estimate
-from retouch.train.measure_step import Measurement, measure
+from retouch.train.estimate import Measurement, delta_bytes, estimate, measure
 from retouch.train.work import work
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 import retouch
 from retouch.clip import Features
-from retouch.clip.hf import HuggingFaceClip
+from retouch.clip.hf.model import HuggingFaceClip
 from retouch.data import Stream
 from retouch.errors import Diverged, UserError
 from retouch.evaluate import Results
@@ -28,7 +28,7 @@ from retouch.methods import (
 from retouch.methods.bounded_drop import with_max_drop
 from retouch.methods.full_finetune import FullFinetune
 from retouch.sparse import Delta, fingerprint
-from retouch.train.cost import estimate
+from retouch.train.estimate import estimate
 
 QUICK = Settings(epochs=1, batch=16, lr=1e-3)
 CONTROL = images("control", 4, 2)
@@ -183,7 +183,7 @@ class Explode(Regularizer):
 
 @pytest.mark.parametrize("runs_async", [False, True])
 def test_a_loss_that_is_nan(runs_async: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("retouch.train.record.runs_async", lambda device: runs_async)
+    monkeypatch.setattr("retouch.train.run_folder.record.runs_async", lambda device: runs_async)
     settings = Settings(epochs=3, batch=8, lr=5e-3)
     faulty = recipe("spu", {"replay.size": 12}).model_copy(update={"regularizer": Explode()})
     with pytest.raises(Diverged, match=r"the loss became nan in task 2.*below 0\.005"):

@@ -19,8 +19,8 @@ from retouch.methods import RECIPES, Settings
 from retouch.sparse import fingerprint
 from retouch.train import Callback, open_run
 from retouch.train.compare_run import compare_run, eval_sets_of_run
-from retouch.train.metrics_file import read_metrics
-from retouch.train.replay_store import read_stored_images
+from retouch.train.run_folder.images import read_stored_images
+from retouch.train.run_folder.metrics import read_metrics
 
 
 @pytest.mark.slow

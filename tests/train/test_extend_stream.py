@@ -24,7 +24,7 @@ from retouch.methods import RECIPES
 from retouch.sparse import Delta, fingerprint
 from retouch.train import open_run
 from retouch.train.extend_stream import COPY, extend_stream, run_or_copy
-from retouch.train.replay_store import read_stored_images
+from retouch.train.run_folder.images import read_stored_images
 
 PREPROCESS = Preprocess(size=(16, 16))
 

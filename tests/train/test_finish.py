@@ -9,7 +9,7 @@ from runs import content
 
 import retouch
 from retouch.sparse import fingerprint
-from retouch.train import finish
+from retouch.train.run_folder import finish
 
 
 def april(before: Path, out: Path, **more: Any) -> Any:

@@ -12,11 +12,16 @@ from tiny import tiny_clip, tiny_folder
 from retouch.data import Stream
 from retouch.methods import Settings
 from retouch.sparse import Selection
-from retouch.train import cost
-from retouch.train.cost import estimate
-from retouch.train.gpu_memory import PeakMemory, fitting_micro_batch, free_memory
-from retouch.train.measure_step import Measurement, measure
-from retouch.train.run_folder import read_config
+from retouch.train import estimate as cost
+from retouch.train.estimate import (
+    Measurement,
+    PeakMemory,
+    estimate,
+    fitting_micro_batch,
+    free_memory,
+    measure,
+)
+from retouch.train.run_folder.read import read_config
 
 
 def test_the_largest_half_that_fits():

@@ -15,8 +15,7 @@ import retouch
 from retouch.clip.fast.light import LightClip
 from retouch.data import Stream
 from retouch.methods import RECIPES
-from retouch.train.cost import estimate
-from retouch.train.measure_step import measure
+from retouch.train.estimate import estimate, measure
 
 HEAVY = ["transformers", "torchvision", "torch._dynamo", "scipy", "sympy", "pandas", "matplotlib"]
 

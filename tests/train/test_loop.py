@@ -11,7 +11,7 @@ import retouch
 from retouch.data import Stream
 from retouch.methods import Settings, recipe
 from retouch.sparse import fingerprint
-from retouch.train.metrics_file import read_metrics
+from retouch.train.run_folder.metrics import read_metrics
 
 
 @pytest.mark.slow

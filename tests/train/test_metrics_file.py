@@ -6,7 +6,7 @@ import pytest
 from runs import Stop, teach
 
 from retouch.errors import UserError
-from retouch.train.metrics_file import read_metrics
+from retouch.train.run_folder.metrics import read_metrics
 
 
 @pytest.mark.slow

@@ -15,9 +15,9 @@ from tiny import images, tiny_clip, tiny_folder
 import retouch
 from retouch.clip.fast.compile import CompileTimer
 from retouch.data import Stream
-from retouch.train import progress as module
-from retouch.train.callbacks import Callback
-from retouch.train.progress import PlainProgress, ProgressBar, time_left
+from retouch.train.callbacks import progress as module
+from retouch.train.callbacks.callback import Callback
+from retouch.train.callbacks.progress import PlainProgress, ProgressBar, time_left
 
 SETTINGS = retouch.Settings(epochs=2, batch=8, lr=1e-3)
 

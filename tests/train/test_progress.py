@@ -15,9 +15,9 @@ from tiny import images, tiny_clip
 import retouch
 from retouch.data import Stream
 from retouch.evaluate import Results
-from retouch.train.callbacks import Callback, CallbackList
-from retouch.train.progress import PlainProgress, ProgressBar, resuming
-from retouch.train.tensorboard_logger import TensorBoard
+from retouch.train.callbacks.callback import Callback, CallbackList
+from retouch.train.callbacks.progress import PlainProgress, ProgressBar, resuming
+from retouch.train.callbacks.tensorboard import TensorBoard
 
 SETTINGS = retouch.Settings(epochs=2, batch=8, lr=1e-3)
 

@@ -15,7 +15,7 @@ from retouch.clip import Preprocess
 from retouch.data import Stream
 from retouch.errors import UserError
 from retouch.evaluate import Results
-from retouch.train.replay_store import TEST_IMAGES_PER_CLASS, read_stored_images, write_images
+from retouch.train.run_folder.images import TEST_IMAGES_PER_CLASS, read_stored_images, write_images
 
 PREPROCESS = Preprocess(size=(16, 16))
 

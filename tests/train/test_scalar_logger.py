@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from retouch.evaluate import Results
-from retouch.train.scalar_logger import accuracies
+from retouch.train.callbacks.scalars import accuracies
 
 
 def test_only_what_was_measured_is_logged(whole_run: Callable[[str], tuple[Path, str]]):

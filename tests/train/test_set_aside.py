@@ -18,8 +18,9 @@ from retouch.errors import UserError
 from retouch.evaluate import Results
 from retouch.methods import Settings, recipe
 from retouch.methods.method_config import method_config
-from retouch.train import Callback, set_aside
-from retouch.train.config_schema import result_settings
+from retouch.train import Callback
+from retouch.train.run_folder import set_aside
+from retouch.train.run_folder.config_schema import result_settings
 
 
 def teach(clip: Any, stream: Stream, out: Path, **more: Any) -> Results:

@@ -21,7 +21,7 @@ def test_ctrl_c_saves_a_checkpoint(
     monkeypatch: pytest.MonkeyPatch,
 ):
     """On a device that computes asynchronously, the step that was started ends first."""
-    monkeypatch.setattr("retouch.train.record.runs_async", lambda device: runs_async)
+    monkeypatch.setattr("retouch.train.run_folder.record.runs_async", lambda device: runs_async)
     handler = signal.getsignal(signal.SIGINT)  # in the background, a shell has it ignored
     whole, expected = whole_run("spu")
 

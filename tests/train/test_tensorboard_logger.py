@@ -11,9 +11,9 @@ from runs import Losses, teach
 import retouch
 from retouch.errors import UserError
 from retouch.train import open_run
-from retouch.train.callbacks import CallbackList
+from retouch.train.callbacks.callback import CallbackList
+from retouch.train.callbacks.tensorboard import TensorBoard
 from retouch.train.extend_stream import extend_stream
-from retouch.train.tensorboard_logger import TensorBoard
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from typing import Annotated
 import torch
 import typer
 
-from retouch.clip.hf import HuggingFaceClip
+from retouch.clip.hf.model import HuggingFaceClip
 from retouch.clip.preprocess import Preprocess
 from retouch.clip.torchvision_compat import patch_torchvision
 from tools.pretrain.card import CARD, measure

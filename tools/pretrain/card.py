@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from retouch.builtin.images import TEMPLATES
-from retouch.clip.hf import HuggingFaceClip
+from retouch.clip.hf.model import HuggingFaceClip
 from retouch.data import Images, Stream, in_memory
 from retouch.evaluate.evaluator import Evaluator
 from tools.pictures import signs, world

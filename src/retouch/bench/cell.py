@@ -14,7 +14,7 @@ from retouch.checksummed import Count, Document
 from retouch.errors import UserError
 from retouch.evaluate import Results
 from retouch.methods import Method, Settings, recipe
-from retouch.train.run_files import delete_weights
+from retouch.train.run_folder.files import delete_weights
 
 MOST_NAMED = 6
 """With more seeds than this, a text does not name each."""

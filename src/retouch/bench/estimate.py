@@ -6,8 +6,7 @@ from retouch.bench.cell import Cell
 from retouch.bench.runner import Bench
 from retouch.clip import Clip
 from retouch.data import Stream
-from retouch.train.cost import delta_bytes
-from retouch.train.measure_step import Measurement, measure
+from retouch.train.estimate import Measurement, delta_bytes, measure
 from retouch.train.work import work
 
 _CPU_IMAGES = 4

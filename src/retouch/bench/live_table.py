@@ -12,7 +12,7 @@ from rich.text import Text
 
 from retouch.bench.cell import Cell
 from retouch.bench.events import Done, Event, Note, Progress
-from retouch.train.progress import EVERY
+from retouch.train.callbacks.progress import EVERY
 
 State = Literal["waiting", "running", "done", "failed"]
 STYLES = {"waiting": "dim", "running": "bold", "done": "green", "failed": "bold red"}

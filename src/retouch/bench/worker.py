@@ -12,14 +12,14 @@ from retouch.bench.cell import Cell
 from retouch.bench.cell_runner import CellRunner
 from retouch.bench.events import Failed, Finished, Listener, Outcome, Progress, WorkerLost
 from retouch.clip.load import resolve_device
-from retouch.data.image_store import Indices
+from retouch.data.stores.image_store import Indices
 from retouch.distributed import collectives
 from retouch.errors import UserError
 from retouch.evaluate import Results
 from retouch.train import Callback
+from retouch.train.callbacks.progress import progress_line, resuming
 from retouch.train.defaults import SMALL_MODEL
 from retouch.train.hardware import Hardware, hardware
-from retouch.train.progress import progress_line, resuming
 
 REPORT_SECONDS = 1.0
 """Seconds between two progress reports of a cell."""

@@ -3,7 +3,7 @@
 from retouch.analysis.annotations import AnnotatedImages, Scene
 from retouch.builtin.archive import read_index
 from retouch.builtin.images import first_pictures
-from retouch.data.array_store import ArrayStore
+from retouch.data.stores.array import ArrayStore
 
 
 def boxed_pictures(count: int) -> AnnotatedImages:

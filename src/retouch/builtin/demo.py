@@ -10,7 +10,7 @@ from retouch.data import Stream
 from retouch.evaluate import Results
 from retouch.methods import Method, recipe
 from retouch.train import teach
-from retouch.train.progress import progress_callback
+from retouch.train.callbacks.progress import progress_callback
 
 
 def run_demo(

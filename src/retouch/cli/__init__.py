@@ -9,22 +9,22 @@ import typer
 from rich.logging import RichHandler
 
 from retouch.child_process import SAFE_PATH
-from retouch.cli.bench import bench
-from retouch.cli.cam import cam
+from retouch.cli.analysis.cam import cam
+from retouch.cli.analysis.overlap import overlap
+from retouch.cli.analysis.trace import trace
+from retouch.cli.bench.command import bench
 from retouch.cli.classify import classify
 from retouch.cli.command import Commands
 from retouch.cli.console import err, exit_now, one_of_several_ranks, out, prepare_streams
 from retouch.cli.datasets import datasets
-from retouch.cli.delta import delta
+from retouch.cli.delta.command import delta
 from retouch.cli.demo import demo
-from retouch.cli.evaluate import evaluate
+from retouch.cli.evaluate.command import evaluate
 from retouch.cli.export import export
-from retouch.cli.learn import learn
+from retouch.cli.learn.command import learn
 from retouch.cli.methods import methods
-from retouch.cli.overlap import overlap
 from retouch.cli.push import push
 from retouch.cli.report import report
-from retouch.cli.trace import trace
 from retouch.version import VERSION
 
 app = typer.Typer(

@@ -2,20 +2,60 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 from rich.padding import Padding
 
-from retouch.cli.classify_config import ClassifyConfig, ImageOptions
-from retouch.cli.config_command import command
+from retouch.cli.config_command import Config, OptionGroup, command
 from retouch.cli.console import err, out, print_json, print_line, user_errors
-from retouch.cli.load_models import LoadedModel
+from retouch.cli.load_models import LoadedModel, ModelOptions
+from retouch.cli.options import Json
 from retouch.errors import UserError
 from retouch.no_gc import no_gc
 
+
+class ImageOptions(OptionGroup):
+    panel: ClassVar[str] = "Classes"
+
+    images: Annotated[
+        list[Path], typer.Argument(metavar="IMAGE", help="Image files, or folders of them.")
+    ]
+    names: Annotated[
+        str | None,
+        typer.Option(
+            help="Classes to choose from, separated by commas. [default: those the run learned]"
+        ),
+    ] = None
+    names_file: Annotated[
+        Path | None, typer.Option(help="The same from a file, one name per line.", metavar="FILE")
+    ] = None
+    template: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Prompt for a class, such as 'a photo of {}'. Repeatable: the mean of all is "
+            "used. [default: the run's]"
+        ),
+    ] = None
+    top: Annotated[int, typer.Option(help="Answers per image.", min=1)] = 3
+
+
+class OutputOptions(OptionGroup):
+    panel: ClassVar[str] = "Output"
+
+    as_json: Json = False
+
+
+class ClassifyConfig(Config):
+    """What `retouch classify` was asked to do."""
+
+    model: ModelOptions
+    images: ImageOptions
+    output: OutputOptions
+
+
 if TYPE_CHECKING:
-    from retouch.data.image_store import ImageStore, UnreadableImage
+    from retouch.data.stores.image_store import ImageStore, UnreadableImage
     from retouch.evaluate.choices import ClassChoices
     from retouch.evaluate.predict import Prediction
 
@@ -54,8 +94,8 @@ def classify(config: ClassifyConfig) -> None:
 def _find_images(paths: Sequence[Path]) -> "ImageStore":
     """The images in the order given; a folder stands for all images in it."""
     from retouch.cli.images import images_below
-    from retouch.data.decode import EXTENSIONS
-    from retouch.data.file_store import FileStore
+    from retouch.data.decoding.decode import EXTENSIONS
+    from retouch.data.stores.file import FileStore
 
     files: list[str] = []
     for path in paths:

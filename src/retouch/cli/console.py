@@ -23,7 +23,7 @@ from retouch.errors import UserError, first_problem, message_of, system_limit
 from retouch.printable import printable, printable_json
 
 if TYPE_CHECKING:
-    from retouch.data.image_store import Indices
+    from retouch.data.stores.image_store import Indices
 
 
 class PlainConsole(Console):
@@ -215,7 +215,7 @@ def progress(parts: "Iterable[Indices]", activity: str, total: int) -> "Iterator
         yield from parts
         return
     if not err.is_terminal:
-        from retouch.train.progress import PlainProgress
+        from retouch.train.callbacks.progress import PlainProgress
 
         yield from PlainProgress("").progress(parts, activity, total)
         return

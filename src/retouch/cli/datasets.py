@@ -9,8 +9,8 @@ from retouch.cli.options import Cache, Root
 from retouch.errors import UserError
 
 if TYPE_CHECKING:
+    from retouch.data.benchmarks.dataset_facts import DatasetFacts
     from retouch.data.check import DatasetCheck
-    from retouch.data.sources.dataset_facts import DatasetFacts
     from retouch.data.splits import Splits
 
 datasets = typer.Typer(name="datasets", help="List the benchmarks, and check the images on disk.")
@@ -94,7 +94,7 @@ def check(
 
 def _class_error(name: str, splits: "Splits") -> str | None:
     """Why `learn` would refuse the classes, such as a single one; None if it would not."""
-    from retouch.cli.learn_sources import check_classes
+    from retouch.cli.learn.sources import check_classes
     from retouch.data import Stream
 
     if splits.train is None:

@@ -32,7 +32,7 @@ def demo(
         check_folder(folder)
         from retouch.builtin.demo import run_demo
         from retouch.report import comparison_table, write_report
-        from retouch.train.run_files import check_page_folder
+        from retouch.train.run_folder.files import check_page_folder
 
         check_page_folder(folder)
         runs = run_demo(folder, methods.split(","), quick=quick, seed=seed, quiet=quiet)

@@ -83,7 +83,7 @@ def load_source(run: str, model: str | None, task: int | None) -> "ExportModel":
     """The run or model to export or push."""
     from retouch.errors import UserError
     from retouch.export import of_model, of_run
-    from retouch.train.run_folder import is_run
+    from retouch.train.run_folder.read import is_run
 
     if is_run(run):
         return of_run(run, model=model, task=task)

@@ -82,7 +82,7 @@ def decode(
     Call it on every rank; rank 0 decodes and shows its progress. A single process may decode in the
     background.
     """
-    from retouch.data.cache import cached, drop_unreadable
+    from retouch.data.cache.images import cached, drop_unreadable
     from retouch.distributed import collectives
 
     if no_cache:
@@ -98,8 +98,8 @@ def decode(
 
 def images_below(folder: Path) -> list[str]:
     """The names of the images in and below a folder, sorted; skipped files are reported."""
-    from retouch.data.sources.folder import image_names
-    from retouch.data.sources.skipped_files import SkippedFiles
+    from retouch.data.formats.folder import image_names
+    from retouch.data.formats.skipped_files import SkippedFiles
 
     skipped = SkippedFiles()
     names = sorted(image_names(folder, skipped=skipped))

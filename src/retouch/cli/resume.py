@@ -39,7 +39,7 @@ class Resume:
         """When the run in the folder was begun; a run that is moved away and back keeps it."""
         if not self._overwrite or self._folder is None:
             return None
-        from retouch.train.run_folder import CONFIG
+        from retouch.train.run_folder.read import CONFIG
 
         file = self._folder / CONFIG
         return file.stat().st_mtime_ns if file.is_file() else None
@@ -47,7 +47,7 @@ class Resume:
 
 def _replaced(folder: Path) -> str:
     """Where the run is that is being replaced, if it still exists."""
-    from retouch.train.set_aside import aside_of, is_set_aside
+    from retouch.train.run_folder.set_aside import aside_of, is_set_aside
 
     if not is_set_aside(folder):
         return ""

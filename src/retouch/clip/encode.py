@@ -8,7 +8,7 @@ from typing import TypeVar, cast
 
 from torch import Tensor
 
-from retouch.clip.keyed_images import KeyedImages, Pixels
+from retouch.clip.frozen.keyed_images import KeyedImages, Pixels
 from retouch.clip.model import Clip
 from retouch.clip.tokens import Tokens, num_prompts
 from retouch.distributed import collectives

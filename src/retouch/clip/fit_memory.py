@@ -7,7 +7,7 @@ from typing import Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from retouch.clip.frozen_blocks import FrozenBlocks
+from retouch.clip.frozen.blocks import FrozenBlocks
 from retouch.distributed import collectives
 from retouch.errors import UserError
 

@@ -7,15 +7,15 @@ from typing import Any
 import torch
 
 from retouch.arguments import check_arguments
-from retouch.clip.hf_load import hub_options, load_hf
+from retouch.clip.hf.load import hub_options, load_hf
 from retouch.clip.hub import PREFIX, SEPARATOR, apply_hub_deltas, find_on_hub, on_hub
 from retouch.clip.model import Clip
-from retouch.clip.open_clip_load import (
+from retouch.clip.open_clip.load import (
     is_open_clip_folder,
     load_open_clip,
     load_open_clip_folder,
 )
-from retouch.clip.prompt_file import PROMPTS_FILE, load_prompts
+from retouch.clip.prompts.file import PROMPTS_FILE, load_prompts
 from retouch.clip.user_model import check_code, load_user_model, names_code
 from retouch.errors import UserError
 

@@ -1,10 +1,12 @@
 """The loss on image–prompt pairs, in two readings of the paper, and the classification loss.
 
-The loss follows the model: CLIP's softmax over the batch, or SigLIP's sigmoid for each pair where
-the model has a logit bias (`clip.sigmoid_loss`).
+The loss follows the model: CLIP's softmax over the batch, or SigLIP's sigmoid, for which each pair
+matches or does not by itself, where the model has a logit bias. Such a model was pre-trained with
+it, and is ruined by a softmax, which ignores the bias and with it the level of the scores.
 
 A batch of N images holds few distinct prompts, so each prompt is encoded once and its feature is
-repeated: the same loss and the same gradient at a fraction of the cost.
+repeated: the same loss and the same gradient at a fraction of the cost. In the sigmoid's forms, a
+score counts as often as its prompt occurs in the batch.
 
 With several ranks (`retouch.distributed`), each rank encodes its part of the images and prompts,
 and the features are gathered on all of them. The loss of the batch is the *mean* over ranks of what
@@ -22,6 +24,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor
+from torch.nn.functional import cross_entropy, one_hot, softplus
 
 from retouch.clip.encode import (
     chunks,
@@ -31,12 +34,181 @@ from retouch.clip.encode import (
     fits,
     prompt_chunks,
 )
-from retouch.clip.keyed_images import Pixels
+from retouch.clip.frozen.keyed_images import Pixels
 from retouch.clip.model import Clip
-from retouch.clip.sigmoid_loss import sigmoid, sigmoid_classification, sigmoid_label_aware
-from retouch.clip.softmax_loss import class_cross_entropy, contrastive, label_aware
 from retouch.clip.tokens import Tokens, num_prompts
 from retouch.distributed import collectives
+
+
+def contrastive(
+    images: Tensor,
+    texts: Tensor,
+    prompt: Tensor,
+    scale: Tensor,
+    pairs: slice | None = None,
+    smoothing: float = 0.0,
+) -> Tensor:
+    """CLIP's loss: each image must match its own prompt, and each prompt its own image.
+
+    Two images of one class share a prompt and still count as each other's negatives, as in
+    pre-training; see `label_aware`. With `pairs`, only the contribution of those pairs. With label
+    `smoothing`, that share of the target is spread over all columns.
+    """
+    per_image, per_text, target = _logits(images, texts, prompt, scale, pairs)
+    return _symmetric_cross_entropy(per_image, per_text, target, pairs, smoothing)
+
+
+def label_aware(
+    images: Tensor,
+    texts: Tensor,
+    prompt: Tensor,
+    scale: Tensor,
+    pairs: slice | None = None,
+    smoothing: float = 0.0,
+) -> Tensor:
+    """`contrastive`, with other images of the same class left out of the negatives."""
+    per_image, per_text, target = _logits(images, texts, prompt, scale, pairs)
+    column = torch.arange(len(images), device=images.device)
+    same_class = prompt[target][:, None] == prompt[None, :]
+    masked = same_class & (target[:, None] != column[None, :])
+    per_image, per_text = (
+        logits.masked_fill(masked, float("-inf")) for logits in (per_image, per_text)
+    )
+    return _symmetric_cross_entropy(per_image, per_text, target, pairs, smoothing)
+
+
+def class_cross_entropy(
+    images: Tensor,
+    texts: Tensor,
+    prompt: Tensor,
+    scale: Tensor,
+    pairs: slice | None = None,
+    smoothing: float = 0.0,
+) -> Tensor:
+    """Classification: each image must match its own prompt among all prompts of the batch."""
+    rows = slice(None) if pairs is None else pairs
+    logits = scale * images[rows] @ texts.T
+    return _sum_cross_entropy(logits, prompt[rows], smoothing) / len(images)
+
+
+def _logits(
+    images: Tensor, texts: Tensor, prompt: Tensor, scale: Tensor, pairs: slice | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Logits per image and per text [b, B], and the column of each pair [b].
+
+    For a subset of the pairs, the full [B, B] matrix is never built.
+    """
+    target = torch.arange(len(images), device=images.device)
+    if pairs is None:
+        logits = (scale * images @ texts.T)[:, prompt]
+        return logits, logits.T, target
+    per_image = (scale * images[pairs] @ texts.T)[:, prompt]
+    per_text = scale * texts[prompt[pairs]] @ images.T
+    return per_image, per_text, target[pairs]
+
+
+def _symmetric_cross_entropy(
+    per_image: Tensor, per_text: Tensor, target: Tensor, pairs: slice | None, smoothing: float
+) -> Tensor:
+    """The mean over all pairs, or the contribution of `pairs` to it."""
+    if pairs is None and not smoothing:
+        return (cross_entropy(per_image, target) + cross_entropy(per_text, target)) / 2
+    total = sum(_sum_cross_entropy(part, target, smoothing) for part in (per_image, per_text))
+    return total / (2 * per_image.shape[1])  # type: ignore[return-value]
+
+
+def _sum_cross_entropy(logits: Tensor, target: Tensor, smoothing: float) -> Tensor:
+    """The cross-entropy summed over rows; smoothing leaves out columns that are masked."""
+    sharp = cross_entropy(logits, target, reduction="sum")
+    if not smoothing:
+        return sharp
+    possible = logits.isfinite()
+    log_probabilities = logits.log_softmax(dim=1).masked_fill(~possible, 0.0)
+    uniform = -(log_probabilities.sum(dim=1) / possible.sum(dim=1)).sum()
+    return (1 - smoothing) * sharp + smoothing * uniform
+
+
+def sigmoid(
+    images: Tensor,
+    texts: Tensor,
+    prompt: Tensor,
+    scale: Tensor,
+    bias: Tensor,
+    pairs: slice | None = None,
+) -> Tensor:
+    """SigLIP's loss: an image matches its own text, and none of the other texts of the batch.
+
+    Two images of one class share a prompt and still count as each other's negatives, as in
+    pre-training; see `sigmoid_label_aware`. With `pairs`, only the contribution of those pairs.
+    """
+    logits, own, counts = _scores(images, texts, prompt, scale, bias, pairs)
+    return _cross_entropy(logits, own, counts - own, len(prompt))
+
+
+def sigmoid_label_aware(
+    images: Tensor,
+    texts: Tensor,
+    prompt: Tensor,
+    scale: Tensor,
+    bias: Tensor,
+    pairs: slice | None = None,
+) -> Tensor:
+    """`sigmoid`, where the texts of other images of the same class match as well."""
+    logits, own, counts = _scores(images, texts, prompt, scale, bias, pairs)
+    return _cross_entropy(logits, own * counts, (1 - own) * counts, len(prompt))
+
+
+def sigmoid_classification(
+    images: Tensor,
+    texts: Tensor,
+    prompt: Tensor,
+    scale: Tensor,
+    bias: Tensor,
+    pairs: slice | None = None,
+) -> Tensor:
+    """Each image against all prompts of the batch, each of which counts once."""
+    logits, own, _ = _scores(images, texts, prompt, scale, bias, pairs)
+    return _cross_entropy(logits, own, 1 - own, len(prompt))
+
+
+def classification(logits: Tensor, target: Tensor, bias: Tensor | None) -> Tensor:
+    """The cross-entropy over classes; of each class by itself where there is a logit bias.
+
+    Args:
+        logits: Similarities times the logit scale, [N, C].
+        target: The class of each row.
+        bias: The model's logit bias, or None.
+    """
+    if bias is None:
+        return cross_entropy(logits, target)
+    own = one_hot(target, logits.shape[1]).to(logits.dtype)
+    return _cross_entropy(logits + bias, own, 1 - own, len(logits))
+
+
+def _scores(
+    images: Tensor,
+    texts: Tensor,
+    prompt: Tensor,
+    scale: Tensor,
+    bias: Tensor,
+    pairs: slice | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Scores [b, P], which of them are an image's own prompt [b, P], and prompts' counts [P]."""
+    rows = slice(None) if pairs is None else pairs
+    logits = scale * images[rows] @ texts.T + bias
+    # Not `bincount`, which makes a GPU wait.
+    is_prompt = prompt[:, None] == torch.arange(len(texts), device=prompt.device)
+    own = is_prompt.to(logits.dtype)
+    return logits, own[rows], own.sum(dim=0)
+
+
+def _cross_entropy(logits: Tensor, positives: Tensor, negatives: Tensor, count: int) -> Tensor:
+    """The binary cross-entropy of all pairs, per image; with how many pairs each score stands for.
+
+    −log σ(x) is softplus(−x), and −log(1 − σ(x)) is softplus(x).
+    """
+    return (positives * softplus(-logits) + negatives * softplus(logits)).sum() / count
+
 
 LossName = Literal["contrastive", "label-aware", "cross-entropy"]
 Objective = Literal["summed", "joined"]

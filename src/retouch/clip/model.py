@@ -11,9 +11,8 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from retouch.clip.tokens import Tokens
+from retouch.clip.tokens import Tokens, TruncatedPrompts
 from retouch.clip.towers import Towers
-from retouch.clip.truncation import TruncatedPrompts
 from retouch.sparse.replaced_forward import drop_replaced
 
 _TOKENIZER_LOCK = RLock()

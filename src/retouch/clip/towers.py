@@ -16,9 +16,9 @@ from retouch.clip.fast.fast_towers import fast_towers
 from retouch.clip.fast.graph_capture import ForwardPass
 from retouch.clip.fast.padding import pad_rows, padded_batch_size, padded_num_prompts
 from retouch.clip.fit_memory import encode_in_parts
-from retouch.clip.frozen_blocks import FrozenBlocks
-from retouch.clip.frozen_texts import BatchKey, FrozenTexts
-from retouch.clip.keyed_images import KeyedImages, Pixels
+from retouch.clip.frozen.blocks import FrozenBlocks
+from retouch.clip.frozen.keyed_images import KeyedImages, Pixels
+from retouch.clip.frozen.texts import BatchKey, FrozenTexts
 from retouch.clip.preprocess import NormalizeFn, Preprocess, normalize_pixels
 from retouch.clip.tokens import Tokens, num_prompts
 from retouch.sparse.locate import block_names
@@ -37,7 +37,7 @@ class Towers(ABC):
     compiled: bool = False
     """Whether the towers are compiled at present, see `fast`."""
     frozen: FrozenBlocks | None = None
-    """The lower visual blocks that are computed once per image, see `clip.reuse_frozen`."""
+    """The lower visual blocks that are computed once per image, see `clip.frozen.reuse`."""
     frozen_texts: FrozenTexts | None = None
     """The lower blocks of the text tower that are computed once per prompt in evaluations."""
     _most: Mapping[str, int] = MappingProxyType({})

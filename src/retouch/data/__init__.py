@@ -4,16 +4,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 # The module that each name comes from. They are imported on first use, so that processes that only
-# decode images (`decode_worker`) do not import torch.
+# decode images (`decoding.worker`) do not import torch.
 _MODULES = {
-    "ImageStore": "image_store",
+    "ImageStore": "stores.image_store",
     "Images": "images",
     "Pairs": "pairs",
     "ReplayBuffer": "replay",
     "Splits": "splits",
     "Stream": "stream",
     "Task": "stream",
-    "cached": "cache",
+    "cached": "cache.images",
     "in_memory": "images",
     "read_data": "registry",
     "read_pairs": "pairs",
@@ -33,13 +33,13 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from retouch.data.cache import cached
-    from retouch.data.image_store import ImageStore
+    from retouch.data.cache.images import cached
     from retouch.data.images import Images, in_memory
     from retouch.data.pairs import Pairs, read_pairs
     from retouch.data.registry import read_data
     from retouch.data.replay import ReplayBuffer
     from retouch.data.splits import Splits
+    from retouch.data.stores.image_store import ImageStore
     from retouch.data.stream import Stream, Task
 
 

@@ -4,13 +4,13 @@ import hashlib
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from retouch.data.cache import chunks, verify_caches
-from retouch.data.decode import DecodeError, parallel_map
-from retouch.data.image_store import UnreadableImage
+from retouch.data.benchmarks.dataset_facts import DatasetFacts
+from retouch.data.cache.images import chunks, verify_caches
+from retouch.data.decoding.decode import DecodeError, parallel_map
 from retouch.data.images import Images
 from retouch.data.progress import Progress, no_progress
-from retouch.data.sources.dataset_facts import DatasetFacts
 from retouch.data.splits import Splits
+from retouch.data.stores.image_store import UnreadableImage
 from retouch.data.stream import Stream
 from retouch.errors import UserError
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from retouch.data.image_store import Indices
 from retouch.data.images import Images
+from retouch.data.stores.image_store import Indices
 from retouch.errors import UserError
 
 

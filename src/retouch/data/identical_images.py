@@ -12,8 +12,8 @@ from hashlib import blake2b
 
 import numpy as np
 
-from retouch.data.image_store import Indices
 from retouch.data.images import Images
+from retouch.data.stores.image_store import Indices
 
 MAX_IMAGES = 200_000
 """Larger sets are not searched for copies of files; `retouch datasets check` searches any set."""

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from retouch.data.image_store import ImageStore
 from retouch.data.images import Images
 from retouch.data.pairs import Pairs
+from retouch.data.stores.image_store import ImageStore
 
 SAMPLE_SIZE = 64
 """How many images, spread evenly over the set, are also compared by their bytes."""

@@ -10,10 +10,10 @@ import numpy as np
 from retouch.arguments import check_arguments
 from retouch.clip.preprocess import Preprocess, Uint8
 from retouch.clip.zero_shot import fill_template
-from retouch.data.array_store import ArrayStore
-from retouch.data.composite_stores import ConcatStore, SubsetStore
 from retouch.data.domain import Domain
-from retouch.data.image_store import ImageStore, Indices
+from retouch.data.stores.array import ArrayStore
+from retouch.data.stores.composite import ConcatStore, SubsetStore
+from retouch.data.stores.image_store import ImageStore, Indices
 from retouch.data.string_array import StringArray
 from retouch.data.text_files import is_text
 from retouch.errors import UserError

@@ -5,9 +5,9 @@ from functools import reduce
 
 import numpy as np
 
-from retouch.data.composite_stores import ConcatStore
 from retouch.data.domain import Domain
 from retouch.data.images import DEFAULT_TEMPLATE, Images
+from retouch.data.stores.composite import ConcatStore
 from retouch.data.string_array import StringArray
 from retouch.errors import UserError
 

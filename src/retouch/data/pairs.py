@@ -5,10 +5,10 @@ from pathlib import Path
 
 from retouch.arguments import check_arguments
 from retouch.clip.preprocess import Preprocess, Uint8
-from retouch.data.file_store import FileStore
-from retouch.data.image_store import ImageStore, Indices
-from retouch.data.sources import coco, table
-from retouch.data.sources.tar_shards import list_shards, scan_shards
+from retouch.data.formats import coco, table
+from retouch.data.formats.tar_shards import list_shards, scan_shards
+from retouch.data.stores.file import FileStore
+from retouch.data.stores.image_store import ImageStore, Indices
 from retouch.data.string_array import StringArray
 from retouch.data.text_files import read_json
 from retouch.errors import UserError

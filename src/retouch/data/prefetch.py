@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from retouch.clip import Clip
-from retouch.clip.keyed_images import KeyedImages, Pixels
+from retouch.clip.frozen.keyed_images import KeyedImages, Pixels
 from retouch.clip.preprocess import Preprocess, Uint8
-from retouch.data.composite_stores import SubsetStore
-from retouch.data.image_store import ImageStore, Indices
+from retouch.data.stores.composite import SubsetStore
+from retouch.data.stores.image_store import ImageStore, Indices
 from retouch.distributed.cuda_streams import side_stream, thread_pool
 
 T = TypeVar("T")
@@ -64,7 +64,7 @@ def read_to_device(
 def load_images(clip: Clip, images: _Readable, indices: Indices) -> Pixels:
     """Images for the visual tower: pixels on the device, or the images by key.
 
-    By key where lower blocks are computed once per image (`clip.reuse_frozen`): then only images
+    By key where lower blocks are computed once per image (`clip.frozen.reuse`): then only images
     that are not known yet are read.
     """
     preprocess, device = clip.preprocess, clip.device

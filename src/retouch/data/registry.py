@@ -10,29 +10,25 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from retouch.arguments import check_arguments
-from retouch.data.sources import (
+from retouch.data.benchmarks import (
     aircraft,
     birdsnap,
     caltech101,
     cars,
     cifar100,
-    coco,
     cub,
     dtd,
     eurosat,
     flowers102,
-    folder,
     food101,
     gtsrb,
-    huggingface,
     imagenet,
     mnist,
     pets,
     sun397,
-    table,
-    webdataset,
 )
-from retouch.data.sources.benchmark import Benchmark
+from retouch.data.benchmarks.benchmark import Benchmark
+from retouch.data.formats import coco, folder, huggingface, table, webdataset
 from retouch.data.splits import Splits
 from retouch.errors import UserError
 

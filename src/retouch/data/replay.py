@@ -7,7 +7,7 @@ import numpy as np
 from pydantic import Field
 
 from retouch.checksummed import Count, Document
-from retouch.data.image_store import Indices
+from retouch.data.stores.image_store import Indices
 from retouch.errors import UserError
 
 Balance = Literal["task", "class", "reservoir"]

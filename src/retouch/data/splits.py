@@ -7,8 +7,8 @@ import numpy as np
 
 from retouch.arguments import check_arguments, check_fields
 from retouch.data.identical_images import IdenticalImages, duplicates_of
-from retouch.data.image_store import Indices
 from retouch.data.images import Images
+from retouch.data.stores.image_store import Indices
 from retouch.errors import UserError
 
 

@@ -8,10 +8,10 @@ from typing import Any, Literal
 import numpy as np
 
 from retouch.arguments import check_arguments, wrong_argument
-from retouch.data.image_store import Indices
 from retouch.data.images import Images, refuse_confusable_classes, refuse_empty
 from retouch.data.join_images import join_images, twins_note
 from retouch.data.progress import Progress, no_progress
+from retouch.data.stores.image_store import Indices
 from retouch.errors import UserError
 from retouch.plural import count
 

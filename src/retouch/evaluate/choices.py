@@ -13,8 +13,8 @@ import numpy as np
 
 from retouch.clip.zero_shot import fill_template
 from retouch.data.domain import Domain
-from retouch.data.image_store import Indices
 from retouch.data.images import normalized_name
+from retouch.data.stores.image_store import Indices
 from retouch.data.stream import Choices, Stream, Twins
 
 

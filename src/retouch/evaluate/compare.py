@@ -7,9 +7,9 @@ from typing import NamedTuple
 import numpy as np
 
 from retouch.clip import Clip
-from retouch.data.image_store import Indices
 from retouch.data.images import Images
 from retouch.data.progress import Progress
+from retouch.data.stores.image_store import Indices
 from retouch.evaluate.choices import merge_twins
 from retouch.evaluate.examples import ComparedImages
 from retouch.evaluate.joint_accuracy import Encoded, joint_accuracy

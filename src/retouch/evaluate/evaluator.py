@@ -10,9 +10,9 @@ from retouch.clip import Clip
 from retouch.clip.everyday_words import word_prompts
 from retouch.clip.finite import check_features
 from retouch.clip.zero_shot import PromptEnsemble
-from retouch.data.image_store import Indices
 from retouch.data.images import Images
 from retouch.data.progress import Progress, no_progress
+from retouch.data.stores.image_store import Indices
 from retouch.data.stream import Stream
 from retouch.evaluate.choices import ClassChoices, merge_twins
 from retouch.evaluate.class_features import ClassFeatures, prompt_names

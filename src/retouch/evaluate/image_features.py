@@ -11,11 +11,11 @@ from torch import Tensor
 
 from retouch.clip import Clip
 from retouch.clip.encode import encode_rank_images
-from retouch.clip.keyed_images import Pixels
-from retouch.data.image_store import Indices
+from retouch.clip.frozen.keyed_images import Pixels
 from retouch.data.images import Images
 from retouch.data.prefetch import load_images, prefetch, to_device
 from retouch.data.progress import Progress
+from retouch.data.stores.image_store import Indices
 from retouch.distributed import collectives
 
 _CPU_BATCH, _CPU_DEPTH = 64, 2  # what fits into a CPU's cache is faster

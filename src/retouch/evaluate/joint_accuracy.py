@@ -8,8 +8,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from retouch.data.image_store import Indices
 from retouch.data.images import normalized_name
+from retouch.data.stores.image_store import Indices
 from retouch.evaluate.row import Joint
 
 

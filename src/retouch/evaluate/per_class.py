@@ -13,8 +13,8 @@ from pydantic import Field, model_validator
 
 from retouch import checksummed
 from retouch.checksummed import Count, Document, Percent
-from retouch.data.image_store import Indices
 from retouch.data.images import Images
+from retouch.data.stores.image_store import Indices
 from retouch.evaluate.row import Joint
 
 FILE = "classes.json"

@@ -10,10 +10,10 @@ from torch import Tensor
 from retouch.clip import Clip
 from retouch.clip.finite import check_features, refused_if_not_finite
 from retouch.clip.zero_shot import probabilities
-from retouch.data.cache import chunks
-from retouch.data.image_store import ImageStore, Indices, UnreadableImage
+from retouch.data.cache.images import chunks
 from retouch.data.images import Images
 from retouch.data.progress import Progress
+from retouch.data.stores.image_store import ImageStore, Indices, UnreadableImage
 from retouch.evaluate.choices import ClassChoices
 from retouch.evaluate.class_features import ClassFeatures, prompt_names
 from retouch.evaluate.image_features import image_features

@@ -16,8 +16,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from retouch.clip import Clip
-from retouch.clip.hf import HuggingFaceClip
-from retouch.clip.open_clip import OpenClip
+from retouch.clip.hf.model import HuggingFaceClip
+from retouch.clip.open_clip.model import OpenClip
 from retouch.errors import UserError
 from retouch.export.check import TOLERANCE, features, max_difference, refuse_difference, sample
 from retouch.export.export_model import ExportModel

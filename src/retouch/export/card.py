@@ -5,9 +5,9 @@ from typing import Any
 import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from retouch.clip.hf import HuggingFaceClip
-from retouch.clip.open_clip import OpenClip
-from retouch.clip.siglip import SiglipClip
+from retouch.clip.hf.model import HuggingFaceClip
+from retouch.clip.hf.siglip import SiglipClip
+from retouch.clip.open_clip.model import OpenClip
 from retouch.evaluate.per_class import ClassRow
 from retouch.evaluate.results import Results
 from retouch.evaluate.row import ControlPart

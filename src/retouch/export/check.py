@@ -9,8 +9,8 @@ from torch import Tensor
 
 from retouch.clip import Clip
 from retouch.clip.finite import check_features, refused_if_not_finite
-from retouch.clip.hf import HuggingFaceClip
-from retouch.clip.open_clip import OpenClip
+from retouch.clip.hf.model import HuggingFaceClip
+from retouch.clip.open_clip.model import OpenClip
 from retouch.errors import UserError
 from retouch.export.export_model import ExportModel
 from retouch.export.markdown import escape_markdown

@@ -12,7 +12,7 @@ from retouch.errors import UserError
 from retouch.evaluate.choices import ClassChoices, PromptedClass
 from retouch.evaluate.per_class import PerClass
 from retouch.evaluate.results import Results
-from retouch.train.run_folder import delta_file, is_run, open_run
+from retouch.train.run_folder.read import delta_file, is_run, open_run
 
 
 @dataclass(frozen=True)

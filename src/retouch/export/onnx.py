@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from retouch.clip import Clip, Preprocess
-from retouch.clip.hf import HuggingFaceClip
-from retouch.clip.open_clip import OpenClip
+from retouch.clip.hf.model import HuggingFaceClip
+from retouch.clip.open_clip.model import OpenClip
 from retouch.errors import UserError
 from retouch.evaluate.class_features import ClassFeatures
 from retouch.export.check import (

@@ -7,10 +7,10 @@ from typing import Any
 from safetensors.torch import save_file
 
 from retouch.clip import Clip
-from retouch.clip.hf import HuggingFaceClip
-from retouch.clip.hf_load import load_hf
-from retouch.clip.open_clip import OpenClip
-from retouch.clip.open_clip_load import load_open_clip_folder
+from retouch.clip.hf.load import load_hf
+from retouch.clip.hf.model import HuggingFaceClip
+from retouch.clip.open_clip.load import load_open_clip_folder
+from retouch.clip.open_clip.model import OpenClip
 from retouch.clip.torchvision_compat import patch_torchvision
 from retouch.errors import UserError
 from retouch.export import weight_names

@@ -4,8 +4,8 @@ from typing import Any
 
 from torch import nn
 
-from retouch.clip.hf import HuggingFaceClip
-from retouch.clip.open_clip import OpenClip
+from retouch.clip.hf.model import HuggingFaceClip
+from retouch.clip.open_clip.model import OpenClip
 from retouch.errors import UserError
 from retouch.export import weight_names
 from retouch.export.tokenizer import fast_tokenizer

@@ -4,7 +4,7 @@ from typing import Any
 
 from PIL import Image
 
-from retouch.clip.hf import HuggingFaceClip
+from retouch.clip.hf.model import HuggingFaceClip
 from retouch.clip.preprocess import Preprocess
 from retouch.errors import UserError
 

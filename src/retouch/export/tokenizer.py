@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from retouch.clip import Clip
-from retouch.clip.hf import HuggingFaceClip
-from retouch.clip.open_clip import OpenClip
-from retouch.clip.siglip import SiglipClip
+from retouch.clip.hf.model import HuggingFaceClip
+from retouch.clip.hf.siglip import SiglipClip
+from retouch.clip.open_clip.model import OpenClip
 from retouch.errors import UserError
 
 _START, _END = "<|startoftext|>", "<|endoftext|>"

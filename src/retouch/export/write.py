@@ -7,7 +7,7 @@ from pathlib import Path
 
 from retouch.clip import Clip
 from retouch.clip.finite import check_weights
-from retouch.clip.visual_prompts import prompts_of
+from retouch.clip.prompts.visual import prompts_of
 from retouch.errors import UserError
 from retouch.evaluate.choices import PromptedClass
 from retouch.export.adapter import write_adapter

@@ -4,8 +4,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from retouch.data.image_store import Indices
 from retouch.data.replay import Balance, ReplayBuffer
+from retouch.data.stores.image_store import Indices
 from retouch.data.stream import Stream
 from retouch.methods.parts import Replay
 from retouch.methods.task_context import TaskContext

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from retouch.clip import Batch, Clip, Features
 from retouch.clip.losses import backward_terms, pair_loss
-from retouch.data.image_store import Indices
 from retouch.data.pairs import Pairs
 from retouch.data.prefetch import prefetch, read_to_device
+from retouch.data.stores.image_store import Indices
 from retouch.distributed import collectives
 from retouch.errors import UserError
 from retouch.methods.lora import QUERY_AND_VALUE

@@ -16,7 +16,7 @@ from torch.nn.functional import normalize
 from retouch.clip import Clip, Features
 from retouch.clip.encode import encode_rank_images
 from retouch.clip.everyday_words import word_features
-from retouch.clip.sigmoid_loss import classification
+from retouch.clip.losses import classification
 from retouch.clip.zero_shot import classifier
 from retouch.data.pairs import Pairs
 from retouch.methods.parts import Regularizer

@@ -8,9 +8,9 @@ from pydantic import Field, PrivateAttr
 from torch import Tensor
 
 from retouch.clip import Clip, Features
-from retouch.clip.keyed_images import Pixels
+from retouch.clip.frozen.keyed_images import Pixels
 from retouch.clip.tokens import Tokens
-from retouch.data.image_store import Indices
+from retouch.data.stores.image_store import Indices
 from retouch.distributed import collectives
 from retouch.errors import UserError
 from retouch.methods.parts import Regularizer

@@ -15,7 +15,7 @@ from torch import Tensor
 from retouch.clip import Clip
 from retouch.clip.finite import check_weights
 from retouch.clip.losses import LossName, Objective
-from retouch.clip.open_clip import OpenClip
+from retouch.clip.open_clip.model import OpenClip
 from retouch.data.pairs import Pairs
 from retouch.errors import UserError, first_problem
 from retouch.methods.part_classes import find_class, known_classes

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from retouch.clip import Clip
 from retouch.clip.losses import Features
-from retouch.data.image_store import Indices
 from retouch.data.pairs import Pairs
 from retouch.data.replay import ReplayBuffer
+from retouch.data.stores.image_store import Indices
 from retouch.data.stream import Stream
 from retouch.methods.settings import Settings
 from retouch.methods.task_context import TaskContext
@@ -98,7 +98,7 @@ class Update(Part):
     def trained_parameters(self, clip: Clip) -> Collection[str] | None:
         """Names of all parameters that any task may change. None: any of the model's.
 
-        Visual blocks below the lowest of these are computed once per image (`clip.reuse_frozen`).
+        Visual blocks below the lowest of these are computed once per image (`clip.frozen.reuse`).
 
         Args:
             clip: The model.

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity, linear
 
 from retouch.clip import Clip
-from retouch.data.image_store import Indices
+from retouch.data.stores.image_store import Indices
 from retouch.errors import UserError
 from retouch.methods.task_context import TaskContext
 

@@ -17,10 +17,10 @@ from pydantic import Field, PrivateAttr
 from torch import Tensor, nn
 
 from retouch.clip import Clip, Features
-from retouch.clip.expert_prompts import ExpertPrompts
-from retouch.clip.pool_prompts import PoolPrompts
-from retouch.clip.visual_prompts import PROMPTS, VisualPrompts, attach, prompts_of
-from retouch.clip.vit_adapter import ViTAdapter
+from retouch.clip.prompts.expert import ExpertPrompts
+from retouch.clip.prompts.pool import PoolPrompts
+from retouch.clip.prompts.visual import PROMPTS, VisualPrompts, attach, prompts_of
+from retouch.clip.prompts.vit_adapter import ViTAdapter
 from retouch.data.pairs import Pairs
 from retouch.errors import UserError
 from retouch.methods.parts import Regularizer, Update

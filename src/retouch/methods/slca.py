@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from retouch.clip import Clip
-from retouch.clip.sigmoid_loss import classification
+from retouch.clip.losses import classification
 from retouch.data.pairs import Pairs
 from retouch.data.stream import Task
 from retouch.errors import UserError

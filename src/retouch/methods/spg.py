@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from retouch.clip import Features
 from retouch.clip.losses import scale_terms
-from retouch.data.image_store import Indices
+from retouch.data.stores.image_store import Indices
 from retouch.methods.parts import Update
 from retouch.methods.task_context import TaskContext
 from retouch.methods.task_update import TaskUpdate

@@ -15,9 +15,9 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from retouch.clip import Features
-from retouch.data.image_store import Indices
 from retouch.data.prefetch import prefetch
 from retouch.data.replay import ReplayBuffer
+from retouch.data.stores.image_store import Indices
 from retouch.errors import UserError
 from retouch.methods.balanced_replay import BalancedReplay
 from retouch.methods.parts import Update

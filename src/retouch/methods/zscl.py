@@ -20,9 +20,9 @@ from retouch.clip.encode import (
     prompt_chunks,
 )
 from retouch.clip.losses import encode_batch
-from retouch.data.image_store import Indices
 from retouch.data.pairs import Pairs
 from retouch.data.prefetch import prefetch, read_to_device
+from retouch.data.stores.image_store import Indices
 from retouch.distributed import collectives
 from retouch.errors import UserError
 from retouch.methods.distil import output_distance

@@ -13,7 +13,7 @@ from matplotlib.ticker import MaxNLocator
 
 from retouch.plotting.axes import framed_axes
 from retouch.plotting.theme import GRID, MUTED, NEUTRAL, PANEL_WIDTH, plot_style, series_color
-from retouch.train.metrics_file import METRICS, read_metrics
+from retouch.train.run_folder.metrics import METRICS, read_metrics
 
 MAX_POINTS = 1200
 """In longer runs, neighboring steps are averaged, to keep the page small."""

@@ -31,7 +31,7 @@ from retouch.report.figures import (
 from retouch.report.run_metrics import class_count, control_part
 from retouch.report.summary import Run, RunSummary, named_results, run_summaries
 from retouch.report.table import columns, rows
-from retouch.train.run_files import PAGE, PLOTS, check_page_folder
+from retouch.train.run_folder.files import PAGE, PLOTS, check_page_folder
 
 _WAIT_SECONDS = 60.0
 """How long to wait for another process that writes the same page."""

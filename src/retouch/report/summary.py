@@ -10,7 +10,7 @@ from retouch.evaluate.per_class import PerClass
 from retouch.evaluate.results import FILE, Results
 from retouch.report.run_names import name_by_folder
 from retouch.sparse import ChangeStats, read_change_stats
-from retouch.train.run_folder import delta_file, is_run
+from retouch.train.run_folder.read import delta_file, is_run
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from retouch.arguments import check_arguments
 from retouch.clip import Clip
-from retouch.clip.reuse_frozen import reuse_frozen
-from retouch.data.cache import cache_folder
+from retouch.clip.frozen.reuse import reuse_frozen
+from retouch.data.cache.images import cache_folder
 from retouch.data.images import Images
 from retouch.data.pairs import Pairs
 from retouch.data.stream import Stream
@@ -21,22 +21,22 @@ from retouch.evaluate.results import Results
 from retouch.methods import DEFAULT_METHOD, Method, Settings, TaskUpdate, recipe
 from retouch.sparse import Selection
 from retouch.train.arguments import REMEDIES, check_domain_rates
-from retouch.train.callbacks import Callback
+from retouch.train.callbacks.callback import Callback
 from retouch.train.control_part import control_part
 from retouch.train.cpu_speed import faster_on_cpu
 from retouch.train.defaults import SMALL_MODEL, default_settings
 from retouch.train.eager_optim import eager_optimizers
 from retouch.train.environment import deterministic_algorithms
 from retouch.train.extend_stream import EarlierRun
-from retouch.train.finish import finish
 from retouch.train.hardware import check_shard
 from retouch.train.loop import task_context, train, trained_parameters
-from retouch.train.new_results import new_results
 from retouch.train.notes import add_image_notes, warn_about_plain_sigmoid, warnings_as_notes
-from retouch.train.open_folder import open_record, remove_if_refused
-from retouch.train.record import RunRecord
+from retouch.train.run_folder.finish import finish
+from retouch.train.run_folder.lock import with_run_lock
+from retouch.train.run_folder.new_results import new_results
+from retouch.train.run_folder.record import RunRecord
+from retouch.train.run_folder.write import open_record, remove_if_refused
 from retouch.train.run_inputs import RunInputs
-from retouch.train.run_lock import with_run_lock
 from retouch.train.signals import graceful_interrupt
 
 COMPILER = "inductor"

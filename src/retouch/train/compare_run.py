@@ -6,9 +6,9 @@ from dataclasses import replace
 import numpy as np
 
 from retouch.data.data_set_names import data_set_name
-from retouch.data.image_store import Indices
 from retouch.data.images import Images
 from retouch.data.progress import Progress
+from retouch.data.stores.image_store import Indices
 from retouch.distributed import collectives
 from retouch.evaluate.choices import ClassChoices
 from retouch.evaluate.compare import EvalSet, Predictions, predict_both
@@ -18,7 +18,7 @@ from retouch.evaluate.predict import PredictedClasses
 from retouch.evaluate.row import Joint
 from retouch.files import delete_folder
 from retouch.plural import count
-from retouch.train.run_folder import OpenRun
+from retouch.train.run_folder.read import OpenRun
 
 
 def eval_sets_of_run(run: OpenRun, images: Images, tasks: int | None = None) -> list[EvalSet]:

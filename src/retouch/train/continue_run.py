@@ -16,8 +16,8 @@ from retouch.methods import Method, Settings
 from retouch.train.api import teach
 from retouch.train.arguments import REMEDIES
 from retouch.train.extend_stream import extend_stream, run_or_copy
-from retouch.train.replay_store import has_stored_images, read_stored_images
-from retouch.train.run_folder import method_of, open_run
+from retouch.train.run_folder.images import has_stored_images, read_stored_images
+from retouch.train.run_folder.read import method_of, open_run
 
 log = logging.getLogger("retouch")
 

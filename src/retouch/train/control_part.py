@@ -1,8 +1,8 @@
 """Which control images are checked after each task, so that checking takes less than learning."""
 
 from retouch.data.few_shot import balanced_indices
-from retouch.data.image_store import Indices
 from retouch.data.images import Images
+from retouch.data.stores.image_store import Indices
 from retouch.data.stream import Stream
 from retouch.methods import Method, Settings
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from retouch.data.file_store import FileStore
 from retouch.data.images import Images, concatenate, refuse_confusable_classes
 from retouch.data.replay import ReplayState
+from retouch.data.stores.file import FileStore
 from retouch.data.stream import Stream, Task
 from retouch.errors import UserError
 from retouch.evaluate import results as results_file
@@ -21,13 +21,13 @@ from retouch.methods.method import PARTS
 from retouch.methods.method_config import method_config
 from retouch.methods.part_classes import part_name
 from retouch.plural import count
-from retouch.train.method_state_file import parts_with_state, state_file
-from retouch.train.metrics_file import METRICS
 from retouch.train.repeated_images import repeated_images_note
-from retouch.train.replay_store import FOLDER as IMAGES
-from retouch.train.replay_store import StoredImages, has_stored_images, with_classes
-from retouch.train.run_files import COPY, OLD_COPY, delete_run_folder
-from retouch.train.run_folder import CONFIG, OpenRun, delta_file, is_run
+from retouch.train.run_folder.files import COPY, OLD_COPY, delete_run_folder
+from retouch.train.run_folder.images import FOLDER as IMAGES
+from retouch.train.run_folder.images import StoredImages, has_stored_images, with_classes
+from retouch.train.run_folder.method_state import parts_with_state, state_file
+from retouch.train.run_folder.metrics import METRICS
+from retouch.train.run_folder.read import CONFIG, OpenRun, delta_file, is_run
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from retouch.clip import Batch, Clip, Features
 from retouch.clip.finite import refused_if_not_finite
+from retouch.clip.frozen.reuse import release_if_trained
 from retouch.clip.losses import backward_terms, pair_loss
-from retouch.clip.reuse_frozen import release_if_trained
 from retouch.data.prefetch import read_later
 from retouch.data.stream import Stream, Task
 from retouch.evaluate.evaluator import Evaluator
@@ -16,7 +16,7 @@ from retouch.methods import Method, Regularizer, Settings, TaskContext
 from retouch.methods.micro_batch import MicroBatch
 from retouch.methods.task_update import TaskUpdate
 from retouch.train.divergence import check_finite, diverged_if_not_finite, finite_loss
-from retouch.train.record import RunRecord
+from retouch.train.run_folder.record import RunRecord
 
 
 def train(

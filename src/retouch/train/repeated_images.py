@@ -3,10 +3,10 @@
 from collections.abc import Collection, Iterator
 
 from retouch.clip.preprocess import Preprocess
-from retouch.data.cache import chunks
+from retouch.data.cache.images import chunks
 from retouch.data.images import Images
 from retouch.plural import count
-from retouch.train.replay_store import StoredImages
+from retouch.train.run_folder.images import StoredImages
 
 MAX_COMPARED = 20_000
 """Of more images of known classes, none are compared: that would take too long."""

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from retouch.distributed import collectives
-from retouch.train.record import RunRecord
+from retouch.train.run_folder.record import RunRecord
 
 GRACE = 20.0
 """Seconds that the ranks have to stop at the same step; torchrun kills them after 30."""

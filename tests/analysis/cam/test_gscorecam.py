@@ -13,7 +13,7 @@ from torch import Tensor
 import retouch
 from retouch.analysis.cam.gscorecam import gscorecam, upsample_masks
 from retouch.clip import Clip
-from retouch.clip.open_clip import OpenClip, import_open_clip
+from retouch.clip.open_clip.model import OpenClip, import_open_clip
 from retouch.errors import UserError
 
 

@@ -15,7 +15,7 @@ from retouch.analysis.cam.neurons import neuron_layer, selected_neurons
 from retouch.errors import UserError
 from retouch.methods import Settings, recipe
 from retouch.sparse import Delta
-from retouch.train.run_folder import delta_file, open_run
+from retouch.train.run_folder.read import delta_file, open_run
 
 
 def test_learned_prompts_are_no_patches():

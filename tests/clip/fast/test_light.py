@@ -21,7 +21,7 @@ from tiny import tiny_clip, tiny_folder
 import retouch
 from retouch.clip.fast.fast_vit import fast_vit
 from retouch.clip.fast.light import LightClip, load_light
-from retouch.clip.hf import HuggingFaceClip
+from retouch.clip.hf.model import HuggingFaceClip
 from retouch.sparse import fingerprint, linear_layers, locate
 
 PROMPTS = ["a photo of a red sign", "blue", "", "a picture of the dark green photo, bright " * 9]

@@ -12,7 +12,7 @@ from source_cases import DEEP_JSON, PREPROCESS, damaged
 
 from retouch.analysis.annotations import read_annotations
 from retouch.data import read_data, read_pairs
-from retouch.data.sources.coco import Objects
+from retouch.data.formats.coco import Objects
 from retouch.errors import UserError
 
 

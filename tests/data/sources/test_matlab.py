@@ -6,7 +6,7 @@ from pathlib import Path
 import layouts
 import pytest
 
-from retouch.data.sources.matlab import load_mat
+from retouch.data.benchmarks.matlab import load_mat
 from retouch.errors import UserError
 
 

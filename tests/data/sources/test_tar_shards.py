@@ -10,7 +10,7 @@ import pytest
 from source_cases import read_everything, time_limit
 
 from retouch.data import read_data
-from retouch.data.sources import tar_shards
+from retouch.data.formats import tar_shards
 from retouch.errors import UserError
 
 

@@ -14,7 +14,7 @@ from retouch.errors import UserError
 from retouch.sparse import locate, read_selection
 from retouch.sparse.locate import neuron_axis
 from retouch.sparse.select import top
-from retouch.train.run_folder import OpenRun, delta_file
+from retouch.train.run_folder.read import OpenRun, delta_file
 
 NeuronChoice = Literal["gradient", "random"]
 

@@ -22,7 +22,7 @@ from retouch.errors import UserError
 from retouch.evaluate.results import Results
 from retouch.plural import count
 from retouch.sparse import Selection, SparseIndex, read_selection
-from retouch.train.run_folder import delta_file
+from retouch.train.run_folder.read import delta_file
 
 LEADING = 10
 """One neuron in this many is a leading one, unless whole neurons are selected."""

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from retouch.analysis.layer_names import TowerName
 from retouch.clip import Clip
-from retouch.clip.visual_prompts import PROMPTS
+from retouch.clip.prompts.visual import PROMPTS
 from retouch.errors import UserError
 
 Site = Literal["layer", "attention", "mlp"]

@@ -3,7 +3,7 @@
 This module and `clip.fast.plain_clip` exist only so that commands start quickly: importing
 transformers takes longer than classifying an image. Where a folder or a repository on the hub holds
 a `CLIPModel` as transformers writes it, the model is a `PlainCLIP` with the same weights. Anything
-unusual is left to `clip.hf_load`, which also explains what is wrong with it.
+unusual is left to `clip.hf.load`, which also explains what is wrong with it.
 """
 
 import json
@@ -19,11 +19,11 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from retouch.clip.fast.plain_clip import PlainCLIP
-from retouch.clip.hf import HuggingFaceClip
-from retouch.clip.hf_preprocess import PREPROCESSOR, PROCESSOR
+from retouch.clip.hf.model import HuggingFaceClip
+from retouch.clip.hf.preprocess import PREPROCESSOR, PROCESSOR
 from retouch.clip.hub import bars_on_a_terminal_only
 from retouch.clip.preprocess import Preprocess
-from retouch.clip.prompt_file import PROMPTS_FILE
+from retouch.clip.prompts.file import PROMPTS_FILE
 from retouch.clip.safe_loading import WEIGHTS, check_sizes, count_tensors
 from retouch.clip.tokens import Tokens
 

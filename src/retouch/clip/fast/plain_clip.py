@@ -3,7 +3,7 @@
 It exists so that `retouch learn` and `retouch classify` start quickly, without importing
 transformers (see `clip.fast.light`). The same operations in the same order give the same features
 (tests/clip/fast/test_light.py) and the same trained weights (tests/train/test_same_result.py), to
-the bit. What is saved or exported is the transformers model itself (`clip.hf`).
+the bit. What is saved or exported is the transformers model itself (`clip.hf.model`).
 """
 
 from collections.abc import Mapping

@@ -1,0 +1,1 @@
+"""The paper's figures: `retouch cam`, `overlap` and `trace`."""

@@ -1,0 +1,1 @@
+"""`retouch eval`."""

@@ -1,0 +1,1 @@
+"""`retouch learn`: from options to a plan, and from a plan to a run."""

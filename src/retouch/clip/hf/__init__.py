@@ -1,0 +1,1 @@
+"""CLIPs of the transformers library."""

@@ -1,0 +1,1 @@
+"""CLIPs of the open_clip library, an extra."""

@@ -1,0 +1,1 @@
+"""Learned prompts in a visual tower, those of L2P and DualPrompt."""

@@ -1,0 +1,1 @@
+"""Published benchmarks, one file for each."""

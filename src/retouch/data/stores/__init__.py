@@ -1,0 +1,1 @@
+"""Where images are stored: files, tar shards, arrays, a cache, or other stores."""

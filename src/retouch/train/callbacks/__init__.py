@@ -1,0 +1,1 @@
+"""What happens in a run, told to whoever wants to know."""
