@@ -6,6 +6,10 @@ from contextlib import contextmanager
 
 from torch import Tensor
 
+log = logging.getLogger("retouch")
+
+MAX_NAMED = 5
+"""At most this many truncated prompts are quoted; the rest are counted."""
 Tokens = dict[str, Tensor]
 """A batch of prompts as the text tower takes them, padded to the longest of them."""
 
@@ -13,12 +17,6 @@ Tokens = dict[str, Tensor]
 def num_prompts(tokens: Tokens) -> int:
     """The number of prompts in a batch."""
     return len(next(iter(tokens.values())))
-
-
-log = logging.getLogger("retouch")
-
-MAX_NAMED = 5
-"""At most this many truncated prompts are quoted; the rest are counted."""
 
 
 class TruncatedPrompts:

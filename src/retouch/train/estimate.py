@@ -33,8 +33,21 @@ from retouch.train.loop import backward, task_context, trained_parameters
 from retouch.train.run_folder.images import TEST_IMAGES_PER_CLASS
 from retouch.train.work import Work, work
 
+T = TypeVar("T")
+CPU_PROMPTS = 32
+"""Prompts of the step that is timed on a CPU, at most."""
 HEADROOM = 0.9
 """Share of the free memory to count on: memory is allocated in blocks, and some of it is lost."""
+_PNG_RATIO = 0.6
+"""Size of a PNG relative to its pixels, roughly."""
+_BYTES_PER_ENTRY = 5.2
+"""Bytes of an entry in a delta: its change and its position."""
+_MOMENT_BYTES = 8
+"""Bytes of AdamW's two moments per trained number."""
+_PAGE_BYTES = 100_000_000
+"""What is imported later, to draw the page."""
+_CPU_IMAGES = 16
+"""Images of the step that is timed on a CPU; a GPU needs a whole batch to show its speed."""
 
 
 def free_memory(device: torch.device) -> int | None:
@@ -87,11 +100,6 @@ class PeakMemory:
     ) -> None:
         if self._device.type == "cuda":
             self.bytes = torch.cuda.max_memory_allocated(self._device) - self._before
-
-
-T = TypeVar("T")
-CPU_PROMPTS = 32
-"""Prompts of the step that is timed on a CPU, at most."""
 
 
 @dataclass(frozen=True)
@@ -265,18 +273,6 @@ def _time(clip: Clip, call: Callable[[], object], tries: int) -> float:
         return time.monotonic() - began
 
     return min(once() for _ in range(tries))
-
-
-_PNG_RATIO = 0.6
-"""Size of a PNG relative to its pixels, roughly."""
-_BYTES_PER_ENTRY = 5.2
-"""Bytes of an entry in a delta: its change and its position."""
-_MOMENT_BYTES = 8
-"""Bytes of AdamW's two moments per trained number."""
-_PAGE_BYTES = 100_000_000
-"""What is imported later, to draw the page."""
-_CPU_IMAGES = 16
-"""Images of the step that is timed on a CPU; a GPU needs a whole batch to show its speed."""
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,9 @@ from retouch.files import write_atomically
 from retouch.methods import Method, TaskUpdate
 from retouch.sparse import digest
 
+CHECKPOINT = "checkpoint.safetensors"
+REMEDY = "delete it to learn this task again from its beginning"
+
 
 def method_state(method: Method) -> dict[str, Tensor]:
     """The state of the method's parts, on the CPU."""
@@ -81,10 +84,6 @@ def sync_task_state(update: TaskUpdate, method: Method) -> None:
 
 def _with_prefix(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {k.removeprefix(prefix): t for k, t in tensors.items() if k.startswith(prefix)}
-
-
-CHECKPOINT = "checkpoint.safetensors"
-REMEDY = "delete it to learn this task again from its beginning"
 
 
 class Position(Document):
