@@ -53,7 +53,7 @@ TYPE_CHECKING = False  # `typing` is not imported: see `__main__`
 if TYPE_CHECKING:
     from retouch.bench import Bench, load_suite
     from retouch.clip import Clip, DualEncoder, Preprocess
-    from retouch.clip.load import load
+    from retouch.clip.loading.load import load
     from retouch.data import Images, Splits, Stream, cached, in_memory, read_data, read_pairs
     from retouch.evaluate import Results
     from retouch.methods import RECIPES, Settings, recipe, register

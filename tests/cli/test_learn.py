@@ -15,7 +15,7 @@ from PIL import Image
 from tiny import tiny_folder
 
 import retouch
-from retouch.clip.zero_shot import classifier
+from retouch.clip.text.zero_shot import classifier
 from retouch.data import in_memory
 from retouch.evaluate import Results
 from retouch.evaluate.image_features import image_features
@@ -379,7 +379,9 @@ def test_a_disk_that_fills_up(
         pytest.skip("no file system can be mounted here")
     try:
         words = ("learn", data / "known", "--model", model, "--method", "flyp", "--tasks", "2")
-        monkeypatch.setattr("retouch.output_paths.free_bytes", lambda path: 10**9)  # at the start
+        monkeypatch.setattr(
+            "retouch.files.output_paths.free_bytes", lambda path: 10**9
+        )  # at the start
         assert "the disk is full" in error_of(*words, "--out", disk / "run", *FAST)
         assert Results.read(disk / "run").rows
     finally:

@@ -40,7 +40,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Which models were loaded, by the real loader."""
     loaded: list[str] = []
-    module = sys.modules["retouch.clip.load"]
+    module = sys.modules["retouch.clip.loading.load"]
     real = module.load_hf
 
     def load_hf(source: str, **options: Any) -> Any:

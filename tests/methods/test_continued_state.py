@@ -20,7 +20,7 @@ import retouch
 from retouch.data import Images, Stream
 from retouch.evaluate import Results
 from retouch.methods import Method, TaskContext
-from retouch.methods.slca import ClassifierAlignment
+from retouch.methods.updates.slca import ClassifierAlignment
 from retouch.train import open_run
 from retouch.train.extend_stream import extend_stream
 from retouch.train.run_folder.images import read_stored_images

@@ -12,8 +12,8 @@ from torch import Tensor
 
 import retouch
 from retouch.clip.hf.model import HuggingFaceClip
-from retouch.clip.tokens import Tokens, num_prompts
-from retouch.clip.zero_shot import classifier
+from retouch.clip.text.tokens import Tokens, num_prompts
+from retouch.clip.text.zero_shot import classifier
 from retouch.data import Stream
 from retouch.errors import UserError
 from retouch.evaluate import Results

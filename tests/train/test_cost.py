@@ -11,11 +11,11 @@ from torch import Tensor
 import retouch
 from retouch.clip.frozen.keyed_images import Pixels
 from retouch.clip.hf.model import HuggingFaceClip
-from retouch.clip.tokens import Tokens, num_prompts
+from retouch.clip.text.tokens import Tokens, num_prompts
 from retouch.data import Stream
-from retouch.data.string_array import StringArray
+from retouch.data.stores.string_array import StringArray
 from retouch.methods import RECIPES, Method, Settings, recipe
-from retouch.methods.feature_replay import FeatureReplay
+from retouch.methods.regularizers.feature_replay import FeatureReplay
 from retouch.sparse import fingerprint
 from retouch.train.estimate import Measurement, delta_bytes, estimate, measure
 from retouch.train.work import work

@@ -25,8 +25,8 @@ from retouch.methods import (
     TaskUpdate,
     recipe,
 )
-from retouch.methods.bounded_drop import with_max_drop
-from retouch.methods.full_finetune import FullFinetune
+from retouch.methods.after_task.bounded_drop import with_max_drop
+from retouch.methods.updates.full_finetune import FullFinetune
 from retouch.sparse import Delta, fingerprint
 from retouch.train.estimate import estimate
 

@@ -17,7 +17,7 @@ import retouch
 from retouch.clip import Preprocess
 from retouch.data import Stream
 from retouch.data.images import concatenate
-from retouch.data.string_array import StringArray
+from retouch.data.stores.string_array import StringArray
 from retouch.errors import UserError
 from retouch.evaluate.evaluator import Evaluator
 from retouch.methods import RECIPES

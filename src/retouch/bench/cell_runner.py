@@ -8,7 +8,7 @@ import torch
 
 from retouch.bench.cell import Cell, CellRecord, ExtraNeeds
 from retouch.bench.datasets import BenchData
-from retouch.bench.events import Done
+from retouch.bench.engines.events import Done
 from retouch.distributed import collectives
 from retouch.errors import UserError
 from retouch.train import Callback, teach

@@ -16,9 +16,8 @@ from retouch.clip import Clip, load
 from retouch.clip.preprocess import Preprocess
 from retouch.data import Images, Pairs, Splits, Stream, cached, read_data, read_pairs
 from retouch.data.cache.images import drop_unreadable
-from retouch.data.data_set_names import BUILTIN, data_set_names
-from retouch.data.progress import Progress, no_progress
-from retouch.data.registry import find_benchmark
+from retouch.data.loading.progress import Progress, no_progress
+from retouch.data.registry import BUILTIN, data_set_names, find_benchmark
 
 log = logging.getLogger("retouch")
 

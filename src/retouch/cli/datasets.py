@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from retouch.cli.console import out, print_line, progress, user_errors
 from retouch.cli.options import Cache, Root
+from retouch.cli.terminal.console import out, print_line, progress, user_errors
 from retouch.errors import UserError
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from retouch.cli.console import err, print_line, progress
+from retouch.cli.terminal.console import err, print_line, progress
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 # The module that each name comes from. They are imported on first use, so that processes that only
-# decode images (`decoding.worker`) do not import torch.
+# decode images (`loading.worker`) do not import torch.
 _MODULES = {
     "ImageStore": "stores.image_store",
     "Images": "images",

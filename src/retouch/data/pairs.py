@@ -7,10 +7,10 @@ from retouch.arguments import check_arguments
 from retouch.clip.preprocess import Preprocess, Uint8
 from retouch.data.formats import coco, table
 from retouch.data.formats.tar_shards import list_shards, scan_shards
+from retouch.data.formats.text_files import read_json
 from retouch.data.stores.file import FileStore
 from retouch.data.stores.image_store import ImageStore, Indices
-from retouch.data.string_array import StringArray
-from retouch.data.text_files import read_json
+from retouch.data.stores.string_array import StringArray
 from retouch.errors import UserError
 
 _COCO_CAPTIONS = ("annotations/captions_val2017.json", "captions.json")

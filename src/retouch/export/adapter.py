@@ -19,13 +19,13 @@ from retouch.clip import Clip
 from retouch.clip.hf.model import HuggingFaceClip
 from retouch.clip.open_clip.model import OpenClip
 from retouch.errors import UserError
+from retouch.export.card import escape_markdown
 from retouch.export.check import TOLERANCE, features, max_difference, refuse_difference, sample
 from retouch.export.export_model import ExportModel
 from retouch.export.formats import WriteReport
-from retouch.export.markdown import escape_markdown
 from retouch.export.pytorch import unsupported_model
-from retouch.plural import count
 from retouch.sparse import Addition, Delta, addition, linear_layers
+from retouch.text.plural import count
 
 _LIMITS = (
     "It fits the weights of {base} in float32 only; a base model loaded in 16 bits, or quantized, "

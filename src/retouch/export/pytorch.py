@@ -11,7 +11,7 @@ from retouch.clip.hf.load import load_hf
 from retouch.clip.hf.model import HuggingFaceClip
 from retouch.clip.open_clip.load import load_open_clip_folder
 from retouch.clip.open_clip.model import OpenClip
-from retouch.clip.torchvision_compat import patch_torchvision
+from retouch.clip.open_clip.torchvision_compat import patch_torchvision
 from retouch.errors import UserError
 from retouch.export import weight_names
 from retouch.export.check import (

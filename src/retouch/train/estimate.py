@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from retouch.clip import Clip
 from retouch.clip.free_memory import free_gpu_memory
 from retouch.clip.frozen.reuse import reuse_frozen
-from retouch.clip.tokens import Tokens, num_prompts
+from retouch.clip.text.tokens import Tokens, num_prompts
 from retouch.data.images import Images
 from retouch.data.stores.image_store import Indices
 from retouch.data.stream import Stream

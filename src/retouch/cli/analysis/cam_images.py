@@ -33,7 +33,7 @@ class CamImage:
 def find_cam_images(names: Sequence[str]) -> list[CamImage]:
     """The images in the order given; a folder stands for all images in it."""
     from retouch.cli.images import images_below
-    from retouch.data.decoding.decode import EXTENSIONS
+    from retouch.data.loading.decode import EXTENSIONS
     from retouch.data.stores.file import FileStore
 
     images: list[CamImage] = []
@@ -105,7 +105,7 @@ def texts_to_find(images: Sequence[CamImage], text: str | None, loaded: "LoadedM
 
 def _prompt(name: str, loaded: "LoadedModel") -> str:
     """The first prompt of a class: the run's own, if it knows the class."""
-    from retouch.clip.zero_shot import fill_template
+    from retouch.clip.text.zero_shot import fill_template
     from retouch.data.images import DEFAULT_TEMPLATE
 
     run = loaded.run

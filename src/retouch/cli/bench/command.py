@@ -13,17 +13,17 @@ from retouch.cli.bench.checks import (
     split_rates,
 )
 from retouch.cli.bench.config import BenchConfig
-from retouch.cli.config_command import command
-from retouch.cli.console import out, progress, user_errors, with_ranks
+from retouch.cli.options import command
+from retouch.cli.terminal.console import out, progress, user_errors, with_ranks
 from retouch.errors import UserError
-from retouch.output_paths import check_folder
+from retouch.files.output_paths import check_folder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from retouch.bench import Bench, Done, Engine
-    from retouch.bench.live_table import ProgressView
     from retouch.bench.suite import Suite
+    from retouch.bench.tables.live import ProgressView
 
 QUICK_REPLAY = 50
 """Images in the replay buffer with --quick."""
@@ -36,7 +36,7 @@ def bench(config: BenchConfig) -> None:
     Finished cells are never run twice: the same command resumes a run that was killed.
     """
     with user_errors(config.folder), with_ranks(config.machine.device) as device:
-        from retouch.bench.live_table import progress_view
+        from retouch.bench.tables.live import progress_view
 
         suite = _check(config)
         trains = suite.kind != "efficiency" and not config.output.dry_run
@@ -54,9 +54,9 @@ def bench(config: BenchConfig) -> None:
 
 def _check(config: BenchConfig) -> "Suite":
     """The suite, if the options fit it."""
-    from retouch.bench.engine_choice import check_engine
+    from retouch.bench.engines.choice import check_engine
     from retouch.bench.suite import load_suite
-    from retouch.bench.write import check_tables
+    from retouch.bench.tables.write import check_tables
 
     machine = config.machine
     check_folder(config.folder)
@@ -84,10 +84,10 @@ def _engine(config: BenchConfig, device: str, trains: bool) -> "Engine":
 def _make_bench(config: BenchConfig, suite: "Suite", device: str, engine: "Engine") -> "Bench":
     from retouch.bench.cells import Options
     from retouch.bench.datasets import BenchData, model_maker
+    from retouch.bench.engines.worker import check_hardware
     from retouch.bench.runner import Bench
     from retouch.bench.suite import load_defaults
-    from retouch.bench.worker import check_hardware
-    from retouch.data.progress import no_progress
+    from retouch.data.loading.progress import no_progress
 
     data, training, machine, output = config.data, config.training, config.machine, config.output
     model, quick = config.suite.model, config.suite.quick
@@ -134,9 +134,9 @@ def _run(bench: "Bench", engine: "Engine", view: "ProgressView", max_drop: float
 
 
 def _show(bench: "Bench", done: "Sequence[Done]", max_drop: float) -> None:
-    from retouch.bench.table import tabulate
-    from retouch.bench.table_formats import to_rich
-    from retouch.bench.write import write_pareto, write_table
+    from retouch.bench.tables.formats import to_rich
+    from retouch.bench.tables.table import tabulate
+    from retouch.bench.tables.write import write_pareto, write_table
 
     table = tabulate(bench.suite, done, max_drop)
     write_table(bench.out, table)
@@ -156,8 +156,8 @@ def _show(bench: "Bench", done: "Sequence[Done]", max_drop: float) -> None:
 
 
 def _count_parameters(bench: "Bench") -> None:
-    from retouch.bench import efficiency
-    from retouch.bench.write import write_costs
+    from retouch.bench.tables import efficiency
+    from retouch.bench.tables.write import write_costs
     from retouch.distributed import collectives
 
     costs = efficiency.costs(bench)
@@ -173,7 +173,7 @@ def _show_plan(bench: "Bench") -> None:
 
     from retouch.bench.estimate import estimate
     from retouch.plotting.formatting import duration, file_size
-    from retouch.plural import count
+    from retouch.text.plural import count
 
     table = Table("row", "method", "data", "seed", "tasks", "settings", box=None)
     for cell in bench.cells:

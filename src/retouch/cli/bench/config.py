@@ -5,8 +5,18 @@ from typing import Annotated, ClassVar
 
 import typer
 
-from retouch.cli.config_command import Config, OptionGroup
-from retouch.cli.options import Cache, Compile, Device, Model, NoCache, Precision, Root, SkipBad
+from retouch.cli.options import (
+    Cache,
+    Compile,
+    Config,
+    Device,
+    Model,
+    NoCache,
+    OptionGroup,
+    Precision,
+    Root,
+    SkipBad,
+)
 
 Names = Annotated[str | None, typer.Option(help="Only these, separated by commas.")]
 

@@ -5,9 +5,8 @@ from typing import Annotated, ClassVar
 
 import typer
 
-from retouch.cli.config_command import Config, OptionGroup
 from retouch.cli.load_models import ModelOptions
-from retouch.cli.options import NAMES_HELP, Cache, Json, NoCache, Root, SkipBad
+from retouch.cli.options import NAMES_HELP, Cache, Config, Json, NoCache, OptionGroup, Root, SkipBad
 
 
 class DataOptions(OptionGroup):

@@ -42,7 +42,7 @@ class Request:
 
 def check_request(config: "LearnConfig") -> Request:
     """Turn the options into a `Request`, the cheap checks first."""
-    from retouch.data.dataset_notes import add_control_note
+    from retouch.data.check import add_control_note
     from retouch.methods import Settings
     from retouch.train.hardware import check_shard
 
@@ -77,7 +77,7 @@ def check_request(config: "LearnConfig") -> Request:
 
 def check_output(config: "LearnConfig") -> None:
     """Refuse an --out that cannot hold the run, and loggers that cannot write."""
-    from retouch.output_paths import check_folder
+    from retouch.files.output_paths import check_folder
     from retouch.train.run_folder.files import check_page_folder, is_unused
     from retouch.train.run_folder.read import is_run
     from retouch.train.run_folder.set_aside import check_replaceable
@@ -117,7 +117,7 @@ def _refuse_inside_images(folder: Path, data: "DataOptions") -> None:
 
 def check_disk_space(folder: Path, cost: "Cost") -> None:
     """Refuse a run that will not fit on the disk."""
-    from retouch.output_paths import free_bytes
+    from retouch.files.output_paths import free_bytes
     from retouch.plotting.formatting import file_size
 
     free = free_bytes(folder)
@@ -139,7 +139,7 @@ def _refuse_run(model: str | None) -> None:
 
 
 def _check_machine(model: str | None, device: str, precision: str) -> None:
-    from retouch.clip.load import check_name, resolve_device
+    from retouch.clip.loading.load import check_name, resolve_device
     from retouch.train.hardware import check_precision
 
     if model is not None:
@@ -167,7 +167,7 @@ def _find_earlier(run: Path | None, output: "OutputOptions") -> FinishedRun | No
 
 def _check_templates(templates: Sequence[str], earlier: FinishedRun | None) -> None:
     """Refuse templates without {}, and templates that differ from those of the earlier run."""
-    from retouch.clip.zero_shot import fill_template
+    from retouch.clip.text.zero_shot import fill_template
 
     for template in templates:
         fill_template(template, [])
@@ -204,6 +204,6 @@ def read_order(order: str) -> int | list[str]:
         raise UserError(
             f"--order {order}: neither a number nor a file with one class name per line"
         )
-    from retouch.data.text_files import read_lines
+    from retouch.data.formats.text_files import read_lines
 
     return read_lines(Path(order))

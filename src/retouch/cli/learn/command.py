@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 import typer
 
 from retouch.cli.command import command_line
-from retouch.cli.config_command import command
-from retouch.cli.console import err, out, print_json, print_line, status, user_errors, with_ranks
 from retouch.cli.images import show_notes
 from retouch.cli.learn.checks import check_disk_space, check_output, check_request
 from retouch.cli.learn.config import LearnConfig
@@ -29,6 +27,16 @@ from retouch.cli.learn.summary import (
     show_cost,
     show_micro_batch,
     show_settings,
+)
+from retouch.cli.options import command
+from retouch.cli.terminal.console import (
+    err,
+    out,
+    print_json,
+    print_line,
+    status,
+    user_errors,
+    with_ranks,
 )
 
 if TYPE_CHECKING:

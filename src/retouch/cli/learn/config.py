@@ -5,15 +5,16 @@ from typing import Annotated, ClassVar, Literal
 
 import typer
 
-from retouch.cli.config_command import Config, OptionGroup
 from retouch.cli.options import (
     MODEL_HELP,
     NAMES_HELP,
     Cache,
     Compile,
+    Config,
     Device,
     Json,
     NoCache,
+    OptionGroup,
     Precision,
     Quiet,
     Root,

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from retouch.errors import UserError
-from retouch.parsing import parse_user_yaml
+from retouch.text.parsing import parse_user_yaml
 
 if TYPE_CHECKING:
     from retouch.cli.learn.config import TrainingOptions
@@ -33,7 +33,7 @@ def choose_method(
         control: Whether there is a control set.
     """
     from retouch.methods import DEFAULT_METHOD, WITHOUT_IMAGES, BalancedReplay, recipe
-    from retouch.methods.bounded_drop import BoundedDrop, with_max_drop
+    from retouch.methods.after_task.bounded_drop import BoundedDrop, with_max_drop
     from retouch.train.run_folder.read import method_of
 
     name, replay = training.method, training.replay

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from retouch.cli.console import status
 from retouch.cli.images import decode
+from retouch.cli.terminal.console import status
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -65,7 +65,7 @@ def make_plan(
         started: Whether --out holds an interrupted run, which is resumed with its settings.
         console: Where to print how the machine is used.
     """
-    from retouch.data.decoding.decode import set_workers
+    from retouch.data.loading.decode import set_workers
     from retouch.train.defaults import choose_defaults
     from retouch.train.work import work
 
@@ -181,7 +181,7 @@ def _hardware(
     config: "LearnConfig", clip: "Clip", started: bool, work: "Work", console: "Console"
 ) -> dict[str, Any]:
     """Precision and compilation: as given, as in the run to resume, or as suits machine and run."""
-    from retouch.data.decoding.decode import workers
+    from retouch.data.loading.decode import workers
     from retouch.train.hardware import hardware
     from retouch.train.run_folder.read import read_config
 

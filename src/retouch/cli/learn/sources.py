@@ -48,9 +48,9 @@ def check_sources(data: "DataOptions", earlier: Path | None) -> None:
 
 def find_sources(data: "DataOptions") -> "dict[str, Splits]":
     """The images of each data set under its name; none is decoded yet."""
+    from retouch.data.check import add_dataset_notes
     from retouch.data.class_names import read_class_names
-    from retouch.data.data_set_names import data_set_names
-    from retouch.data.dataset_notes import add_dataset_notes
+    from retouch.data.registry import data_set_names
 
     names = read_class_names(data.names) if data.names else {}
     templates = data.template or []

@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING, Any
 
-from retouch.cli.console import print_line
-from retouch.plural import count
+from retouch.cli.terminal.console import print_line
+from retouch.text.plural import count
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

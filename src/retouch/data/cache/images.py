@@ -26,13 +26,13 @@ from retouch.clip.preprocess import Preprocess
 from retouch.data.cache.build import build, cannot_store, uses_processes
 from retouch.data.cache.file import find_damage
 from retouch.data.images import Images
-from retouch.data.progress import Progress, no_progress
+from retouch.data.loading.progress import Progress, no_progress
 from retouch.data.stores.cached import CachedStore
 from retouch.data.stores.composite import SubsetStore
 from retouch.data.stores.filling import BackgroundBuild, FillingStore
 from retouch.data.stores.image_store import ImageStore, Indices, UnreadableImage
 from retouch.errors import UserError
-from retouch.plural import count
+from retouch.text.plural import count
 
 log = logging.getLogger("retouch")
 

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from retouch.clip import Clip, load
-from retouch.clip.hub import adapter_folder, deltas_folder, on_hub
-from retouch.clip.user_model import refuse_code
+from retouch.clip.loading.hub import adapter_folder, deltas_folder, on_hub
+from retouch.clip.loading.user_model import refuse_code
 from retouch.errors import UserError
 from retouch.evaluate.results import Results
-from retouch.files import atomic_folder
+from retouch.files.write import atomic_folder
 from retouch.sparse import (
     Delta,
     Digests,

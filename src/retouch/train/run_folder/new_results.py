@@ -7,7 +7,7 @@ from retouch.data.images import Images
 from retouch.data.stream import Stream
 from retouch.evaluate.results import Results
 from retouch.evaluate.task_info import DataInfo, TaskInfo
-from retouch.printable import printable
+from retouch.text.printable import printable
 from retouch.train.environment import environment
 from retouch.train.extend_stream import EarlierRun
 from retouch.train.run_folder.config_schema import result_settings

@@ -5,11 +5,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from retouch import checksummed
 from retouch.distributed import collectives
 from retouch.errors import UserError
 from retouch.evaluate import results as results_file
 from retouch.evaluate.results import Results
+from retouch.files import checksummed
 from retouch.methods.method_config import method_config
 from retouch.sparse import fingerprint
 from retouch.train.callbacks.callback import Callback
