@@ -31,6 +31,7 @@ from runs import Stop
 from tiny import images, tiny_clip
 
 from retouch.cli.delta.show import delta_json, delta_pages
+from retouch.data import Stream
 from retouch.errors import UserError
 from retouch.files import checksummed
 from retouch.report.charts.loss import loss_table, read_losses
@@ -132,8 +133,8 @@ def use_run(run: Path) -> None:
     eval_sets_of_run(opened, images("test", 4, 4))
     if opened.results.finished:
         new = images("new", 6, 4)
-        extend_stream(opened, read_stored_images(run), new, new)
-        extend_stream(opened, None, new, new)
+        extend_stream(opened, read_stored_images(run), Stream.split(new, new, tasks=1))
+        extend_stream(opened, None, Stream.split(new, new, tasks=1))
     else:
         resume_copy(run)
 

@@ -59,7 +59,9 @@ def onward(
 ) -> tuple[Any, Stream]:
     run = open_run(before, model=str(model))
     order = backwards(data[0].classes)
-    stream, earlier = extend_stream(run, read_stored_images(before), *data, order=order)
+    stream, earlier = extend_stream(
+        run, read_stored_images(before), Stream.split(*data, tasks=1, order=order)
+    )
     retouch.teach(run.clip, stream, method, out=out, earlier=earlier, **GIVEN)
     return run.clip, stream
 

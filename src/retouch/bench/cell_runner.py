@@ -26,22 +26,17 @@ class CellRunner:
 
     def run(self, cell: Cell, callback: Callback | None = None) -> None:
         """Run a cell to its end, in this process."""
-        stream, clip, method = self.data.stream(cell), self.data.make_model(), cell.recipe
+        plan = self.data.plan(cell)
+        clip = plan.clip
         cuda = clip.device.type == "cuda"
         if cuda:
             torch.cuda.reset_peak_memory_stats(clip.device)
         began = time.monotonic()
         folder = cell.begin(self.out) if collectives.is_rank0() else cell.run(self.out)
         results = teach(
-            clip,
-            stream,
-            method,
-            settings=cell.training,
-            control=self.data.control(cell.control),
-            reference=self.data.pairs if method.needs_reference else None,
+            plan,
             out=folder if self.checkpoints else None,
             callback=callback,
-            store_images=False,  # a cell is compared with others, never continued
             per_class=False,
             evaluate_each_task=self.evaluate_each_task,
         )

@@ -97,12 +97,12 @@ Root = Annotated[
         "--data-root", help="Folder of the benchmarks; or set RETOUCH_DATA.", metavar="DIR"
     ),
 ]
-Cache = Annotated[
-    Path | None,
-    typer.Option(help="Folder for decoded images; or set RETOUCH_CACHE.", metavar="DIR"),
-]
 NoCache = Annotated[
-    bool, typer.Option("--no-cache", help="Decode images every time they are needed.")
+    bool,
+    typer.Option(
+        "--no-cache",
+        help="Decode images each time they are used. Otherwise they are kept in RETOUCH_CACHE.",
+    ),
 ]
 SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Skip images that cannot be read.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")]
@@ -126,6 +126,16 @@ Quiet = Annotated[
 ]
 Seed = Annotated[int, typer.Option(help="The same seed gives the same result.", min=0)]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead, for scripts.")]
+
+
+class ComputeOptions(OptionGroup):
+    """Where and how to train."""
+
+    panel: ClassVar[str] = "Machine"
+
+    device: Device = "auto"
+    precision: Precision = "auto"
+    compiled: Compile = None
 
 
 def analysis_folder(name: str) -> Any:

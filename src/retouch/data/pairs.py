@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from retouch.arguments import check_arguments
 from retouch.clip.preprocess import Preprocess, Uint8
 from retouch.data.formats import coco, table
 from retouch.data.formats.tar_shards import list_shards, scan_shards
@@ -49,15 +48,8 @@ class Pairs:
         return [self.captions[int(i)] for i in indices]
 
 
-@check_arguments()
-def read_pairs(source: str | Path) -> Pairs:
-    """Images with captions. No image is decoded yet.
-
-    Args:
-        source: A tar shard or a folder of them (CC12M and others, as img2dataset writes them), a
-            table with the columns `path` and `caption`, or a folder with COCO's captions.
-    """
-    path = Path(source)
+def pairs_of(path: Path) -> Pairs:
+    """The pairs in tar shards, a table or a folder with COCO's captions; none is decoded yet."""
     if table.matches(path):
         return _read_table(path)
     shards = [path] if path.suffix == ".tar" and path.is_file() else list_shards(path)

@@ -229,6 +229,21 @@ class Stream:
         missing = sum(stream.missing_images for stream in streams.values())
         return cls(train, test, tuple(tasks), missing, choices, twins)
 
+    def with_images(self, train: Images, test: Images) -> "Stream":
+        """The same tasks with other images of the same classes, such as decoded ones.
+
+        Args:
+            train: The training images; one of each class at least.
+            test: The test images.
+        """
+        for images in (train, test):
+            refuse_empty(images)
+        tasks = (
+            Task(t.number, t.classes, train.of_classes(t.classes), test.of_classes(t.classes))
+            for t in self.tasks
+        )
+        return replace(self, train=train, test=test, tasks=tuple(tasks))
+
     def domain_of(self, task: Task) -> str:
         """The name of a task's data set; "" if the stream has a single one.
 

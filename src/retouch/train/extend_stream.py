@@ -179,24 +179,19 @@ def refuse_domains(folder: Path, results: Results) -> None:
 def extend_stream(
     run: OpenRun,
     stored: StoredImages | None,
-    train: Images,
-    test: Images,
-    *,
-    tasks: int = 1,
-    order: int | Sequence[str] = 0,
+    new: Stream,
 ) -> tuple[Stream, EarlierRun]:
-    """A stream of the tasks of a run, and then those of new images.
+    """A stream of the tasks of a run, and then new ones.
 
     Args:
         run: The finished run.
         stored: The images that the run stored of its tasks: its replay buffer, and some test
             images. Without them the earlier tasks are neither replayed nor evaluated.
-        train, test: The new images.
-        tasks, order: How the new classes are divided, as in `Stream.split`.
+        new: The new tasks.
     """
     refuse_unfinished(run.folder, run.results)
     refuse_domains(run.folder, run.results)
-    new = Stream.split(train, test, tasks, order)
+    train, test = new.train, new.test
     old = stored or _no_images(run)
     _check_stored(run, old)
     classes = _class_names(run, train)

@@ -34,8 +34,8 @@ def engine(
 def check_engine(
     on: str | None,
     jobs: int | None,
-    gpus_per_cell: float | None,
-    cpus_per_cell: float | None,
+    gpus_per_cell: float | None = None,
+    cpus_per_cell: float | None = None,
 ) -> None:
     """Raise if options contradict each other."""
     if collectives.world_size() > 1 and (on is not None or jobs is not None):

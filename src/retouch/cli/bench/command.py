@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 from retouch.cli.bench.checks import (
     check_cells,
     parse_seeds,
-    refuse_contradictions,
-    refuse_max_drop,
+    refuse_lost_at_most,
     refuse_training_options,
     split_names,
     split_rates,
@@ -15,7 +14,6 @@ from retouch.cli.bench.checks import (
 from retouch.cli.bench.config import BenchConfig
 from retouch.cli.options import command
 from retouch.cli.terminal.console import out, progress, user_errors, with_ranks
-from retouch.errors import UserError
 from retouch.files.output_paths import check_folder
 
 if TYPE_CHECKING:
@@ -47,7 +45,7 @@ def bench(config: BenchConfig) -> None:
             _show_plan(runner)
         elif trains:
             view = progress_view(runner.cells, out, quiet=config.output.quiet or out.quiet)
-            _run(runner, engine, view, config.output.max_drop)
+            _run(runner, engine, view, config.output.lost_at_most)
         else:
             _count_parameters(runner)
 
@@ -60,14 +58,11 @@ def _check(config: BenchConfig) -> "Suite":
 
     machine = config.machine
     check_folder(config.folder)
-    refuse_contradictions(config)
-    check_engine(machine.on, machine.jobs, machine.gpus_per_cell, machine.cpus_per_cell)
-    if not config.output.resume and (config.folder / "cells").exists():
-        raise UserError(f"{config.folder} holds cells already; choose another --out, or --resume")
+    check_engine(machine.on, machine.jobs)
     suite = load_suite(config.suite.suite).only(split_names("--methods", config.suite.methods))
     if suite.kind == "efficiency":
         refuse_training_options(config, suite.name)
-    refuse_max_drop(config, suite)
+    refuse_lost_at_most(config, suite)
     check_tables(config.folder)
     return suite
 
@@ -78,7 +73,7 @@ def _engine(config: BenchConfig, device: str, trains: bool) -> "Engine":
     machine = config.machine
     if not trains:
         return Serial()
-    return engine(machine.on, machine.jobs, device, machine.gpus_per_cell, machine.cpus_per_cell)
+    return engine(machine.on, machine.jobs, device)
 
 
 def _make_bench(config: BenchConfig, suite: "Suite", device: str, engine: "Engine") -> "Bench":
@@ -95,8 +90,7 @@ def _make_bench(config: BenchConfig, suite: "Suite", device: str, engine: "Engin
     datasets = BenchData(
         model_maker(model, device),
         data.data_root,
-        data.cache,
-        data.reference or defaults.reference,
+        reference=data.reference or defaults.reference,
         use_cache=not data.no_cache and not output.dry_run,
         skip_bad=data.skip_bad and not output.dry_run,
         small=quick,
@@ -119,7 +113,7 @@ def _make_bench(config: BenchConfig, suite: "Suite", device: str, engine: "Engin
     return Bench(suite, datasets, model, config.folder, options, keep_deltas=output.keep_deltas)
 
 
-def _run(bench: "Bench", engine: "Engine", view: "ProgressView", max_drop: float) -> None:
+def _run(bench: "Bench", engine: "Engine", view: "ProgressView", lost_at_most: float) -> None:
     from retouch.bench.runner import Incomplete
 
     try:
@@ -127,23 +121,23 @@ def _run(bench: "Bench", engine: "Engine", view: "ProgressView", max_drop: float
             done = bench.run(engine, view)
     except Incomplete as incomplete:
         if incomplete.done:
-            _show(bench, incomplete.done, max_drop)
+            _show(bench, incomplete.done, lost_at_most)
         raise
     if done:  # otherwise another rank has the results
-        _show(bench, done, max_drop)
+        _show(bench, done, lost_at_most)
 
 
-def _show(bench: "Bench", done: "Sequence[Done]", max_drop: float) -> None:
+def _show(bench: "Bench", done: "Sequence[Done]", lost_at_most: float) -> None:
     from retouch.bench.tables.formats import to_rich
     from retouch.bench.tables.table import tabulate
     from retouch.bench.tables.write import write_pareto, write_table
 
-    table = tabulate(bench.suite, done, max_drop)
+    table = tabulate(bench.suite, done, lost_at_most)
     write_table(bench.out, table)
     for part in to_rich(table):
         out.print(part)
     if bench.suite.kind == "pareto":
-        metric = write_pareto(bench.out, done, max_drop)
+        metric = write_pareto(bench.out, done, lost_at_most)
         if metric != "control_drop":
             shown = "pareto.png shows how much of the new classes was forgotten"
             nothing = "nor is how much of the new classes was forgotten, so there is no figure"
