@@ -14,9 +14,9 @@ from retouch.methods.method_config import method_config
 from retouch.sparse import fingerprint
 from retouch.train.callbacks.callback import Callback
 from retouch.train.extend_stream import EarlierRun
+from retouch.train.run_folder.checkpoint import read_state
 from retouch.train.run_folder.config import run_config, why_not_resumable
 from retouch.train.run_folder.files import is_unused
-from retouch.train.run_folder.method_state import read_state
 from retouch.train.run_folder.new_results import new_results
 from retouch.train.run_folder.read import CONFIG, DELTAS, is_run, read_config
 from retouch.train.run_folder.record import RunRecord
