@@ -126,11 +126,7 @@ class Towers(ABC):
             inputs = images
         elif frozen is not None and frozen.usable(self.bf16, self.compiled):
             inputs = frozen.activations(images, self._encode_pixels)
-            neurons = None
-            if frozen.neurons is not None and not (self.compiled or self.captures):
-                with self.precision():
-                    neurons = frozen.neurons.output(images.keys, inputs, self.bf16)
-            run = partial(self._encode_upper, frozen, neurons)
+            run = partial(self._encode_upper, frozen)
         else:
             inputs = images.pixels()
         if self.compiled or self.captures:
@@ -145,9 +141,9 @@ class Towers(ABC):
         with self.precision():
             return self.encode_images(self.preprocess.normalize(pixels, self._normalize_pixels))
 
-    def _encode_upper(self, frozen: FrozenBlocks, neurons: Tensor | None, hidden: Tensor) -> Tensor:
-        """Features of images whose lower blocks and frozen neurons are computed."""
-        with self.precision(), frozen.starting_at(hidden, neurons):
+    def _encode_upper(self, frozen: FrozenBlocks, hidden: Tensor) -> Tensor:
+        """Features of images whose lower blocks are computed."""
+        with self.precision(), frozen.starting_at(hidden):
             return self.encode_images(frozen.blank)
 
     def _encode_texts(self, tokens: Tokens, key: BatchKey | None = None) -> ForwardPass:

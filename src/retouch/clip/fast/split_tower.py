@@ -5,7 +5,7 @@ duration of a call. So this works for any tower whose blocks pass one tensor on,
 next, and `splits_at` tells whether a tower does.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
 
@@ -84,7 +84,6 @@ def starting_at(
     first: int,
     hidden: Tensor,
     half: AttentionHalf | None = None,
-    replaced: Mapping[nn.Module, Callable[..., Any]] | None = None,
 ) -> Iterator[None]:
     """Inside this context the blocks below `first` are skipped, and that block gets `hidden`.
 
@@ -96,7 +95,6 @@ def starting_at(
         hidden: What `run_below` returned.
         half: The first half of the block, if `hidden` is what its other half gets. Its attention
             then adds nothing.
-        replaced: Other forward passes of modules in that block.
     """
 
     def skip(inputs: Tensor, *_: Any, **__: Any) -> Tensor:
@@ -113,7 +111,7 @@ def starting_at(
     if half is not None:
         forwards |= {half.norm: skip, half.attention: nothing}
         forwards[blocks[first]] = blocks[first].forward  # not compiled: half is replaced
-    with _replaced({**forwards, **(replaced or {})}):
+    with _replaced(forwards):
         yield
 
 

@@ -1,1 +1,1 @@
-"""What a run never changes, computed once: lower blocks and neurons, by image and by prompt."""
+"""What a run never changes, computed once: lower blocks, by image and by prompt."""

@@ -23,7 +23,6 @@ from retouch.clip.fast.split_tower import run_below, splits_at, starting_at
 from retouch.clip.frozen.activation_store import ActivationStore
 from retouch.clip.frozen.keyed_images import KeyedImages
 from retouch.clip.frozen.lower import FrozenLower, Tower
-from retouch.clip.frozen.neurons import FrozenNeurons, frozen_neurons
 
 BATCH = {"cuda": 64}
 """Images that pass through the lower blocks at a time, by kind of device."""
@@ -53,8 +52,6 @@ class FrozenBlocks(FrozenLower):
         self.half = tower.frozen_half(self.first, trained) if halves else None
         self.batch_size = BATCH.get(device.type, CPU_BATCH)
         """How many images pass through the lower blocks at a time."""
-        self.neurons: FrozenNeurons | None = None
-        """The frozen neurons of that block, where they are computed once per image as well."""
         self.blank = torch.zeros(self.batch_size, 3, *size, device=device)
         """An input for the tower where its blocks ignore it."""
 
@@ -107,38 +104,17 @@ class FrozenBlocks(FrozenLower):
             parts.append(hidden[: len(part)])
         return torch.cat(parts)
 
-    def reuse_neurons(self, store: ActivationStore) -> None:
-        """Compute frozen neurons of the lowest trained block once per image, where possible.
-
-        Args:
-            store: Where activations are kept.
-        """
-        if self.half is not None:
-            trained = self._tower.inside(self.first, self.trained)
-            block = self._tower.blocks[self.first]
-            self.neurons = frozen_neurons(block, trained, store, self.batch_size)
-
-    def starting_at(
-        self, hidden: Tensor, neurons: Tensor | None = None
-    ) -> AbstractContextManager[None]:
+    def starting_at(self, hidden: Tensor) -> AbstractContextManager[None]:
         """Inside this context the tower starts with its lowest trained block, given its input.
 
         Args:
             hidden: What `activations` returned.
-            neurons: What `neurons.output` returned.
         """
-        replaced = {}
-        if self.neurons is not None and neurons is not None:
-            replaced[self.neurons.mlp] = self.neurons.forward(neurons)
-        return starting_at(self._tower.blocks, self.first, hidden, self.half, replaced)
+        return starting_at(self._tower.blocks, self.first, hidden, self.half)
 
     def clear(self) -> None:
         self.store.clear()
-        if self.neurons is not None:
-            self.neurons.store.clear()
 
     def close(self) -> bool:
         """Forget everything and store nothing from now on; False if there was nothing to forget."""
-        stores = [self.store] + ([] if self.neurons is None else [self.neurons.store])
-        held = [store.close() for store in stores]
-        return any(held)
+        return self.store.close()

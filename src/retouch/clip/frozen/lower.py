@@ -59,11 +59,6 @@ class Tower:
         inside = self._half_prefixes(first, half)
         return None if any(name.startswith(inside) for name in trained) else half
 
-    def inside(self, index: int, names: Collection[str]) -> list[str]:
-        """Those of these parameters that are in a block, by their names within it."""
-        prefix = f"{self._names[index]}."
-        return sorted(name.removeprefix(prefix) for name in names if name.startswith(prefix))
-
     def below(
         self, first: int, half: AttentionHalf | None
     ) -> tuple[list[nn.Parameter], list[nn.Module]]:

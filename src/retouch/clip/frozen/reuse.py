@@ -21,7 +21,6 @@ def reuse_frozen(
     trained: Collection[str] | None,
     folder: Path | None = None,
     *,
-    neurons: bool = False,
     trained_texts: Collection[str] | None = None,
 ) -> Iterator[None]:
     """Inside this context, blocks below the lowest one that is trained run once per image.
@@ -34,16 +33,12 @@ def reuse_frozen(
         clip: The model.
         trained: The names of the parameters that may change. None: any.
         folder: Where activations may lie on disk when memory does not suffice. None: nowhere.
-        neurons: Reuse what frozen neurons of the lowest trained block give, too, where whole
-            neurons are trained on a CPU. Features then differ by rounding.
         trained_texts: As `trained`, for the text tower.
     """
-    store, neuron_store = ActivationStore(folder), ActivationStore(folder)
+    store = ActivationStore(folder)
     with clip.precision():
         if trained is not None and type(clip).image_features is Towers.image_features:
             clip.frozen = _frozen_images(clip, trained, store)
-            if neurons and clip.frozen is not None:
-                clip.frozen.reuse_neurons(neuron_store)
         if trained_texts is not None and type(clip).text_features is Towers.text_features:
             clip.frozen_texts = _frozen_texts(clip, trained_texts)
     try:
@@ -51,7 +46,6 @@ def reuse_frozen(
     finally:
         clip.frozen = clip.frozen_texts = None
         store.close()
-        neuron_store.close()
 
 
 def _frozen_images(
