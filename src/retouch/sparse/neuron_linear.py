@@ -39,6 +39,8 @@ def whole_rows(index: SparseIndex) -> Tensor | None:
 def linear_layers(model: nn.Module, names: Iterable[str]) -> dict[str, nn.Linear]:
     """The plain linear layers that have these weights, by the weight's name.
 
+    One whose forward pass was replaced is not plain.
+
     Args:
         model: Any torch module.
         names: Names of parameters.
@@ -46,7 +48,8 @@ def linear_layers(model: nn.Module, names: Iterable[str]) -> dict[str, nn.Linear
     layers = {}
     for name in names:
         module = module_of(model, name)
-        if name.rpartition(".")[2] == "weight" and type(module) is nn.Linear:
+        is_weight = name.rpartition(".")[2] == "weight"
+        if is_weight and type(module) is nn.Linear and "forward" not in vars(module):
             layers[name] = module
     return layers
 

@@ -40,7 +40,7 @@ def fast_vit(model: nn.Module, prefix: str, wrap: Wrap) -> Iterator[None]:
         plain = isinstance(module, nn.Conv2d) and type(module).forward is nn.Conv2d.forward
         if plain and _is_patch_embedding(module):
             replaced[module] = _as_matrix_product(module)
-    tower = _class_token_tower(model, prefix)
+    tower = _replaceable_tower(model, prefix)
     if tower is not None:
         replaced |= _fused_embeddings(tower, wrap)
         replaced[tower.encoder] = _class_token_encoder(tower, wrap)
@@ -59,7 +59,7 @@ def class_token_only(model: nn.Module, prefix: str) -> Iterator[None]:
         model: Both towers.
         prefix: What the names of the visual tower's parameters begin with.
     """
-    tower = _class_token_tower(model, prefix)
+    tower = _replaceable_tower(model, prefix)
     shortened = {} if tower is None else {tower.encoder: _class_token_encoder(tower, _as_it_is)}
     with replaced_forward(shortened):
         yield
@@ -110,6 +110,15 @@ def _class_token_tower(model: nn.Module, prefix: str) -> Any | None:
     if tower is None or type(tower).__name__ not in kinds:
         return None
     return tower if hasattr(getattr(tower, "encoder", None), "layers") else None
+
+
+def _replaceable_tower(model: nn.Module, prefix: str) -> Any | None:
+    """That tower, unless somebody else has replaced the forward pass of one of its parts."""
+    tower = _class_token_tower(model, prefix)
+    if tower is None:
+        return None
+    parts = tower.embeddings, tower.pre_layrnorm, tower.encoder
+    return None if any("forward" in vars(part) for part in parts) else tower
 
 
 def _has_hooks(tower: nn.Module) -> bool:

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor, nn
 
+from retouch.sparse.replaced_forward import replaced_forward
+
 Input = TypeVar("Input")
 
 
@@ -71,7 +73,7 @@ def run_below(
         raise _Reached(hidden)
 
     try:
-        with _replaced({half.rest if half else blocks[first]: leave}):
+        with replaced_forward({half.rest if half else blocks[first]: leave}):
             run()
     except _Reached as reached:
         return reached.hidden if isinstance(reached.hidden, Tensor) else None
@@ -111,7 +113,7 @@ def starting_at(
     if half is not None:
         forwards |= {half.norm: skip, half.attention: nothing}
         forwards[blocks[first]] = blocks[first].forward  # not compiled: half is replaced
-    with _replaced(forwards):
+    with replaced_forward(forwards):
         yield
 
 
@@ -145,20 +147,3 @@ def splits_at(
             return torch.equal(encode(blank), whole)
     except (TypeError, ValueError, IndexError, RuntimeError):  # blocks are used differently
         return False
-
-
-@contextmanager
-def _replaced(forwards: dict[nn.Module, Callable[..., Any]]) -> Iterator[None]:
-    """Replace modules' forward passes, compiled or not; then all is as before."""
-    before = [(m, vars(m).get("forward"), m._compiled_call_impl) for m in forwards]
-    for module, forward in forwards.items():
-        vars(module)["forward"], module._compiled_call_impl = forward, None
-    try:
-        yield
-    finally:
-        for module, original, compiled in before:
-            module._compiled_call_impl = compiled
-            if original is None:
-                del vars(module)["forward"]
-            else:
-                vars(module)["forward"] = original

@@ -128,11 +128,9 @@ class VisualPrompts(nn.Module):
         handles.append(tower.post_norm.register_forward_hook(self._capture_query))
         self.register_prompt_hooks(tower)
 
-    def remove_hooks(self, tower: ViTAdapter) -> None:
+    def remove_hooks(self) -> None:
         for handle in self._handles:
             handle.remove()
-        for attention in tower.attentions:
-            vars(attention).pop("forward", None)
 
     def _run_query(self, tower: nn.Module, args: Any, kwargs: Any) -> None:
         """Before the tower's forward pass: run it without prompts, then select prompts."""
@@ -186,6 +184,6 @@ def attach(clip: Clip, prompts: VisualPrompts) -> None:
     """Add prompts to the model, replacing any that it has."""
     tower, existing = ViTAdapter(clip), prompts_of(clip.model)
     if existing is not None:
-        existing.remove_hooks(tower)
+        existing.remove_hooks()
     prompts.register_hooks(tower)
     clip.model.add_module(PROMPTS, prompts.to(clip.device))
