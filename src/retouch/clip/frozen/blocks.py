@@ -11,18 +11,15 @@ with less memory, gives the same result.
 """
 
 from collections.abc import Callable, Collection
-from contextlib import AbstractContextManager
 from functools import partial
 
 import torch
 from torch import Tensor
 
-from retouch.clip.fast.cuda_graphs import has_hooks
 from retouch.clip.fast.padding import pad_rows
-from retouch.clip.fast.split_tower import run_below, splits_at, starting_at
 from retouch.clip.frozen.activation_store import ActivationStore
 from retouch.clip.frozen.keyed_images import KeyedImages
-from retouch.clip.frozen.lower import FrozenLower, Tower
+from retouch.clip.frozen.split_tower import SplitTower, Tower
 
 BATCH = {"cuda": 64}
 """Images that pass through the lower blocks at a time, by kind of device."""
@@ -32,8 +29,8 @@ CPU_BATCH = 8
 Encode = Callable[[Tensor], Tensor]
 
 
-class FrozenBlocks(FrozenLower):
-    """The blocks of a visual tower below one of them, and what they made of the images so far.
+class FrozenBlocks(SplitTower):
+    """A visual tower whose lower blocks are frozen, and their activations for the images so far.
 
     Args:
         tower: The tower.
@@ -48,8 +45,8 @@ class FrozenBlocks(FrozenLower):
         super().__init__(tower, trained)
         self.store = store
         device = next(tower.model.parameters()).device
-        halves = self.first and device.type == "cpu"  # a GPU gains more from a compiled block
-        self.half = tower.frozen_half(self.first, trained) if halves else None
+        if device.type == "cpu":  # a GPU gains more from a compiled block
+            self.half = self.frozen_half()
         self.batch_size = BATCH.get(device.type, CPU_BATCH)
         """How many images pass through the lower blocks at a time."""
         self.blank = torch.zeros(self.batch_size, 3, *size, device=device)
@@ -61,15 +58,12 @@ class FrozenBlocks(FrozenLower):
         Args:
             encode: The tower's forward pass, from normalized pixels.
         """
-        if not self.first or has_hooks(self._tower.model):
-            return False
         rng = torch.Generator().manual_seed(0)
         pixels = torch.randn(2, *self.blank.shape[1:], generator=rng).to(self.blank)
         inputs = (pixels, torch.zeros_like(pixels[:1]))
-        splits = partial(splits_at, self._tower.blocks, self.first, encode, *inputs, rows=2)
-        if self.half and not splits(self.half):
+        if self.half is not None and not self.splits(encode, *inputs, rows=2):
             self.half = None
-        return self.half is not None or splits()
+        return self.half is not None or self.splits(encode, *inputs, rows=2)
 
     def activations(self, images: KeyedImages, encode: Encode) -> Tensor:
         """What enters the lowest block that is trained, or its second half [B, T, D].
@@ -95,22 +89,13 @@ class FrozenBlocks(FrozenLower):
     @torch.no_grad()
     def _compute(self, pixels: Tensor, encode: Encode) -> Tensor:
         """In batches of one size, so that an image's bits do not depend on the others."""
-        blocks, first = self._tower.blocks, self.first
         parts = []
         for part in pixels.split(self.batch_size):
             padded = pad_rows(part, self.batch_size)
-            hidden = run_below(blocks, first, partial(encode, padded), self.half)
+            hidden = self.run_below(partial(encode, padded))
             assert hidden is not None
             parts.append(hidden[: len(part)])
         return torch.cat(parts)
-
-    def starting_at(self, hidden: Tensor) -> AbstractContextManager[None]:
-        """Inside this context the tower starts with its lowest trained block, given its input.
-
-        Args:
-            hidden: What `activations` returned.
-        """
-        return starting_at(self._tower.blocks, self.first, hidden, self.half)
 
     def clear(self) -> None:
         self.store.clear()

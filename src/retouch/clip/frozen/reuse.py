@@ -7,7 +7,7 @@ from pathlib import Path
 
 from retouch.clip.frozen.activation_store import ActivationStore
 from retouch.clip.frozen.blocks import FrozenBlocks
-from retouch.clip.frozen.lower import Tower
+from retouch.clip.frozen.split_tower import Tower
 from retouch.clip.frozen.texts import FrozenTexts
 from retouch.clip.model import Clip
 from retouch.clip.towers import Towers
@@ -75,7 +75,7 @@ def _frozen_texts(clip: Clip, trained: Collection[str]) -> FrozenTexts | None:
         return None
     tokens = clip.tokenize(["one", "a photo"])
     tokens = {name: ids.to(clip.device) for name, ids in tokens.items()}
-    return frozen if frozen.works(clip.encode_texts, tokens) else None
+    return frozen if frozen.splits(clip.encode_texts, tokens, tokens) else None
 
 
 def release_if_trained(clip: Clip, names: Collection[str]) -> None:
