@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Callable, Iterator
 from copy import copy
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar, get_args, get_type_hints
 
@@ -126,6 +127,14 @@ Quiet = Annotated[
 ]
 Seed = Annotated[int, typer.Option(help="The same seed gives the same result.", min=0)]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead, for scripts.")]
+
+
+class TowerChoice(StrEnum):
+    """Which towers to analyze."""
+
+    image = "image"
+    text = "text"
+    both = "both"
 
 
 def analysis_folder(name: str) -> Any:

@@ -25,7 +25,7 @@ class HasMemory(Protocol):
 
     def drop_kept(self) -> bool: ...
 
-    def free_memory(self) -> None: ...
+    def release_memory(self) -> None: ...
 
 
 def until_it_fits(
@@ -55,7 +55,7 @@ def until_it_fits(
             if model.frozen is not None and size < model.frozen.batch_size:
                 model.frozen = None
         reset()
-        model.free_memory()
+        model.release_memory()
 
 
 def encode_in_parts(

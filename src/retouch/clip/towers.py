@@ -214,7 +214,7 @@ class Towers(ABC):
         texts = self.frozen_texts is not None and self.frozen_texts.close()
         return images or texts
 
-    def free_memory(self) -> None:
+    def release_memory(self) -> None:
         """Give back the memory of captured passes and of whatever torch holds in reserve."""
         if self._recorder is not None:
             self._recorder.clear()

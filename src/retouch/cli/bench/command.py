@@ -21,7 +21,7 @@ from retouch.files.output_paths import check_folder
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from retouch.bench import Bench, Done, Engine
+    from retouch.bench import Bench, CellResult, Engine
     from retouch.bench.suite import Suite
     from retouch.bench.tables.live import ProgressView
 
@@ -133,7 +133,7 @@ def _run(bench: "Bench", engine: "Engine", view: "ProgressView", max_drop: float
         _show(bench, done, max_drop)
 
 
-def _show(bench: "Bench", done: "Sequence[Done]", max_drop: float) -> None:
+def _show(bench: "Bench", done: "Sequence[CellResult]", max_drop: float) -> None:
     from retouch.bench.tables.formats import to_rich
     from retouch.bench.tables.table import tabulate
     from retouch.bench.tables.write import write_pareto, write_table

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx, once_differentiable
 
-from retouch.distributed.cuda_streams import side_stream
+from retouch.process.cuda_streams import side_stream
 from retouch.process.no_gc import no_gc
 
 T = TypeVar("T")

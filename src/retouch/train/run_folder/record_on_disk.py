@@ -20,11 +20,11 @@ import torch
 from retouch.clip import Clip
 from retouch.data.stream import Task
 from retouch.distributed import collectives
-from retouch.distributed.cuda_streams import on_side_stream
 from retouch.errors import UserError
 from retouch.evaluate.results import Results
 from retouch.evaluate.row import Row
 from retouch.methods import Method, TaskUpdate
+from retouch.process.cuda_streams import on_side_stream
 from retouch.sparse import Digests, Selection, Snapshot
 from retouch.train.callbacks.callback import Callback
 from retouch.train.run_folder.checkpoint import (
