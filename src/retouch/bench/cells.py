@@ -133,7 +133,8 @@ class _CellMaker:
     def _stream_settings(self, protocol: dict[str, Any]) -> dict[str, Any]:
         """What a published protocol states, as far as it applies to these data sets and options.
 
-        The built-in model has the demo's steps and learning rates; those of a ViT-B/16 teach it nothing.
+        The built-in model has the demo's steps and learning rates: those of a ViT-B/16 teach it
+        nothing.
         """
         if self.base.small_model:
             return {key: protocol[key] for key in ("label_smoothing",) if key in protocol}
