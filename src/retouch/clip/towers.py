@@ -12,13 +12,13 @@ from torch.nn.functional import normalize
 
 from retouch.clip.fast.compile import Backend, CompileTimer
 from retouch.clip.fast.cuda_graphs import GraphRecorder, has_hooks
-from retouch.clip.fast.fast_towers import fast_towers
+from retouch.clip.fast.fast_vit import fast_towers
 from retouch.clip.fast.graph_capture import ForwardPass
 from retouch.clip.fast.padding import pad_rows, padded_batch_size, padded_num_prompts
-from retouch.clip.fit_memory import encode_in_parts
 from retouch.clip.frozen.blocks import FrozenBlocks
 from retouch.clip.frozen.keyed_images import KeyedImages, Pixels
 from retouch.clip.frozen.texts import BatchKey, FrozenTexts
+from retouch.clip.memory import encode_in_parts
 from retouch.clip.preprocess import NormalizeFn, Preprocess, normalize_pixels
 from retouch.clip.text.tokens import Tokens, num_prompts
 from retouch.sparse.locate import block_names
@@ -213,6 +213,15 @@ class Towers(ABC):
         images = self.frozen is not None and self.frozen.close()
         texts = self.frozen_texts is not None and self.frozen_texts.close()
         return images or texts
+
+    def limit_rows(self, most: int) -> None:
+        """Run the whole visual tower, if its lower blocks take more images at a time than fit.
+
+        Args:
+            most: How many images fit into memory.
+        """
+        if self.frozen is not None and most < self.frozen.batch_size:
+            self.frozen = None
 
     def release_memory(self) -> None:
         """Give back the memory of captured passes and of whatever torch holds in reserve."""

@@ -11,7 +11,7 @@ from retouch.data.replay import ReplayState
 from retouch.data.stream import Choices
 from retouch.errors import UserError
 from retouch.evaluate import metrics
-from retouch.evaluate.domain_metrics import domain_accuracies, domain_metrics
+from retouch.evaluate.metrics import domain_accuracies, domain_metrics
 from retouch.evaluate.row import Row
 from retouch.evaluate.task_info import DataInfo, TaskInfo
 from retouch.files import checksummed

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from retouch.clip import Clip
-from retouch.clip.free_memory import free_gpu_memory
 from retouch.clip.frozen.reuse import reuse_frozen
+from retouch.clip.memory import free_gpu_memory
 from retouch.clip.text.tokens import Tokens, num_prompts
 from retouch.data.images import Images
 from retouch.data.stores.image_store import Indices

@@ -21,7 +21,10 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from retouch.clip.fast.attention import fused_attention
+from retouch.clip.fast.compile import Backend, CompileTimer, compiled
 from retouch.clip.fast.plain_clip import ImageTower
+from retouch.clip.preprocess import NormalizeFn, normalize_pixels
+from retouch.sparse.locate import block_names
 from retouch.sparse.replaced_forward import replaced_forward
 
 Wrap = Callable[[Callable[..., Tensor]], Callable[..., Tensor]]
@@ -196,3 +199,22 @@ def _class_token_block(block: Any) -> Callable[[Tensor], Tensor]:
 def _to_autocast_dtype(tensor: Tensor) -> Tensor:
     kind = tensor.device.type
     return tensor.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else tensor
+
+
+@contextmanager
+def fast_towers(
+    model: nn.Module, prefix: str, backend: Backend | None
+) -> Iterator[tuple[CompileTimer, NormalizeFn]]:
+    """Inside this context the model is faster. Without a backend, nothing is compiled.
+
+    Yields the time that compiling has taken so far, and `normalize_pixels`, compiled.
+
+    Args:
+        model: Both towers.
+        prefix: What the names of the visual tower's parameters begin with.
+        backend: The backend of `torch.compile`, or None.
+    """
+    wrap = compile_with(backend)
+    blocks = [model.get_submodule(name) for name in block_names(model)]
+    with fast_vit(model, prefix, wrap), compiled(blocks, backend) as timer:
+        yield timer, wrap(normalize_pixels)

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from retouch.clip.free_memory import free_memory
+from retouch.clip.memory import free_memory
 
 _FREE_SHARE = 4
 """One in so many of the bytes that are free when a run begins may be used."""

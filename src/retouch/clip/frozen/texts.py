@@ -10,8 +10,8 @@ from weakref import WeakKeyDictionary
 
 from torch import Tensor
 
-from retouch.clip.free_memory import free_memory
 from retouch.clip.frozen.split_tower import SplitTower, Tower
+from retouch.clip.memory import free_memory
 
 BatchKey = tuple[object, int]
 """The owner of a batch of prompts, and the number that it has there."""

@@ -82,9 +82,7 @@ class Header(SealedHeader):
     """How the change of each tensor is stored."""
     change_stats: list[ChangeStats] = Field(default_factory=list)
     """One per tensor, except those for which it is not known (see `Delta.compose`)."""
-    metadata: Annotated[dict[str, Any], AfterValidator(_check_metadata)] = Field(
-        default_factory=dict
-    )
+    metadata: Metadata = Field(default_factory=dict)
     """What `Delta.metadata` holds."""
     name: str = Field("this delta", exclude=True)
     """The file it was read from."""
