@@ -74,7 +74,7 @@ class DualEncoder(Clip):
         return self._checked("text", self.model.get_submodule("texts")(**tokens))
 
     def _checked(self, tower: str, features: object) -> Tensor:
-        """What an encoder returned, if it is a matrix as wide as the other tower's."""
+        """Check that an encoder returned a matrix as wide as the other tower's, and return it."""
         if not isinstance(features, Tensor) or features.ndim != 2:
             raise UserError(
                 f"the {tower} encoder must return a tensor [B, D], not {_describe(features)}"

@@ -40,7 +40,7 @@ def free_gpu_memory(device: torch.device) -> int:
 
 
 class HasMemory(Protocol):
-    """A model, of which memory can be freed."""
+    """A model that can free some of its memory."""
 
     @property
     def device(self) -> torch.device: ...
@@ -60,7 +60,7 @@ def until_it_fits(
 ) -> T:
     """Call a function, and call it again while memory runs out.
 
-    First the activations that are kept are given up, then the size is halved.
+    First the stored activations are dropped, then the size is halved.
 
     Args:
         model: What computes.
@@ -85,8 +85,8 @@ def encode_in_parts(
 ) -> tuple[Tensor, int]:
     """Features of all rows [N, D], and how many fitted into memory at a time.
 
-    Rows are encoded independently of each other, so parts of them give the same features. Several
-    ranks would have to fail at the same point, so they are only told what to do.
+    Rows are encoded independently of each other, so parts of them give the same features. With
+    several ranks, which would all have to retry at the same point, an error says what to do.
 
     Args:
         model: What encodes.

@@ -41,7 +41,7 @@ class Towers(ABC):
     frozen_texts: FrozenTexts | None = None
     """The lower blocks of the text tower that are computed once per prompt in evaluations."""
     _most: Mapping[str, int] = MappingProxyType({})
-    """Images and prompts that memory sufficed for without gradients, where it did not for more."""
+    """How many images and prompts fit into memory without gradients, once more did not."""
     _recorder: GraphRecorder | None = None
     _normalize_pixels: NormalizeFn = staticmethod(normalize_pixels)
     """`normalize_pixels`, or its compiled version inside `fast`."""
@@ -87,8 +87,8 @@ class Towers(ABC):
 
         Args:
             tokens: Tokens, as `tokenize` returns them.
-            key: The batch's owner and number, if it is encoded again and again: what frozen blocks
-                make of it is then kept as long as the owner lives.
+            key: The batch's owner and number, if it is encoded repeatedly: activations of frozen
+                blocks are then kept as long as the owner lives.
         """
         count = num_prompts(tokens)
 
@@ -101,7 +101,7 @@ class Towers(ABC):
         return self._fitting("prompts", count, encode)
 
     def _fitting(self, what: str, count: int, encode: Callable[[slice], Tensor]) -> Tensor:
-        """All rows at once; without gradients, in parts where memory does not suffice."""
+        """All rows at once; without gradients, in parts if memory runs out."""
         if torch.is_grad_enabled():
             return encode(slice(0, count))
         most = min(count, self._most.get(what, count))
@@ -209,7 +209,7 @@ class Towers(ABC):
         return self._recorder is not None
 
     def drop_kept(self) -> bool:
-        """Forget the activations that are kept, and keep none from now on; False if none were."""
+        """Drop the stored activations and store none from now on; False if there were none."""
         images = self.frozen is not None and self.frozen.close()
         texts = self.frozen_texts is not None and self.frozen_texts.close()
         return images or texts
@@ -224,7 +224,7 @@ class Towers(ABC):
             self.frozen = None
 
     def release_memory(self) -> None:
-        """Give back the memory of captured passes and of whatever torch holds in reserve."""
+        """Free the memory of captured passes, and torch's cached memory."""
         if self._recorder is not None:
             self._recorder.clear()
         torch.cuda.empty_cache()
@@ -241,7 +241,7 @@ class Towers(ABC):
         return {"image": image, "text": [name for name in names if name not in image]}
 
     def text_parameters(self, names: Iterable[str]) -> list[str]:
-        """Those of these parameters that are not the visual tower's.
+        """Those of these parameters that do not belong to the visual tower.
 
         Args:
             names: Names of parameters.

@@ -1,4 +1,4 @@
-"""A visual tower without the work whose result nobody reads; features and gradients are as exact.
+"""A visual tower that skips work whose result is never used; features and gradients stay exact.
 
 Only the class token of the last block's output is used, so only its query, its attention and its
 MLP are computed, which saves most of a block. Patch embedding is done as a matrix product; as a
@@ -6,9 +6,9 @@ convolution it takes many times as long. What comes before the first block is co
 in bfloat16, hidden states between blocks are bfloat16 too: half the memory traffic, and as close to
 float32 as without (docs/performance.md).
 
-A tower that pools all tokens (SigLIP, PE-Core), or that is not of transformers, has no work of this
-kind to save: only its patch embedding is replaced, its blocks are compiled as any, and
-`skipped_shortcut` says so.
+A tower that pools all tokens (SigLIP, PE-Core) has no such work, and those of other libraries than
+transformers have other parts: only their patch embedding is replaced, their blocks are compiled
+like any others, and `skipped_shortcut` says so.
 """
 
 from collections.abc import Callable, Iterator
@@ -77,7 +77,7 @@ def skipped_shortcut(model: nn.Module, prefix: str) -> str | None:
 
 
 def compile_with(backend: Any) -> Wrap:
-    """Compiles functions with a backend; without one, leaves them as they are."""
+    """A function that compiles functions with a backend; without one, it returns them unchanged."""
     if backend is None:
         return _as_it_is
     return lambda function: torch.compile(function, backend=backend, dynamic=False)
@@ -105,7 +105,7 @@ def _as_matrix_product(layer: nn.Conv2d) -> Callable[[Tensor], Tensor]:
 
 
 def _class_token_tower(model: nn.Module, prefix: str) -> Any | None:
-    """The visual tower, if it reads its class token and is plain or one of transformers."""
+    """The visual tower, if it pools its class token and is a plain one or one of transformers."""
     tower = dict(model.named_modules()).get(prefix.rstrip("."))
     if isinstance(tower, ImageTower):
         return tower
@@ -205,7 +205,7 @@ def _to_autocast_dtype(tensor: Tensor) -> Tensor:
 def fast_towers(
     model: nn.Module, prefix: str, backend: Backend | None
 ) -> Iterator[tuple[CompileTimer, NormalizeFn]]:
-    """Inside this context the model is faster. Without a backend, nothing is compiled.
+    """Inside this context both towers are faster. Without a backend, nothing is compiled.
 
     Yields the time that compiling has taken so far, and `normalize_pixels`, compiled.
 

@@ -5,7 +5,7 @@ of every task, and in every evaluation. It is computed once per image and kept
 (`frozen.activation_store`). Where that block's attention is not trained either, as with SPU, it is
 computed once as well, and the tower starts in the middle of the block.
 
-Lower blocks always run on batches of one size, in whichever batch an image is met: its activations
+Lower blocks always run on batches of one size, whichever batch an image is in: its activations
 then have the same bits whether they were kept or computed again. So a run that is resumed, or one
 with less memory, gives the same result.
 """
@@ -24,7 +24,7 @@ from retouch.clip.frozen.split_tower import SplitTower, Tower
 BATCH = {"cuda": 64}
 """Images that pass through the lower blocks at a time, by kind of device."""
 CPU_BATCH = 8
-"""The same on a CPU, where eight are as fast as more, and little is wasted on padding."""
+"""The same on a CPU, where larger batches are no faster and waste more on padding."""
 
 Encode = Callable[[Tensor], Tensor]
 
@@ -50,7 +50,7 @@ class FrozenBlocks(SplitTower):
         self.batch_size = BATCH.get(device.type, CPU_BATCH)
         """How many images pass through the lower blocks at a time."""
         self.blank = torch.zeros(self.batch_size, 3, *size, device=device)
-        """An input for the tower where its blocks ignore it."""
+        """A blank input, for when the blocks ignore the tower's input."""
 
     def works(self, encode: Encode) -> bool:
         """Whether the tower can be run in two parts, with the same features to the bit.
@@ -88,7 +88,7 @@ class FrozenBlocks(SplitTower):
 
     @torch.no_grad()
     def _compute(self, pixels: Tensor, encode: Encode) -> Tensor:
-        """In batches of one size, so that an image's bits do not depend on the others."""
+        """In batches of one size, so that an image's activations do not depend on the others."""
         parts = []
         for part in pixels.split(self.batch_size):
             padded = pad_rows(part, self.batch_size)

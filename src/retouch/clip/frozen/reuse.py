@@ -1,4 +1,4 @@
-"""Compute the lower blocks that a run never changes once for every image, and every prompt."""
+"""Compute lower blocks that a run never changes once per image and once per prompt."""
 
 import logging
 from collections.abc import Collection, Iterator
@@ -25,14 +25,14 @@ def reuse_frozen(
 ) -> Iterator[None]:
     """Inside this context, blocks below the lowest one that is trained run once per image.
 
-    Features are the same; what a batch of images by key (`KeyedImages`) needs below is kept and
-    found again, and so is what batches of prompts need that are encoded again and again. Nothing
-    changes for a tower that cannot be run in two parts, or a `Clip` that encodes in its own way.
+    Features are the same. The activations of images with a key (`KeyedImages`) are kept, and so are
+    those of prompts that every evaluation encodes. Nothing changes for a tower that cannot be run
+    in two parts, or a `Clip` that encodes in its own way.
 
     Args:
         clip: The model.
         trained: The names of the parameters that may change. None: any.
-        folder: Where activations may lie on disk when memory does not suffice. None: nowhere.
+        folder: Where activations are written when memory runs out. None: they are not.
         trained_texts: As `trained`, for the text tower.
     """
     store = ActivationStore(folder)
@@ -79,7 +79,7 @@ def _frozen_texts(clip: Clip, trained: Collection[str]) -> FrozenTexts | None:
 
 
 def release_if_trained(clip: Clip, names: Collection[str]) -> None:
-    """Run a whole tower from now on, if parameters are trained that were to stay as they are."""
+    """Run the whole tower from now on, if parameters are trained that should have stayed frozen."""
     if clip.frozen is not None and not clip.frozen.trained.issuperset(names):
         clip.frozen.close()
         clip.frozen = None

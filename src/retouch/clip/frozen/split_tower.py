@@ -98,7 +98,7 @@ class SplitTower(ABC):
         return True
 
     def run_below(self, run: Callable[[], object]) -> Tensor | None:
-        """The activations [B, T, D] between both parts; None if it is not one tensor.
+        """The activations [B, T, D] between the two parts; None if that is not a single tensor.
 
         Args:
             run: The forward pass of the tower.

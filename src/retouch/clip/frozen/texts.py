@@ -14,9 +14,9 @@ from retouch.clip.frozen.split_tower import SplitTower, Tower
 from retouch.clip.memory import free_memory
 
 BatchKey = tuple[object, int]
-"""The owner of a batch of prompts, and the number that it has there."""
+"""The owner of a batch of prompts, and the batch's number."""
 _FREE_SHARE = 8
-"""One in so many of the bytes that are free when the first batch is kept may be used."""
+"""1/8 of the bytes that are free when the first batch is kept may be used."""
 
 
 class FrozenTexts(SplitTower):
@@ -25,7 +25,7 @@ class FrozenTexts(SplitTower):
     Args:
         tower: The tower.
         trained: The parameters that may change; all others stay as they are.
-        memory: The most bytes to keep. Default: a share of what is free.
+        memory: Maximum number of bytes to keep. Default: a share of what is free.
     """
 
     def __init__(self, tower: Tower, trained: Collection[str], memory: int | None = None) -> None:
@@ -37,7 +37,7 @@ class FrozenTexts(SplitTower):
         """What enters the lowest block that is trained.
 
         Args:
-            key: Which batch it is. What is kept of it lives as long as its owner.
+            key: Which batch it is. Its activations are kept as long as its owner lives.
             shape: The shape that its tokens are padded to.
             run: The tower's forward pass on these tokens.
         """
@@ -55,7 +55,7 @@ class FrozenTexts(SplitTower):
 
     @property
     def bytes_held(self) -> int:
-        """The bytes of what is kept."""
+        """The size of all activations that are kept."""
         return sum(hidden.nbytes for kept in self._kept.values() for hidden in kept.values())
 
     def clear(self) -> None:

@@ -97,7 +97,7 @@ class OpenClip(Clip):
         return {"text": text[:, : int(self._end(text).max()) + 1]}
 
     def _report_truncated(self, prompts: Sequence[str], hf_tokenizer: Any, context: int) -> None:
-        """If the tokenizer can tell how many tokens the whole prompts have."""
+        """Whether the tokenizer can tell how many tokens the untruncated prompts have."""
         if hf_tokenizer is not None:
             clean = getattr(self.tokenizer, "clean_fn", str)
             cleaned = [clean(prompt) for prompt in prompts]

@@ -109,7 +109,7 @@ class VisualPrompts(nn.Module):
     def batch_matching_loss(self, num_images: int, new: int) -> Tensor:
         """`matching_loss` of the batch that was encoded last, with the gradient of the keys.
 
-        Queries carry no gradient, so those recorded in the latest passes serve, whether the batch
+        Queries carry no gradient, so those of the latest passes are used, whether the batch
         was encoded whole or in chunks, with or without a graph. Each rank recorded its own images.
         """
         assert self._queries is not None
@@ -154,7 +154,7 @@ class VisualPrompts(nn.Module):
             self.activate(None)
 
     def _capture_query(self, norm: nn.Module, args: Any, output: Tensor) -> None:
-        """The pooled output before the projection, which is trained: a query should not change."""
+        """Keep the pooled output before the projection: that is trained, a query must not change."""
         if self._querying:
             self._last_query = (output if output.ndim == 2 else output[:, 0]).detach().float()
 

@@ -46,7 +46,7 @@ def checkpoint_tensors(update: TaskUpdate, method: Method) -> dict[str, Tensor]:
 
 
 def restore_checkpoint(update: TaskUpdate, method: Method, tensors: dict[str, Tensor]) -> None:
-    """Bring update, method and optimizer to where `checkpoint_tensors` was called."""
+    """Restore update, method and optimizer as they were when `checkpoint_tensors` was called."""
     assert update.optimizer is not None
     update.restore({name: tensors[f"value:{name}"] for name in update.selection})
     for name, parameter in update.extra.items():
@@ -106,7 +106,7 @@ class Position(SealedHeader):
 
 
 def write_checkpoint(path: Path, position: Position, tensors: dict[str, Tensor]) -> None:
-    """Write how far a task is and its tensors."""
+    """Write how far a task is, and its tensors."""
     write_atomically(path, sealed_bytes(position, tensors))
 
 

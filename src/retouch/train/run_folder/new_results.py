@@ -15,7 +15,7 @@ from retouch.train.run_inputs import RunInputs
 
 
 def new_results(inputs: RunInputs) -> Results:
-    """The results at the beginning; where the run continues another one, with those of that."""
+    """The results at the beginning, including those of the run that this one continues."""
     clip, stream, method = inputs.clip, inputs.stream, inputs.method
     results = Results(
         method=method.name,

@@ -42,7 +42,7 @@ _PARTIAL_FILES = (
     ".state-*.safetensors.part",
     "deltas/.task-*.safetensors.part",
 )
-"""What a run leaves behind that was killed while it wrote."""
+"""Files that a run leaves behind if it is killed while it writes."""
 
 
 def open_record(
@@ -199,7 +199,7 @@ def remove_if_refused(folder: Path, is_new: bool, record: RunRecord) -> Iterator
 
 
 def _is_removable(folder: Path, record: RunRecord, *, refused: bool) -> bool:
-    """Whether a new run that has ended too early is of no use."""
+    """Whether a new run that has ended early can be deleted: nothing in it is of use."""
     if not is_set_aside(folder):
         return refused and not record.training and learned_nothing(folder)
     return not learned_a_task(folder) if refused else learned_nothing(folder)
