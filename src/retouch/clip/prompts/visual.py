@@ -154,7 +154,7 @@ class VisualPrompts(nn.Module):
             self.activate(None)
 
     def _capture_query(self, norm: nn.Module, args: Any, output: Tensor) -> None:
-        """Keep the pooled output before the projection: that is trained, a query must not change."""
+        """Keep the pooled output before the projection, which is trained: queries must not move."""
         if self._querying:
             self._last_query = (output if output.ndim == 2 else output[:, 0]).detach().float()
 
