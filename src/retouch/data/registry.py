@@ -1,6 +1,6 @@
 """Read labeled images: a benchmark by its name, or your own by their path.
 
-A new source is a file in `sources/` and a line here.
+A new source is a file in `formats/` or `benchmarks/` and a line here.
 """
 
 import os
