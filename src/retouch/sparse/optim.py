@@ -69,29 +69,29 @@ class SparseAdamW(torch.optim.AdamW):
                     f"{name} is {str(parameters[name].dtype).removeprefix('torch.')}, and only "
                     "floating-point weights can be trained; leave it out of the selection"
                 )
-        self._parts = [
-            _Part(parameters[name], selection[name], (layers or {}).get(name)) for name in names
+        self._entries = [
+            _Entries(parameters[name], selection[name], (layers or {}).get(name)) for name in names
         ]
         by_factor: dict[float, list[Tensor]] = {}
-        for name, part in zip(names, self._parts, strict=True):
-            by_factor.setdefault((lr_factors or {}).get(name, 1.0), []).append(part.entries)
+        for name, each in zip(names, self._entries, strict=True):
+            by_factor.setdefault((lr_factors or {}).get(name, 1.0), []).append(each.entries)
         groups = [{"params": entries, "lr": lr * factor} for factor, entries in by_factor.items()]
         super().__init__(groups, lr, betas, eps, weight_decay, foreach=foreach, fused=fused or None)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        for part in self._parts:
-            part.gather()
+        for each in self._entries:
+            each.gather()
         loss = super().step(closure)
         with _nondeterministic_allowed():
-            for part in self._parts:
-                part.scatter()
+            for each in self._entries:
+                each.scatter()
         return loss
 
     def weights(self) -> dict[str, Tensor]:
         """The parameters as the model uses them now, differentiable in the trained entries."""
         names = [name for name, index in self._selection.items() if index.count]
-        return {name: part.weight() for name, part in zip(names, self._parts, strict=True)}
+        return {name: each.weight() for name, each in zip(names, self._entries, strict=True)}
 
     def state_dict(self) -> dict[str, Any]:
         """AdamW's own state, and the selection it belongs to."""
@@ -111,11 +111,11 @@ class SparseAdamW(torch.optim.AdamW):
 
     def close(self) -> None:
         """Remove the hooks from the model's parameters."""
-        for part in self._parts:
-            part.close()
+        for each in self._entries:
+            each.close()
 
 
-class _Part:
+class _Entries:
     """One parameter and the short tensor that holds its selected entries."""
 
     def __init__(

@@ -24,7 +24,6 @@ from retouch.sparse import Selection
 from retouch.train.arguments import REMEDIES, check_domain_rates
 from retouch.train.callbacks.callback import Callback
 from retouch.train.cpu_speed import faster_on_cpu
-from retouch.train.defaults import SMALL_MODEL
 from retouch.train.eager_optim import eager_optimizers
 from retouch.train.environment import deterministic_algorithms
 from retouch.train.extend_stream import EarlierRun
@@ -165,8 +164,7 @@ def _teach(
     add_image_notes(record.results, (stream.train, stream.test, plan.control))
     trained = trained_parameters(clip, method, settings)
     texts = trained_parameters(clip, method, settings, texts=True)
-    neurons = clip.size >= SMALL_MODEL
-    reuse = reuse_frozen(clip, trained, cache_folder(), neurons=neurons, trained_texts=texts)
+    reuse = reuse_frozen(clip, trained, cache_folder(), trained_texts=texts)
     with faster_on_cpu(clip, settings), reuse:
         with _running(plan, record, folder, is_new):
             warn_about_plain_sigmoid(clip, method)
