@@ -27,7 +27,7 @@ from retouch.data.stream import Stream
 from retouch.distributed import collectives
 from retouch.methods import Method, Regularizer, Settings, TaskContext
 from retouch.sparse import Selection
-from retouch.train.eager_optim import eager_optimizers
+from retouch.train.cpu_speed import eager_optimizers
 from retouch.train.loop import backward, task_context, trained_parameters
 from retouch.train.run_folder.images import TEST_IMAGES_PER_CLASS
 from retouch.train.work import Work
