@@ -1,4 +1,4 @@
-"""A run made faster where nothing is compiled: less work on a CPU, and optimizers without a compiler.
+"""A run made faster: less work on a CPU, and optimizers that do not import torch's compiler.
 
 `torch.optim` imports torch's compiler to keep some methods out of compiled code, which takes longer
 than a whole estimate. Nothing is compiled here but the towers, and an optimizer's step is not part
