@@ -18,6 +18,8 @@ from retouch.builtin.photos import write_photos
 from retouch.clip import load
 from retouch.evaluate import Results
 
+pytestmark = pytest.mark.usefixtures("onednn")
+
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
