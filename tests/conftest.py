@@ -88,6 +88,16 @@ def no_page() -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def undrawn_plots() -> Iterator[None]:
+    """Plots are made but not drawn, for tests that look at other parts of a page."""
+    empty = '<svg viewBox="0 0 9 9"></svg>'
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("retouch.report.figures.to_svg", lambda figure, name: empty)
+        patch.setattr("retouch.report.figures.to_png", lambda figure: b"")
+        yield
+
+
 @pytest.fixture(autouse=True, scope="session")
 def _test_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Programs that the tests start cache decoded images here, not with the user's."""

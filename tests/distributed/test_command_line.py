@@ -14,6 +14,7 @@ from retouch.evaluate.per_class import PerClass
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.usefixtures("undrawn_plots")
 def test_rank_0_alone_prints_and_writes(tmp_path: Path):
     data, cache = write_image_folders(tmp_path / "data"), str(tmp_path / "cache")
     model = str(tiny_folder(tmp_path / "model"))
