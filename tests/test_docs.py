@@ -78,6 +78,7 @@ def test_make_test_is_what_runs_this():
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("undrawn_plots")
 def test_the_learn_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """With a tiny model in place of one from the hub, which cannot be reached here."""
     tiny_folder(tmp_path / "model")
@@ -93,6 +94,7 @@ def test_the_learn_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("undrawn_plots")
 def test_every_command_for_a_product(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """In order, on the drawings that its first command writes, with a shallow model."""
     document = (ROOT / "docs" / "product.md").read_text()
