@@ -71,6 +71,6 @@ def test_the_matrix_of_tasks_is_as_before():
 
 @pytest.mark.slow
 def test_the_page_shows_every_data_set(tmp_path: Path):
-    page = page_of(tmp_path, three_domains())
+    page = page_of(tmp_path, three_domains(), drawn=True)
     for text in ("Data set by data set", "Each data set by itself", "flowers", "(Transfer)"):
         assert text in page.text
