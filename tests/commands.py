@@ -1,9 +1,6 @@
-"""Run the command line: in this process, which need not import torch again, or as a program."""
+"""Run the command line in this process, which need not import torch again."""
 
 import json
-import os
-import subprocess
-import sys
 from typing import Any
 
 from typer.testing import CliRunner
@@ -31,12 +28,3 @@ def run_json(*words: object, code: int = 0) -> dict[str, Any]:
 def error_of(*words: object, code: int = 1) -> str:
     """The error of a command that must fail, in one line."""
     return " ".join(run(*words, code=code).stderr.split())
-
-
-def run_program(*words: object, **options: Any) -> subprocess.CompletedProcess[str]:
-    """Run a command in a process of its own. It takes seconds: mark such a test slow."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "100", "NO_COLOR": "1"}
-    command = [sys.executable, "-m", "retouch", *map(str, words)]
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=300, env=environment, **options
-    )

@@ -88,6 +88,16 @@ def no_page() -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def undrawn_plots() -> Iterator[None]:
+    """Plots are made but not drawn, for tests that look at other parts of a page."""
+    empty = '<svg viewBox="0 0 9 9"></svg>'
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("retouch.report.figures.to_svg", lambda figure, name: empty)
+        patch.setattr("retouch.report.figures.to_png", lambda figure: b"")
+        yield
+
+
 @pytest.fixture(autouse=True, scope="session")
 def _test_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Programs that the tests start cache decoded images here, not with the user's."""
@@ -119,6 +129,19 @@ def all_words(_every_tenth_word: Callable[[], list[str]], monkeypatch: pytest.Mo
     monkeypatch.setattr("retouch.clip.text.everyday_words.words", _every_tenth_word)
 
 
+def _use_onednn(enabled: bool) -> None:
+    import torch
+
+    # A CPU without bfloat16 that was asked for it multiplies differently from then on.
+    torch.backends.mkldnn.set_flags(_enabled=enabled, _fp32_precision=None)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_onednn() -> None:
+    """On Arm it needs three times as long as plain BLAS for the matrices of a tiny model."""
+    _use_onednn(False)
+
+
 @pytest.fixture(autouse=True)
 def _fresh_state() -> None:
     import numpy as np
@@ -126,5 +149,12 @@ def _fresh_state() -> None:
 
     torch.manual_seed(0)
     np.random.seed(0)
-    # A CPU without bfloat16 that was asked for it multiplies differently from then on.
-    torch.backends.mkldnn.set_flags(_enabled=True, _fp32_precision=None)
+    _use_onednn(False)
+
+
+@pytest.fixture
+def onednn(_fresh_state: None) -> Iterator[None]:
+    """For tests that teach the built-in model, whose matrices are large enough for it."""
+    _use_onednn(True)
+    yield
+    _use_onednn(False)

@@ -30,8 +30,11 @@ class Page(HTMLParser):
         self.text += data
 
 
-def page_of(folder: Path, *runs: Results | Path) -> Page:
-    """The page alone: plots are drawn for it, but not once more as PNG files."""
+def page_of(folder: Path, *runs: Results | Path, drawn: bool = False) -> Page:
+    """The page alone: its plots are made, and drawn if asked for, but not as PNG files."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("retouch.report.figures.to_png", lambda figure: b"")
+        if not drawn:
+            empty = '<svg viewBox="0 0 9 9"></svg>'
+            patch.setattr("retouch.report.figures.to_svg", lambda figure, name: empty)
         return Page(write_report(folder, runs))

@@ -18,6 +18,8 @@ from retouch.builtin.photos import write_photos
 from retouch.clip import load
 from retouch.evaluate import Results
 
+pytestmark = pytest.mark.usefixtures("onednn")
+
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
@@ -76,6 +78,7 @@ def test_make_test_is_what_runs_this():
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("undrawn_plots")
 def test_the_learn_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """With a tiny model in place of one from the hub, which cannot be reached here."""
     tiny_folder(tmp_path / "model")
@@ -91,6 +94,7 @@ def test_the_learn_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("undrawn_plots")
 def test_every_command_for_a_product(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """In order, on the drawings that its first command writes, with a shallow model."""
     document = (ROOT / "docs" / "product.md").read_text()

@@ -7,7 +7,7 @@ whether a value of the right type makes sense is for the function to say.
 
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from functools import cache, wraps
+from functools import cache, partial, wraps
 from inspect import Parameter, signature
 from numbers import Integral, Real
 from pathlib import Path
@@ -51,6 +51,9 @@ _NOUNS = {
     "ndarray": "array",
 }
 """The same for classes of torch and numpy, which are not imported here."""
+_UNIONS = (Union, UnionType)
+_LOOSE = (bool, int, float, Path, Mapping, Sequence, tuple, Iterable, Collection, Callable)
+"""Types for which others are as good: see `_is_kind`."""
 _MAX_NAME = 255
 """Bytes in the name of a file or folder."""
 
@@ -109,47 +112,84 @@ def _bound(
     yield from kwargs.items()
 
 
+@cache
+def _parts(annotation: Any) -> tuple[Any, tuple[Any, ...]]:
+    """A type without what it holds, and what it holds: `list` and `int` of `list[int]`."""
+    return get_origin(annotation) or annotation, get_args(annotation)
+
+
+@cache
+def _check_for(annotation: Any) -> Callable[[Any], bool]:
+    """A function that says whether a value, with all that it holds, is of the annotated type.
+
+    Made once per annotation: functions that are called for every tensor must not be slowed down.
+    """
+    kind, inner = _parts(annotation)
+    if kind is Any:
+        return lambda value: True
+    if kind is Annotated:
+        return _check_for(inner[0])
+    if kind in _UNIONS:
+        checks, takes_paths = [_check_for(each) for each in inner], Path in inner
+        return lambda value: (
+            not (takes_paths and not _can_be_path(value)) and any(fits(value) for fits in checks)
+        )
+    if isinstance(kind, type) and not inner and kind not in _LOOSE:
+        return lambda value: isinstance(value, kind)
+    if kind in (Mapping, dict) and inner:
+        fits_key, fits_value = map(_check_for, inner)
+        return lambda value: (
+            _is_kind(value, kind, inner)
+            and all(fits_key(key) and fits_value(value[key]) for key in value.keys())  # noqa: SIM118
+        )
+    return lambda value: (
+        _is_kind(value, kind, inner)
+        and all(_check_for(each)(item) for _, item, each in _items(value, kind, inner))
+    )
+
+
 def _misfits(value: object, annotation: Any, place: str) -> Iterator[_Misfit]:
     """Where a value is not of the annotated type: itself, or what it holds."""
-    kind, inner = get_origin(annotation) or annotation, get_args(annotation)
-    if kind is Any:
+    if _check_for(annotation)(value):
         return
+    kind, inner = _parts(annotation)
     if kind is Annotated:
         yield from _misfits(value, inner[0], place)
-    elif kind in (Union, UnionType) and Path in inner and not _can_be_path(value):
-        yield _Misfit(place, value, annotation)
-    elif kind in (Union, UnionType):
-        of_each = [list(_misfits(value, each, place)) for each in inner]
-        if all(of_each):
-            # If it is a list where a list may be, say which of its items is wrong.
-            inside = [misfits for misfits in of_each if misfits[0].place != place]
-            yield from inside[0] if inside else [_Misfit(place, value, annotation)]
+    elif kind in _UNIONS:
+        # If it is a list where a list may be, say which of its items is wrong.
+        of_each = (next(_misfits(value, each, place), None) for each in inner)
+        inside = [misfit for misfit in of_each if misfit and misfit.place != place]
+        yield inside[0] if inside else _Misfit(place, value, annotation)
     elif not _is_kind(value, kind, inner):
         yield _Misfit(place, value, annotation)
     else:
-        for each, item, annotation_of_item in _items(value, kind, inner, place):
-            yield from _misfits(item, annotation_of_item, each)
+        for where, item, annotation_of_item in _items(value, kind, inner):
+            yield from _misfits(item, annotation_of_item, where(place))
 
 
 def _items(
-    value: Any, kind: Any, inner: tuple[Any, ...], place: str
-) -> Iterator[tuple[str, object, Any]]:
+    value: Any, kind: Any, inner: tuple[Any, ...]
+) -> Iterator[tuple[Callable[[str], str], object, Any]]:
     """What a list or a dict holds: where, what, and its annotation. An iterator is left alone."""
     if kind in (Mapping, dict) and inner:
         for key in value.keys():  # noqa: SIM118 (torch's ParameterDict)
-            yield f"a name in {place}", key, inner[0]
-            yield f"{place}[{key!r}]", value[key], inner[1]
+            yield "a name in {}".format, key, inner[0]
+            yield partial(_inside, key), value[key], inner[1]
     elif kind is tuple and inner[-1:] != (...,):
         for number, (item, annotation) in enumerate(zip(value, inner, strict=True)):
-            yield f"{place}[{number}]", item, annotation
+            yield partial(_inside, number), item, annotation
     elif kind in (Sequence, Iterable, Collection, list, tuple) and inner and _has_length(value):
         for number, item in enumerate(value):
-            yield f"{place}[{number}]", item, inner[0]
+            yield partial(_inside, number), item, inner[0]
+
+
+def _inside(key: object, place: str) -> str:
+    return f"{place}[{key!r}]"
 
 
 def _is_kind(value: object, kind: Any, inner: tuple[Any, ...]) -> bool:
     """Whether a value is of a type, without looking at what it holds."""
-    is_text = isinstance(value, str | bytes)
+    is_text = isinstance(value, (str, bytes))
     if kind is Literal:
         return any(isinstance(value, type(choice)) and value == choice for choice in inner)
     if kind is bool:
@@ -233,10 +273,10 @@ def _with_article(noun: str) -> str:
 
 def _described(annotation: Any, many: bool = False) -> str:
     """A type in words: "a number", "a list of strings", "a path or None"."""
-    kind, inner = get_origin(annotation) or annotation, get_args(annotation)
+    kind, inner = _parts(annotation)
     if kind is Annotated:
         return _described(inner[0], many)
-    if kind in (Union, UnionType):
+    if kind in _UNIONS:
         kinds = [each for each in inner if each is not str] if Path in inner else inner
         return " or ".join(_described(each, many) for each in kinds)
     if kind in _NAMES and not inner:

@@ -1,5 +1,6 @@
 """Cells in processes of this machine: the same numbers, even if a process is killed."""
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -13,6 +14,7 @@ import torch
 from layouts import make_folder
 from letters_bench import TWO_METHODS, letters_bench, numbers
 
+from retouch.bench.engines import processes
 from retouch.bench.engines.events import Event, Note, Progress
 from retouch.bench.engines.processes import LOG, ProcessEngine, gpus_for
 
@@ -70,7 +72,13 @@ def test_two_processes_one_of_which_is_killed(
 
 
 @pytest.mark.slow
-def test_ctrl_c_saves_a_checkpoint(photos: Path, serial: dict[str, object], tmp_path: Path):
+def test_ctrl_c_saves_a_checkpoint(
+    photos: Path, serial: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """In a forked process, which need not import torch; the other tests spawn them."""
+    fork = multiprocessing.get_context("fork")
+    monkeypatch.setattr(processes, "get_context", lambda kind: fork)
+
     def interrupt(progress: Progress) -> None:
         raise KeyboardInterrupt
 

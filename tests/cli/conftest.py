@@ -8,6 +8,11 @@ from runs import CONTROL, make_run
 from tiny import images
 
 
+@pytest.fixture(autouse=True)
+def _undrawn_plots(undrawn_plots: None) -> None:
+    """To draw the page of a short run takes longer than the run. Fixtures of a module draw it."""
+
+
 @pytest.fixture(scope="session")
 def evaluated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a run, its model, photos to test both with, and a control set.

@@ -22,12 +22,10 @@ def load():
     return letters.letters_clip()
 """
 SUITE = """
-title: two
+title: one
 datasets: [photos]
 control: others
-rows:
-- {name: still, method: frozen}
-- {name: ER, method: er}
+rows: [{name: ER, method: er}]
 """
 PROGRAM = """
 import json, sys
@@ -46,7 +44,7 @@ COMMANDS = [
     ["methods"],
     ["datasets", "check", "photos"],
     ["learn", "photos", "--model", "model", "-o", "run", *LEARN],
-    ["bench", "two.yaml", "--model", "mine/models.py:load", "--jobs=2", "-o", "b", *LEARN[:4]],
+    ["bench", "one.yaml", "--model", "mine/models.py:load", "--jobs=2", "-o", "b", *LEARN[:4]],
     ["eval", "run", "--data", "photos"],
     ["report", "run"],
     ["overlap", "run"],
@@ -67,7 +65,7 @@ def home(tmp_path: Path) -> Path:
     make_folder(home / "photos", {"dark_red": 6, "green": 6})
     make_folder(home / "others", {"blue": 3, "pale": 3})
     tiny_folder(home / "model")
-    (home / "two.yaml").write_text(SUITE)
+    (home / "one.yaml").write_text(SUITE)
     (home / "mine").mkdir()
     (home / "mine" / "models.py").write_text(MODEL)
     (home / "mine" / "beside.py").write_text("")

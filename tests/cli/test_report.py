@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from retouch.cli import app
 from retouch.errors import UserError
+from retouch.plotting.rendering import to_svg
 from retouch.report import write_report
 
 
@@ -43,7 +44,10 @@ def test_report_writes_the_page_of_a_run_again(two_runs: Path, tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_report_compares_runs_by_their_folders(two_runs: Path) -> None:
+def test_report_compares_runs_by_their_folders(
+    two_runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("retouch.report.figures.to_svg", to_svg)  # draw the plots
     write_report(two_runs / "march", [two_runs / "march"])
     (two_runs / "april" / "report.html").unlink(missing_ok=True)
     code, output, _ = report(two_runs / "march", two_runs / "april", two_runs / "march")

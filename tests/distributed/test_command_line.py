@@ -14,6 +14,7 @@ from retouch.evaluate.per_class import PerClass
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.usefixtures("undrawn_plots")
 def test_rank_0_alone_prints_and_writes(tmp_path: Path):
     data = write_image_folders(tmp_path / "data")
     model = str(tiny_folder(tmp_path / "model"))

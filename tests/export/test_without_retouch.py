@@ -82,6 +82,7 @@ CONVERSIONS = [
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("onednn")  # as in the other process, whose features are the same bits
 def test_exports_load_and_cards_run_without_retouch(
     hf_run: Path,
     open_clip_run: Path,

@@ -100,7 +100,7 @@ def test_it_goes_with_micro_batches_bf16_selected_entries_and_ones_own_encoders(
         assert results.finished
         assert all(map(math.isfinite, recorder.losses))
     before = dict(tiny_clip().model.named_parameters())
-    clip, _ = teach(sparse, settings=half)
+    clip, _ = teach(sparse, settings=micro)
     still = [n for n, p in clip.model.named_parameters() if torch.equal(p, before[n])]
     assert len(still) == len(before) - 4, "only the first MLP weights move"
 

@@ -48,13 +48,14 @@ def test_the_loss_goes_down_also_in_micro_batches_and_in_bf16(name: str):
     settings = QUICK.model_copy(update={"epochs": 4})
     tried: list[list[float]] = []
     for change in ({}, {"micro_batch": 3}, {"precision": "bf16"}):
-        recorder, tasks = LossRecorder(), 2 if name in ("spg", "sparsecl") else 1
+        slow = "precision" in change  # where a CPU has no units for it
+        recorder, tasks = LossRecorder(), 2 if name in ("spg", "sparsecl") and not slow else 1
         changed = settings.model_copy(update=change)
         teach(METHODS[name], tasks=tasks, settings=changed, callback=recorder)
         assert sum(recorder.losses[5:8]) < sum(recorder.losses[:3])
         tried.append(recorder.losses)
     assert tried[0] == pytest.approx(tried[1], rel=2e-2)
-    assert tried[0] != tried[2]
+    assert tried[0][:8] != tried[2][:8]
 
 
 def started(part: Any, clip: Any, number: int, batch: int = 64) -> tuple[Any, TaskContext]:

@@ -34,7 +34,7 @@ def test_the_page_shows_the_overlap_and_other_analyses(tmp_path: Path) -> None:
     write_analysis_files(
         run, "cam", '{"title": "<i>Cam</i>", "caption": "3 & more", "numbers": {}}', PNG
     )
-    page = page_of(run, run)
+    page = page_of(run, run, drawn=True)
     assert "Looking inside" in page.text
     means = [100 * layer.weights.mean for layer in read_overlap(run).layers_of("image")]
     assert f"two tasks share {min(means):.1f} to {max(means):.1f}" in page.text.replace("\xa0", " ")
@@ -43,7 +43,7 @@ def test_the_page_shows_the_overlap_and_other_analyses(tmp_path: Path) -> None:
     shown = [value for name, value in page.attributes if name == "src" and "image/png" in value]
     assert len(shown) == 1
     assert (run / "plots" / "overlap.svg").exists()
-    assert page_of(run, run).source == page.source
+    assert page_of(run, run, drawn=True).source == page.source
     assert "Looking inside" not in page_of(run.parent, run, run).text
 
 
@@ -86,7 +86,7 @@ def test_damage_is_reported_on_the_page(tmp_path: Path) -> None:
     data = bytearray(file.read_bytes())
     data[-3] ^= 1
     file.write_bytes(data)
-    page = page_of(run, run)
+    page = page_of(run, run, drawn=True)
     assert "What tasks share cannot be shown" in page.text
     assert "task-02.safetensors is damaged" in page.text
     assert "trace.json is damaged or was changed by hand" in page.text

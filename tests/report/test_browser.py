@@ -69,13 +69,13 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("pages")
     evil = fake_results(HOSTILE[0], classes=NAMES, notes=[HOSTILE[1], NAMES[6]], model=HOSTILE[1])
     story = write_run(folder / "one", evil, by_class(NAMES))
-    page_of(story, story)
-    page_of(folder / "several", *SEVERAL, evil)
-    page_of(folder / "no-control", fake_results(control=None))
-    page_of(folder / "under-way", fake_results(accuracy=(80, 70)))
+    page_of(story, story, drawn=True)
+    page_of(folder / "several", *SEVERAL, evil, drawn=True)
+    page_of(folder / "no-control", fake_results(control=None), drawn=True)
+    page_of(folder / "under-way", fake_results(accuracy=(80, 70)), drawn=True)
     names = [f"class {i} {NAMES[i % 8]}" for i in range(200)]
     many = write_run(folder / "many", fake_results(), by_class(names))
-    page_of(many, many)
+    page_of(many, many, drawn=True)
     (folder / "bad").mkdir()
     (folder / "bad" / "report.html").write_text(
         '<!doctype html><meta http-equiv="Content-Security-Policy" content="img-src data:">'

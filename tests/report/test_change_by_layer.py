@@ -126,6 +126,6 @@ def test_the_largest_changes_in_sentences() -> None:
 def test_a_delta_that_cannot_be_read_is_reported(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", fake_results(accuracy=(80,)))
     (run / "deltas" / "task-01.safetensors").write_bytes(b"damaged")
-    page = page_of(run, run)
+    page = page_of(run, run, drawn=True)
     assert "This cannot be shown:" in page.text
     assert "task-01.safetensors is damaged" in page.text

@@ -70,7 +70,7 @@ def test_the_matrix_of_tasks_is_as_before():
 
 @pytest.mark.slow
 def test_the_page_shows_every_data_set(tmp_path: Path):
-    page = page_of(tmp_path / "domains", three_domains())
+    page = page_of(tmp_path / "domains", three_domains(), drawn=True)
     for text in ("Data set by data set", "Each data set by itself", "flowers", "(Transfer)"):
         assert text in page.text
     assert "Each task by itself" in page_of(tmp_path / "tasks", fake_results()).text

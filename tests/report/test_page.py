@@ -35,7 +35,9 @@ from retouch.report.table import rows
 
 @pytest.fixture(scope="module")
 def one(tmp_path_factory: pytest.TempPathFactory) -> Page:
-    return page_of(tmp_path_factory.mktemp("one"), fake_results(notes=["few images of 'stop'"]))
+    return page_of(
+        tmp_path_factory.mktemp("one"), fake_results(notes=["few images of 'stop'"]), drawn=True
+    )
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +68,7 @@ def test_a_page_of_several_runs(several_folder: Path) -> None:
 
 @pytest.mark.slow
 def test_the_page_of_a_continued_run(tmp_path: Path) -> None:
-    page = page_of(tmp_path, continued_results())
+    page = page_of(tmp_path, continued_results(), drawn=True)
     for sentence in run_sentences(continued_results()):
         assert sentence in page.text
     assert "before 20.0 %" in page.text, "the bars are about this run"
@@ -134,14 +136,14 @@ def test_the_drawings_follow_light_and_dark(one: Page) -> None:
 
 @pytest.mark.slow
 def test_a_page_without_a_control_set(tmp_path: Path) -> None:
-    page = page_of(tmp_path, fake_results(control=None))
+    page = page_of(tmp_path, fake_results(control=None), drawn=True)
     assert "the run had no control set" in page.text
     assert "Control accuracy, %" not in page.text
 
 
 @pytest.mark.slow
 def test_a_page_of_an_unfinished_run(tmp_path: Path) -> None:
-    page = page_of(tmp_path, fake_results(accuracy=(80, 70)))
+    page = page_of(tmp_path, fake_results(accuracy=(80, 70)), drawn=True)
     assert "The run is not finished: 2 of 3 tasks are learned" in page.text
     assert "deltas/task-02.safetensors" in page.text
     assert "12.0 %" not in page.text  # of all classes, which two tasks cannot be compared with
@@ -150,7 +152,7 @@ def test_a_page_of_an_unfinished_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize("rows_", [0, 1])
 def test_a_page_of_a_run_that_learned_nothing_yet(tmp_path: Path, rows_: int) -> None:
     run = fake_results(accuracy=())
-    page = page_of(tmp_path, run.model_copy(update={"rows": run.rows[:rows_]}))
+    page = page_of(tmp_path, run.model_copy(update={"rows": run.rows[:rows_]}), drawn=True)
     assert "nothing to undo" in page.text
 
 
@@ -159,7 +161,7 @@ def test_a_page_of_a_run_that_learned_nothing_yet(tmp_path: Path, rows_: int) ->
 def test_hostile_names_do_no_harm(tmp_path: Path) -> None:
     evil = fake_results(HOSTILE[0], classes=HOSTILE, notes=[HOSTILE[1]], model=HOSTILE[1])
     evil.environment["python"] = HOSTILE[0]
-    page = page_of(tmp_path, evil, evil.model_copy(update={"method": HOSTILE[5]}))
+    page = page_of(tmp_path, evil, evil.model_copy(update={"method": HOSTILE[5]}), drawn=True)
     assert not {"script", "img"} & set(page.tags)  # not even of those that are named so
     assert not [name for name, _ in page.attributes if name.startswith("on")]
     for name in HOSTILE:
@@ -257,7 +259,7 @@ def test_drift_on_the_page(tmp_path: Path) -> None:
 def test_what_was_not_measured_is_a_gap(tmp_path: Path) -> None:
     run = results_with_gaps()
     assert learned_sentence(run) == "It learned 6 new classes: 13.0 % → 60.0 % recognised."
-    page = page_of(tmp_path, run)
+    page = page_of(tmp_path, run, drawn=True)
     assert "nan" not in page.text
     assert rows([run])[0]["new classes"] == "60.0"
 
@@ -270,9 +272,9 @@ def test_a_run_without_test_images(tmp_path: Path) -> None:
     for row in run.rows:
         row.tasks = [None] * 3
     assert "no test images to measure" in learned_sentence(run)
-    page = page_of(tmp_path, run, fake_results())
+    page = page_of(tmp_path, run, fake_results(), drawn=True)
     assert "nan" not in page.text
-    page_of(tmp_path, run)
+    page_of(tmp_path, run, drawn=True)
 
 
 @pytest.mark.slow

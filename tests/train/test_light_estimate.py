@@ -50,11 +50,25 @@ def test_memory_grows_with_the_images_of_a_step(stream: Stream):
     assert costs[1].memory - costs[0].memory > 4 * steps[0].saved
 
 
-@pytest.mark.slow
-def test_optimizers_without_the_compiler_do_the_same():
-    """In a process of its own: once torch's compiler is imported, nothing is replaced."""
-    code = """
-import sys, torch
+def test_optimizers_work_after_an_estimate_as_before(stream: Stream):
+    before = vars(torch.optim.Optimizer)["add_param_group"]
+    measure(tiny_clip(), stream, quick("spu"), QUICK, images=4, tries=1)
+    assert vars(torch.optim.Optimizer)["add_param_group"] is before
+
+
+LEARN = f"""
+import sys
+from retouch.cli import app
+
+for options in (["--dry-run"], ["--epochs", "1"]):
+    command = ["learn", "photos", "--model", "model", "--out", "run", *options]
+    app(command, standalone_mode=False)
+    loaded = [name for name in {HEAVY} if name in sys.modules]
+    assert not set(loaded) - {{"matplotlib"}}, (loaded, options)  # draws the page at the end
+    assert not loaded or "--dry-run" not in options, loaded
+"""
+OPTIMIZE = """
+import torch
 from torch.optim import Adam, AdamW, Optimizer
 from retouch.train.cpu_speed import eager_optimizers
 
@@ -77,34 +91,18 @@ assert [dict(vars(owner)) for owner in owners] == before
 assert all(torch.equal(a, train(kind)) for a, kind in zip(eager, (Adam, AdamW)))
 assert "torch._dynamo" in sys.modules
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-
-
-def test_optimizers_work_after_an_estimate_as_before(stream: Stream):
-    before = vars(torch.optim.Optimizer)["add_param_group"]
-    measure(tiny_clip(), stream, quick("spu"), QUICK, images=4, tries=1)
-    assert vars(torch.optim.Optimizer)["add_param_group"] is before
 
 
 @pytest.mark.slow
 def test_learning_imports_nothing_that_it_does_not_need(tmp_path: Path):
-    """Imports took most of its time."""
+    """Imports took most of its time. Optimizers without torch's compiler do the same.
+
+    In a process of its own: once the compiler is imported, nothing of them is replaced.
+    """
     make_folder(tmp_path / "photos", {"dark_red": 6, "bright green": 6})
     tiny_folder(tmp_path / "model")
-    code = f"""
-import sys
-from retouch.cli import app
-for options in (["--dry-run"], ["--epochs", "1"]):
-    command = ["learn", "photos", "--model", "model", "--out", "run", *options]
-    app(command, standalone_mode=False)
-    loaded = [name for name in {HEAVY} if name in sys.modules]
-    assert not set(loaded) - {{"matplotlib"}}, (loaded, options)  # draws the page at the end
-    assert not loaded or "--dry-run" not in options, loaded
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True
-    )
+    command = [sys.executable, "-c", LEARN + OPTIMIZE]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "It will take about" in done.stdout
     assert "Error" not in done.stderr

@@ -24,6 +24,7 @@ from retouch.sparse import Delta, fingerprint
 from retouch.train import Callback
 
 WholeRun = Callable[[str], tuple[Path, str]]
+ONE_EPOCH = QUICK.model_copy(update={"epochs": 1})
 
 
 @pytest.mark.slow
@@ -91,18 +92,26 @@ def killed_before_deleting(name: str, out: Path) -> None:
         unlink(self, missing_ok)
 
     Path.unlink = kill  # type: ignore[method-assign]
-    teach(out, "mas", checkpoint_seconds=0)
+    teach(out, "mas", settings=ONE_EPOCH, checkpoint_seconds=0)
+
+
+@pytest.fixture(scope="module")
+def short_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three tasks of three steps by MAS, uninterrupted."""
+    folder = tmp_path_factory.mktemp("short") / "run"
+    teach(folder, "mas", settings=ONE_EPOCH)
+    return folder
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "tasks"), [("checkpoint", 1), ("checkpoint", 2), ("state-01", 2)])
 def test_leftover_files_of_a_killed_run_are_removed_without_a_note(
-    name: str, tasks: int, tmp_path: Path, whole_run: WholeRun
+    name: str, tasks: int, tmp_path: Path, short_run: Path
 ):
     """Killed after a task is listed in the results, before what it needed is deleted."""
     if tasks == 2:
         with pytest.raises(ZeroDivisionError):
-            teach(tmp_path, "mas", callback=Stop(10, ZeroDivisionError()))
+            teach(tmp_path, "mas", settings=ONE_EPOCH, callback=Stop(4, ZeroDivisionError()))
     processes = multiprocessing.get_context("fork")
     process = processes.Process(target=killed_before_deleting, args=(name, tmp_path))
     process.start()
@@ -110,8 +119,8 @@ def test_leftover_files_of_a_killed_run_are_removed_without_a_note(
     assert process.exitcode == -signal.SIGKILL
     assert Results.read(tmp_path).done == tasks
     assert list(tmp_path.glob(f"{name}*"))
-    assert teach(tmp_path, "mas")[0].notes == []
-    assert content(tmp_path) == content(whole_run("mas")[0])
+    assert teach(tmp_path, "mas", settings=ONE_EPOCH)[0].notes == []
+    assert content(tmp_path) == content(short_run)
 
 
 def test_what_a_run_writes(whole_run: WholeRun):

@@ -2,7 +2,8 @@
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -56,7 +57,10 @@ class Digests:
         return _combine({name: self._cache[name] for name in tensors})
 
     def with_others(
-        self, groups: Iterable[Group], other_values: Callable[[Group], Mapping[str, Tensor]]
+        self,
+        groups: Iterable[Group],
+        other_values: Callable[[Group], Mapping[str, Tensor]],
+        num_bytes: int,
     ) -> str:
         """What the digest would be if some tensors had other values.
 
@@ -64,16 +68,22 @@ class Digests:
             groups: Their names, in groups.
             other_values: Makes the tensors of a group. They are not kept, so that only a few groups
                 are in memory at a time.
+            num_bytes: How large they are together.
         """
 
         def digests_of(group: Group) -> dict[str, str]:
             return {name: _digest_one(tensor) for name, tensor in other_values(group).items()}
 
         others: dict[str, str] = {}
-        with thread_pool(_THREADS) as pool:
-            for part in pool.map(digests_of, groups):
+        with _pool_for(num_bytes) as pool:
+            for part in (pool.map if pool else map)(digests_of, groups):
                 others |= part
         return _combine(self._cache | others)
+
+
+def _pool_for(num_bytes: int) -> AbstractContextManager[ThreadPoolExecutor | None]:
+    """Threads that read tensors of so many bytes; none where these are read in a moment."""
+    return thread_pool(_THREADS) if num_bytes > _PARALLEL_FROM else nullcontext()
 
 
 def _combine(digests: Mapping[str, str]) -> str:
@@ -85,8 +95,7 @@ def _digest_each(tensors: Mapping[str, Tensor]) -> dict[str, str]:
     for name, tensor in tensors.items():
         if tensor.is_meta:
             raise UserError(f"{name} is on the meta device, without values; load its weights first")
-    parallel = sum(tensor.nbytes for tensor in tensors.values()) > _PARALLEL_FROM
-    with thread_pool(_THREADS) if parallel else nullcontext() as pool:
+    with _pool_for(sum(tensor.nbytes for tensor in tensors.values())) as pool:
         digests = (pool.map if pool else map)(_digest_one, tensors.values())
         return dict(zip(tensors, digests, strict=True))
 

@@ -81,7 +81,8 @@ class Delta:
             flip({name: self.changes[name] for name in names if name in self.changes}, copies)
             return copies
 
-        return digests.with_others(names_by_storage(changed), before) == self.before
+        num_bytes = sum(tensor.nbytes for tensor in changed.values())
+        return digests.with_others(names_by_storage(changed), before, num_bytes) == self.before
 
     @check_arguments()
     def compose(self, later: "Delta") -> "Delta":
