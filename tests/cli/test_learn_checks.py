@@ -73,7 +73,7 @@ ONWARD = ["{home}/more", "--from", "{home}/march", "--out", "{out}"]
         ([*PHOTOS, "--control", "{home}/march/../photos"], "is what is to be learned"),
         (
             [*PHOTOS[:2], "{home}/march", *PHOTOS[3:]],
-            "continue it, or export its model first (--from {home}/march)",
+            "export its model first (--from {home}/march)",
         ),
         ([*PHOTOS, "--method", "spo"], "no method 'spo'"),
         ([*PHOTOS, "--method", "zscl"], "--reference"),
