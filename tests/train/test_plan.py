@@ -78,6 +78,8 @@ def test_all_settings_are_taken_as_they_are(stream: Stream):
     assert plan.method.replay == retouch.recipe("er").replay
     assert plan.hardware is None
     assert not plan.chosen
+    with pytest.raises(UserError, match="precision is given beside all settings"):
+        retouch.plan(stream, tiny_clip(), "er", settings=QUICK, precision="bf16")
 
 
 def test_a_plan_says_what_it_is(stream: Stream):

@@ -326,6 +326,7 @@ def plan_stream(
     method = _with_storage(method, earlier, store_images)
     given = Plan(clip, stream, method, Settings(), control, reference, earlier, run, store_images)
     if isinstance(requested, Settings):
+        _refuse_besides_settings(precision, compiled, shard)
         return replace(given, settings=requested)
     inherited = _inherited(run)
     sizes = [len(task.train) for task in stream.tasks[given.done :]]
@@ -344,6 +345,16 @@ def plan_stream(
         chosen=frozenset(chosen),
         notes=tuple(defaults.notes),
     )
+
+
+def _refuse_besides_settings(precision: str, compiled: bool | None, shard: bool) -> None:
+    """All settings say how to compute, too."""
+    machine = {"precision": precision != "auto", "compiled": compiled is not None, "shard": shard}
+    for name in [name for name, given in machine.items() if given]:
+        raise UserError(
+            f"{name} is given beside all settings, which have it already; give the settings that "
+            "you want by name, settings={'epochs': 5}, or leave it out"
+        )
 
 
 def _inherited(run: OpenRun | None) -> dict[str, Any]:
