@@ -193,14 +193,13 @@ def test_python_processes_are_started_in_one_way():
 
 
 def code_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    """The lines of a function, without decorators and docstring."""
+    """The lines of a function's body, without its docstring."""
     assert function.end_lineno is not None
-    lines = function.end_lineno - function.lineno + 1
     first = function.body[0]
     if ast.get_docstring(function) is not None:
         assert first.end_lineno is not None
-        lines -= first.end_lineno - first.lineno + 1
-    return lines
+        return function.end_lineno - first.end_lineno
+    return function.end_lineno - first.lineno + 1
 
 
 @pytest.mark.slow

@@ -268,22 +268,19 @@ def plan(
         pairs = read_pairs(reference) if isinstance(reference, str | Path) else reference
     _check_classes(streams, finished)
     run, clip = _load(model, finished, device, random_weights, light, status)
-    on_gpu = clip.device.type == "cuda"  # a CPU has no core to spare
+    background = background if clip.device.type == "cuda" else None  # a CPU has no core to spare
     decode = partial(
         decoded,
         preprocess=clip.preprocess,
         use_cache=use_cache,
         skip_bad=skip_bad,
-        background=background if on_gpu else None,
+        background=background,
         progress=progress,
     )
     for name, source, images in zip(names_of, sources, found, strict=True):
-        stream = streams[name]
-        if isinstance(source, str | Path) and isinstance(images, Splits) and skip_bad:
-            streams[name] = split(images.map(decode))  # of those that can be read
-        elif isinstance(source, str | Path):
-            streams[name] = stream.with_images(decode(stream.train), decode(stream.test))
-    if control_set is not None and isinstance(control, str | Path):
+        if isinstance(images, Splits) and source is not images:  # read here, by name
+            streams[name] = _decode(streams[name], images, split, decode, skip_bad)
+    if control_set is not None and control_set is not control:
         control_set = decode(control_set)
     stream, extended = _one_stream(streams, run, choices)
     asked = replay is not None or "store_images" in changes
@@ -490,6 +487,19 @@ def _split(
     if isinstance(found, Stream):
         return found
     return Stream.split(*found.train_and_test(holdout), tasks=tasks, order=order)
+
+
+def _decode(
+    stream: Stream,
+    splits: Splits,
+    split: Callable[[Splits], Stream],
+    decode: Callable[[Images], Images],
+    skip_bad: bool,
+) -> Stream:
+    """The stream with decoded images; split again if some of them may be missing."""
+    if skip_bad:
+        return split(splits.map(decode))
+    return stream.with_images(decode(stream.train), decode(stream.test))
 
 
 def _with_names(images: Images, names: Mapping[str, str], templates: tuple[str, ...]) -> Images:
