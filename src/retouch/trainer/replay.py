@@ -34,9 +34,7 @@ class ReplayBuffer:
     """
 
     @check_arguments()
-    def __init__(
-        self, size: int, source: str | Path | None = None, ratio: float = 1.0
-    ) -> None:
+    def __init__(self, size: int, source: str | Path | None = None, ratio: float = 1.0) -> None:
         if size < 1:
             raise UserError(f"a replay buffer cannot have {size} examples; choose 1 or more")
         if not 0 < ratio < float("inf"):

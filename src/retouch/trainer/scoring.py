@@ -16,11 +16,13 @@ from torch import Tensor, nn
 from retouch.errors import UserError
 from retouch.random_streams import RandomStream
 from retouch.sparse import SCORERS, Selection, SparseIndex, neuron_axis, select, trainable_only
-from retouch.sparse.gradients import BatchedLosses
+from retouch.sparse.gradients import BatchedLosses, Losses
 from retouch.sparse.select import Unit
 
-MAX_SCORE_BYTES = 2**31
-"""Scores that are held at a time. Of a larger model, some layers are scored after the others."""
+MIN_SCORE_BYTES = 2**28
+"""Scores that are held at a time, however little memory is free."""
+SEPARATE_SCORES, JOINT_SCORES = ("random", "magnitude"), ("mask", "piggyback")
+"""Scores of a parameter alone, and those that are learned for all parameters together."""
 IGNORED = -100
 """The label of a token that is not to be learned."""
 _RUNNING_METRICS = ("_metrics", "_total_train_tokens")
@@ -77,9 +79,7 @@ class ScoringBatches:
             for samples, num_items in self._batches(start, stop):
                 inputs = trainer._prepare_inputs(samples)
                 with trainer.compute_loss_context_manager():
-                    loss = trainer.compute_loss(
-                        trainer.model, inputs, num_items_in_batch=num_items
-                    )
+                    loss = trainer.compute_loss(trainer.model, inputs, num_items_in_batch=num_items)
                 yield loss / count
 
     def _batches(self, start: int, stop: int) -> Iterator[tuple[Any, Any]]:
@@ -101,60 +101,81 @@ class ScoringBatches:
                 loader.end()
 
 
-def select_for(
-    trainer: Any,
+def select_by(
+    model: nn.Module,
     parameters: Mapping[str, nn.Parameter],
-    batches: ScoringBatches,
+    losses: Losses,
     *,
     score: str,
     rate: float,
     unit: Unit,
+    seed: int,
+    max_bytes: int | None = None,
 ) -> Selection:
-    """Score these parameters by the trainer's losses, and select. Positions are on the CPU.
+    """Score these parameters by losses, and select. Positions are on the CPU.
 
     A parameter that no loss depends on, such as those of a vision tower where no example has an
     image, is left out.
 
     Args:
-        trainer: The trainer, before its first step.
+        model: The model, which computes the losses.
         parameters: What entries are selected from, by name.
-        batches: What to score on.
+        losses: What to score by; called once for each group of parameters that are scored together.
         score: One of `SCORERS`.
         rate: The share of each parameter to select.
         unit: Single weights, or whole neurons.
+        seed: For scores that are random.
+        max_bytes: How much memory the scores may take; with little, some layers are scored after
+            the others, in another pass over the losses. Default: half of what is free.
     """
     entries: dict[str, SparseIndex] = {}
-    for number, names in enumerate(_groups(parameters)):
+    for number, names in enumerate(_groups(parameters, score, max_bytes)):
         group = {name: parameters[name] for name in names}
-        seeds = np.random.SeedSequence([trainer.args.seed, RandomStream.SCORING, number])
-        with trainable_only(trainer.model, group):
-            scores = SCORERS[score](group, batches.losses(), int(seeds.generate_state(1)[0]))
+        seeds = np.random.SeedSequence([seed, RandomStream.SCORING, number])
+        with trainable_only(model, group):
+            scores = SCORERS[score](group, losses, int(seeds.generate_state(1)[0]))
         used = {name: each for name, each in scores.items() if bool(each.any())}
-        axes = {name: neuron_axis(trainer.model, name) for name in used}
+        del scores
+        axes = {name: neuron_axis(model, name) for name in used}
         for name, index in select(used, rate, unit, axes=axes).items():
             assert index.index is not None
             entries[name] = SparseIndex(index.shape, index.index.cpu())
-        del scores, used
+        del used
     if not entries:
         raise UserError(
             "the loss depends on none of the layers that weights are selected from; look at the "
             "labels, and at what is frozen"
         )
-    return Selection(entries, sum(p.numel() for p in trainer.model.parameters()))
+    return Selection(entries, sum(p.numel() for p in model.parameters()))
 
 
-def _groups(parameters: Mapping[str, nn.Parameter]) -> Iterator[list[str]]:
+def _groups(
+    parameters: Mapping[str, nn.Parameter], score: str, max_bytes: int | None
+) -> Iterator[list[str]]:
     """Names of parameters whose scores are held together, at 4 bytes per entry."""
+    if score in JOINT_SCORES:
+        yield list(parameters)
+        return
+    limit = _free_bytes(parameters) if max_bytes is None else max_bytes
     names: list[str] = []
     size = 0
     for name, parameter in parameters.items():
-        if names and size + 4 * parameter.numel() > MAX_SCORE_BYTES:
+        if names and (score in SEPARATE_SCORES or size + 4 * parameter.numel() > limit):
             yield names
             names, size = [], 0
         names.append(name)
         size += 4 * parameter.numel()
     if names:
         yield names
+
+
+def _free_bytes(parameters: Mapping[str, nn.Parameter]) -> int:
+    """Half of what is free on a GPU. On a CPU, the parameters themselves are no smaller."""
+    device = next(iter(parameters.values())).device
+    if device.type != "cuda":
+        return sum(4 * p.numel() for p in parameters.values())
+    free = torch.cuda.mem_get_info(device)[0]
+    return max(MIN_SCORE_BYTES, free // 2)
 
 
 @contextmanager
@@ -182,5 +203,3 @@ def _as_if_never_called(trainer: Any) -> Iterator[None]:
             torch.cuda.set_rng_state_all(on_gpu)
         vars(trainer).update(metrics)
         trainer.model.train(training)
-
-

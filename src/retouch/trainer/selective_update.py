@@ -6,11 +6,11 @@ selected, everything else is frozen, and `SparseAdamW` trains what is left.
 """
 
 import logging
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import wraps
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol, Self, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -38,11 +38,19 @@ from retouch.sparse.select import Unit
 from retouch.trainer.checks import check_batch, check_trainer
 from retouch.trainer.delta_chain import FOLDER, DeltaChain
 from retouch.trainer.replay import ReplayBuffer
-from retouch.trainer.scoring import ScoringBatches, select_for
+from retouch.trainer.scoring import ScoringBatches, select_by
 
 log = logging.getLogger("retouch")
 CHECKPOINT_FILE = "retouch_delta.safetensors"
 """In a checkpoint's folder: what training has changed so far, and what it may change."""
+
+
+@runtime_checkable
+class Bound(Protocol):
+    """A callback that may take back a part of what was trained."""
+
+    def bound(self, move_to: Callable[[float], None]) -> float:
+        """Keep less of it, if it must be; return the fraction that is kept."""
 
 
 class SelectiveUpdate(TrainerCallback):
@@ -110,8 +118,9 @@ class SelectiveUpdate(TrainerCallback):
         if self.replay is not None:
             trainer.train_dataset = self.replay.mix(trainer.train_dataset, trainer.args.seed)
         self._trainer = trainer
-        if self not in trainer.callback_handler.callbacks:
-            trainer.add_callback(self)
+        callbacks = trainer.callback_handler.callbacks
+        # The first: whatever else looks at the model after training sees it as it will stay.
+        callbacks[:] = [self, *(callback for callback in callbacks if callback is not self)]
         trainer.create_optimizer = self._create_optimizer
         trainer.train = self._around(trainer.train)
         return self
@@ -129,6 +138,18 @@ class SelectiveUpdate(TrainerCallback):
         if self._delta is None:
             raise UserError("there is no delta before training has ended; call trainer.train()")
         return self._delta
+
+    @contextmanager
+    def at_start(self) -> Iterator[None]:
+        """Inside this context, the model has the weights that training began with."""
+        assert self._task is not None
+        task = self._task
+        now = task.selection.gather(task.tensors)
+        task.selection.scatter(task.tensors, task.snapshot.entries)
+        try:
+            yield
+        finally:
+            task.selection.scatter(task.tensors, now)
 
     @check_arguments()
     def save_adapter(self, folder: str | Path) -> None:
@@ -226,7 +247,8 @@ class SelectiveUpdate(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """The trainer drops the gradients of the model's parameters; these are other tensors."""
-        assert self._task is not None and self._task.gradients is not None
+        assert self._task is not None
+        assert self._task.gradients is not None
         self._task.gradients.drop()
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -239,7 +261,9 @@ class SelectiveUpdate(TrainerCallback):
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Scale the change back, if it should be, and write the delta."""
         task = self._task
-        assert task is not None and task.training is not None and task.chain is not None
+        assert task is not None
+        assert task.training is not None
+        assert task.chain is not None
         task.training.close()
         metadata: dict[str, Any] = {}
         task.end = task.selection.gather(task.tensors)
@@ -248,10 +272,13 @@ class SelectiveUpdate(TrainerCallback):
             metadata["half_step"] = True
             task.end = task.selection.gather(task.tensors)
         for callback in self._trainer.callback_handler.callbacks:
-            bound = getattr(callback, "bound", None)
-            if bound is not None:
-                metadata |= bound(task.move_to)
+            if isinstance(callback, Bound):
+                fraction = callback.bound(task.move_to)
+                if fraction < 1:
+                    metadata["fraction_kept"] = metadata.get("fraction_kept", 1.0) * fraction
+                    task.end = task.selection.gather(task.tensors)
         task.end = {}
+        collectives.broadcast(task.tensors[name] for name in task.selection)
         self._delta = task.delta(metadata)
         if state.is_world_process_zero:
             file = task.chain.write(self._delta)
@@ -388,8 +415,14 @@ def _selected(update: SelectiveUpdate, trainer: Any) -> Selection:
         )
     batches = ScoringBatches(trainer, update.share, update.batches)
     check_batch(trainer, batches.first())
-    return select_for(
-        trainer, parameters, batches, score=update.score, rate=update.rate, unit=update.unit
+    return select_by(
+        trainer.model,
+        parameters,
+        batches.losses(),
+        score=update.score,
+        rate=update.rate,
+        unit=update.unit,
+        seed=trainer.args.seed,
     )
 
 
