@@ -236,18 +236,20 @@ def learn(
 ) -> None:
     """One domain: select or add an adapter, train, take half of it back, merge."""
     args, model = bench.args, bench.model
-    order = np.concatenate([rng.permutation(len(blocks)) for _ in range(50)])
+    rounds = range(-(-args.steps * args.batch // len(blocks)) + 1)
+    order = np.concatenate([rng.permutation(len(blocks)) for _ in rounds])
+    on_device = torch.as_tensor(order, device=blocks.device)
     old = {n: p.detach().clone() for n, p in model.named_parameters()} if method.half_step else {}
     with ExitStack() as stack:
         if method.rank:
             optimizer = stack.enter_context(lora_optimizer(model, method.rank, lr))
         else:
-            batches = order[: SCORED * args.batch].reshape(SCORED, -1).tolist()
-            selection = _selection(bench, method, [blocks[each] for each in batches], seed)
+            scored = on_device[: SCORED * args.batch].split(args.batch)
+            selection = _selection(bench, method, [blocks[each] for each in scored], seed)
             optimizer = stack.enter_context(_sparse_optimizer(bench, method, selection, lr))
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         for step in range(args.steps):
-            ids = blocks[order[step * args.batch : (step + 1) * args.batch].tolist()]
+            ids = blocks[on_device[step * args.batch : (step + 1) * args.batch]]
             earlier = replay.sample(args.batch * REPLAYED // BATCH) if method.replay else None
             bench.loss(ids if earlier is None else torch.cat([ids, earlier])).backward()
             nn.utils.clip_grad_norm_(parameters, 1.0)
