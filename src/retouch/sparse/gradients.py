@@ -60,7 +60,7 @@ def mean_gradient(parameters: Parameters, losses: Losses) -> Scores:
     for loss in losses():
         if loss.requires_grad:
             with _added_to(totals, parameters):
-                loss.backward(inputs=inputs)  # type: ignore[no-untyped-call]
+                loss.backward(inputs=inputs)
             num_losses += 1
         del loss  # its graph would prevent the CUDA-graph capture of the next one
     if not num_losses:
@@ -78,6 +78,7 @@ def _added_to(totals: Scores, parameters: Parameters) -> Iterator[None]:
             parameter.grad = None
 
             def add(parameter: Tensor, total: Tensor = totals[name]) -> None:
+                assert parameter.grad is not None
                 total += parameter.grad
                 parameter.grad = None
 

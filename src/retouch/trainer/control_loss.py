@@ -25,7 +25,7 @@ log = logging.getLogger("retouch")
 Texts = str | Path | Sequence[str]
 
 
-class ControlLoss(TrainerCallback):
+class ControlLoss(TrainerCallback):  # type: ignore[misc]
     """Log how well the model still predicts control texts: before, during and after training.
 
     In the trainer's logs, and so in TensorBoard or W&B, `control_bpb` is bits per byte,

@@ -20,6 +20,8 @@ from transformers.trainer_utils import get_last_checkpoint
 from retouch.arguments import check_arguments
 from retouch.distributed import collectives
 from retouch.errors import UserError
+from retouch.files import atomic_folder
+from retouch.output_paths import refuse_existing
 from retouch.plural import count
 from retouch.sparse import (
     SCORERS,
@@ -34,6 +36,7 @@ from retouch.sparse import (
     read_selection,
     trainable_only,
 )
+from retouch.sparse.delta.write_adapter import changed_weights, import_peft, write_adapters
 from retouch.sparse.select import Unit
 from retouch.trainer.checks import check_batch, check_trainer
 from retouch.trainer.delta_chain import FOLDER, DeltaChain
@@ -53,7 +56,7 @@ class Bound(Protocol):
         """Keep less of it, if it must be; return the fraction that is kept."""
 
 
-class SelectiveUpdate(TrainerCallback):
+class SelectiveUpdate(TrainerCallback):  # type: ignore[misc]
     """Train the weights that matter most for the data, and leave all others as they are.
 
     `attach` it to a trainer. After `trainer.train()`, `delta` is what was learned: a small file
@@ -158,10 +161,14 @@ class SelectiveUpdate(TrainerCallback):
         Args:
             folder: A new folder.
         """
-        from retouch.sparse.delta.write_adapter import write_adapter_of
-
-        base = str(self.delta.metadata["model"])
-        write_adapter_of(self._trainer.model, [self.delta], Path(folder), base)
+        model, delta, folder = self._trainer.model, self.delta, Path(folder)
+        refuse_existing(folder)
+        import_peft()
+        instead = "Use the delta, or select from linear layers only"
+        names = changed_weights(model, [delta], "this training", instead)
+        delta.undo(model)
+        with atomic_folder(folder) as part:
+            write_adapters(model, [delta], names, part, str(delta.metadata["model"]))
 
     # What the trainer calls
 
