@@ -42,7 +42,7 @@ from retouch.sparse import (
     select,
     trainable_only,
 )
-from retouch.trainer.bits_per_byte import BitsPerByte, bits_of, encode_texts, read_texts
+from retouch.trainer.document_bits import BitsPerByte, bits_of, encode_texts, read_texts
 
 DOMAINS = ("german", "french", "rust", "javascript", "c")
 CONTROLS = ("control-english", "control-python")

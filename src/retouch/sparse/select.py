@@ -148,6 +148,7 @@ class Selection(Mapping[str, SparseIndex]):
                     f"order, each once, from 0 to {index.size - 1:,}"
                 )
 
+    @check_arguments()
     def gather(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """A copy of the selected entries of each tensor.
 
@@ -156,6 +157,7 @@ class Selection(Mapping[str, SparseIndex]):
         """
         return {name: index.gather(tensors[name]) for name, index in self.entries.items()}
 
+    @check_arguments()
     def scatter(self, tensors: Mapping[str, Tensor], entries: Mapping[str, Tensor]) -> None:
         """Write entries to where `gather` reads them.
 
@@ -167,6 +169,7 @@ class Selection(Mapping[str, SparseIndex]):
             self.entries[name].scatter(tensors[name], values)
 
     @torch.no_grad()
+    @check_arguments()
     def interpolate(
         self,
         tensors: Mapping[str, Tensor],

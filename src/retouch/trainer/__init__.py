@@ -14,12 +14,12 @@ from importlib import import_module
 # Imported on first use: transformers takes seconds, and whoever loads a model's folder for a delta
 # needs no trainer.
 _MODULES = {
-    "BitsPerByte": "bits_per_byte",
+    "BitsPerByte": "document_bits",
     "CausalModel": "causal_model",
     "ControlLoss": "control_loss",
     "ReplayBuffer": "replay",
     "SelectiveUpdate": "selective_update",
-    "bits_per_byte": "bits_per_byte",
+    "bits_per_byte": "document_bits",
     "is_causal_folder": "causal_model",
     "load_causal": "causal_model",
 }
@@ -27,9 +27,9 @@ __all__ = sorted(_MODULES)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from retouch.trainer.bits_per_byte import BitsPerByte, bits_per_byte
     from retouch.trainer.causal_model import CausalModel, is_causal_folder, load_causal
     from retouch.trainer.control_loss import ControlLoss
+    from retouch.trainer.document_bits import BitsPerByte, bits_per_byte
     from retouch.trainer.replay import ReplayBuffer
     from retouch.trainer.selective_update import SelectiveUpdate
 

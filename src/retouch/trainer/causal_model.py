@@ -2,6 +2,8 @@
 
 import json
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,10 +39,24 @@ class CausalModel:
             folder: The folder to write.
         """
         folder, source = Path(folder), Path(self.name)
-        self.model.save_pretrained(folder)  # type: ignore[operator]
+        with _no_progress_bars():
+            self.model.save_pretrained(folder)  # type: ignore[operator]
         for file in sorted(source.iterdir()):
             if file.name.endswith(_TOKENIZER) and not (folder / file.name).exists():
                 shutil.copyfile(file, folder / file.name)
+
+
+@contextmanager
+def _no_progress_bars() -> Iterator[None]:
+    from transformers import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
 
 
 def is_causal_folder(name: str | Path) -> bool:
@@ -69,15 +85,14 @@ def load_causal(folder: str | Path, weights: str | None = None) -> CausalModel:
     Args:
         folder: A folder as transformers writes it. Python code in it is not run.
         weights: The fingerprint that the weights should have. If they are stored in 16 bits and
-            have it in float32, in which they were trained, they are loaded in that.
+            do not have it, they are loaded in float32, in which they may have been trained.
     """
     architecture = _architecture(Path(folder))
     if architecture is None:
         raise UserError(f"{folder} does not hold a language model; give a folder of transformers")
     model = _load(Path(folder), architecture, "auto")
     if weights is not None and _is_narrow(model) and fingerprint(model) != weights:
-        wide = _load(Path(folder), architecture, "float32")
-        model = wide if fingerprint(wide) == weights else model
+        model = _load(Path(folder), architecture, "float32")
     return CausalModel(model, str(folder))
 
 
@@ -96,14 +111,10 @@ def _load(folder: Path, architecture: str, dtype: str) -> Any:
         )
     if (folder / "adapter_config.json").exists() and not list(folder.glob("model*.safetensors")):
         raise UserError(f"{folder} holds an adapter, not a model; give the model's folder")
+    options = {"use_safetensors": True, "local_files_only": True, "output_loading_info": True}
     try:
-        model, report = kind.from_pretrained(
-            folder,
-            dtype=dtype,
-            use_safetensors=True,
-            local_files_only=True,
-            output_loading_info=True,
-        )
+        with _no_progress_bars():
+            model, report = kind.from_pretrained(folder, dtype=dtype, **options)
     except (OSError, ValueError, RuntimeError, KeyError) as why:
         raise UserError(f"{folder} cannot be loaded: {message_of(why)}") from None
     if missing := sorted(report.get("missing_keys", ())):

@@ -11,7 +11,7 @@ from transformers import TrainerCallback
 from retouch.arguments import check_arguments
 from retouch.errors import UserError
 from retouch.sparse.largest_fraction import largest_fraction
-from retouch.trainer.bits_per_byte import (
+from retouch.trainer.document_bits import (
     BitsPerByte,
     EncodedTexts,
     bits_of,
