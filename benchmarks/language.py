@@ -159,9 +159,58 @@ class Bench:
 
     def loss(self, ids: Tensor) -> Tensor:
         """The mean loss per token."""
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
+        cuda = self.device.type == "cuda"
+        cache = not self.args.graphs  # a recorded step has to cast the weights itself
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=cuda, cache_enabled=cache):
             loss: Tensor = self.model(input_ids=ids, labels=ids).loss
         return loss
+
+    def backward(self, ids: Tensor) -> None:
+        """The gradients of the mean loss."""
+        self.loss(ids).backward()  # type: ignore[no-untyped-call]
+
+
+class RecordedBackward:
+    """Forward and backward pass as a CUDA graph, which is recorded at the first call.
+
+    Each call writes the same gradient tensors anew: they must not be dropped in between. The first
+    replay is compared with a pass that is not recorded.
+    """
+
+    def __init__(self, bench: Bench, parameters: list[Tensor]) -> None:
+        self._bench = bench
+        self._parameters = parameters
+        self._graph: Any = None
+
+    def __call__(self, ids: Tensor) -> None:
+        if self._graph is None:
+            self._record(ids)
+        self._ids.copy_(ids)
+        self._graph.replay()
+
+    def _record(self, ids: Tensor) -> None:
+        self._ids = ids.clone()
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            self._bench.backward(self._ids)
+            expected = self._norm()
+            self._drop()
+        torch.cuda.current_stream().wait_stream(stream)
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph):
+            self._bench.backward(self._ids)
+        self._graph.replay()
+        recorded = self._norm()
+        if abs(recorded - expected) > 0.02 * expected:
+            raise RuntimeError(f"recorded gradients are wrong: {recorded} instead of {expected}")
+
+    def _norm(self) -> float:
+        return float(sum(p.grad.float().square().sum() for p in self._parameters)) ** 0.5
+
+    def _drop(self) -> None:
+        for parameter in self._parameters:
+            parameter.grad = None
 
 
 class Replay:
@@ -248,15 +297,18 @@ def learn(
             selection = _selection(bench, method, [blocks[each] for each in scored], seed)
             optimizer = stack.enter_context(_sparse_optimizer(bench, method, selection, lr))
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        backward = RecordedBackward(bench, parameters) if args.graphs else bench.backward
         for step in range(args.steps):
             ids = blocks[on_device[step * args.batch : (step + 1) * args.batch]]
             earlier = replay.sample(args.batch * REPLAYED // BATCH) if method.replay else None
-            bench.loss(ids if earlier is None else torch.cat([ids, earlier])).backward()
+            backward(ids if earlier is None else torch.cat([ids, earlier]))
             nn.utils.clip_grad_norm_(parameters, 1.0)
             for group in optimizer.param_groups:
                 group["lr"] = lr * _schedule(step, args.steps)
             optimizer.step()
-            optimizer.zero_grad()
+            if not args.graphs:
+                optimizer.zero_grad()
+        optimizer.zero_grad()
     with torch.no_grad():
         for name, parameter in model.named_parameters() if old else ():
             parameter.lerp_(old[name], 0.5)
@@ -505,6 +557,7 @@ def arguments() -> argparse.Namespace:
     options.add_argument("--steps", type=int, default=STEPS, help="per domain")
     options.add_argument("--batch", type=int, default=BATCH)
     options.add_argument("--length", type=int, default=LENGTH)
+    options.add_argument("--graphs", action="store_true", help="record steps as CUDA graphs")
     options.add_argument("--report", action="store_true")
     options.add_argument("--smoke", action="store_true", help="a few steps on few documents")
     args = options.parse_args()

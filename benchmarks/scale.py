@@ -33,7 +33,6 @@ from retouch.sparse import (
     linear_layers,
     locate,
     select,
-    trainable_only,
 )
 from retouch.trainer.scoring import select_by
 
@@ -141,10 +140,15 @@ def language_step(shape: str, method: str, batch: int, args: argparse.Namespace)
         )
         row["score (GiB)"] = _peak(device)
         layers = linear_layers(model, selection) if unit == "neuron" else None
-        freezing = trainable_only(model, selection)
-        freezing.__enter__()
+        for parameter in model.parameters():
+            parameter.requires_grad_(False)
         optimizer: torch.optim.Optimizer = SparseAdamW(
-            dict(model.named_parameters()), selection, 1e-5, layers=layers, fused=args.fused
+            dict(model.named_parameters()),
+            selection,
+            1e-5,
+            layers=layers,
+            release=True,
+            fused=args.fused,
         )
         row["trained (M)"] = selection.count / 1e6
     else:
@@ -166,6 +170,8 @@ def language_step(shape: str, method: str, batch: int, args: argparse.Namespace)
     times = [seconds(step, device)[0] for _ in range(args.times + 2)][2:]
     row["step (ms)"] = 1e3 * sorted(times)[len(times) // 2]
     row["GiB"] = _peak(device)
+    if isinstance(optimizer, SparseAdamW):
+        optimizer.close()  # its hooks would keep the model in memory
     return row
 
 
@@ -191,8 +197,10 @@ def _llama(shape: str, device: torch.device) -> Any:
             model = LlamaForCausalLM(config)
     finally:
         torch.set_default_dtype(torch.float32)
+    model.train()
     model.gradient_checkpointing_enable({"use_reentrant": False})
-    return model.train()
+    assert all(layer.gradient_checkpointing for layer in model.model.layers)
+    return model
 
 
 def _reset_peak(device: torch.device) -> None:

@@ -40,6 +40,8 @@ class SparseAdamW(torch.optim.AdamW):
         no_decay: Names of parameters without weight decay, such as biases.
         layers: Linear layers of which whole rows may be selected (see `linear_layers`): only these
             rows get a gradient.
+        release: Free the copies of the selected entries between steps. It saves memory; `weights`
+            cannot be called then.
         foreach: As in torch's AdamW.
         fused: As in torch's AdamW; faster on a GPU.
     """
@@ -57,6 +59,7 @@ class SparseAdamW(torch.optim.AdamW):
         lr_factors: Mapping[str, float] | None = None,
         no_decay: Collection[str] = (),
         layers: Mapping[str, nn.Linear] | None = None,
+        release: bool = False,
         foreach: bool | None = None,
         fused: bool | None = None,
     ) -> None:
@@ -72,7 +75,8 @@ class SparseAdamW(torch.optim.AdamW):
                     "floating-point weights can be trained; leave it out of the selection"
                 )
         self._parts = [
-            _Part(parameters[name], selection[name], (layers or {}).get(name)) for name in names
+            _Part(parameters[name], selection[name], (layers or {}).get(name), release)
+            for name in names
         ]
         by_options: dict[tuple[float, float], list[Tensor]] = {}
         for name, part in zip(names, self._parts, strict=True):
@@ -126,12 +130,17 @@ class _Part:
     """One parameter and the short tensor that holds its selected entries."""
 
     def __init__(
-        self, parameter: nn.Parameter, index: SparseIndex, layer: nn.Linear | None = None
+        self,
+        parameter: nn.Parameter,
+        index: SparseIndex,
+        layer: nn.Linear | None = None,
+        release: bool = False,
     ) -> None:
         self.parameter = parameter.requires_grad_()
         self._cleanup = ExitStack()
         self._rows: Tensor | None = None
         self._positions: Tensor | None = None
+        self._memory: int | None = None
         # A whole tensor needs no gathering: AdamW works on the parameter itself.
         self._whole = index.index is None
         self.entries = parameter if self._whole else nn.Parameter(index.gather(parameter))
@@ -144,6 +153,8 @@ class _Part:
             self._positions = _positions_on(parameter.device, index)
         hook = parameter.register_post_accumulate_grad_hook(self._gather_gradient)
         self._cleanup.callback(hook.remove)
+        self._memory = self.entries.untyped_storage().nbytes() if release else None
+        self._free()
 
     def _gather_gradient(self, parameter: Tensor) -> None:
         if parameter.grad is None:  # as of rows that are trained alone, which have theirs
@@ -167,8 +178,11 @@ class _Part:
         return self.parameter.detach().index_copy(0, self._rows, rows)
 
     def gather(self) -> None:
-        if not self._whole:
-            self._selected(self.parameter.detach(), out=self.entries.data)
+        if self._whole:
+            return
+        if self._memory is not None:
+            self.entries.untyped_storage().resize_(self._memory)
+        self._selected(self.parameter.detach(), out=self.entries.data)
 
     def scatter(self) -> None:
         if self._rows is not None:
@@ -177,6 +191,12 @@ class _Part:
         elif self._positions is not None:
             positions = SparseIndex(tuple(self.parameter.shape), self._positions.long())
             positions.scatter(self.parameter, self.entries.data)
+        self._free()
+
+    def _free(self) -> None:
+        """The short tensor keeps its shape, which its gradient needs; `gather` fills it again."""
+        if self._memory is not None:
+            self.entries.untyped_storage().resize_(0)
 
     def close(self) -> None:
         self._cleanup.close()
