@@ -51,6 +51,7 @@ RATE = 0.10  # of each first MLP matrix
 WISE_ALPHA = 0.5
 LENGTH, BATCH, STEPS, REPLAYED, BUFFER, SCORED = 512, 32, 48, 16, 256, 4
 FULL_RATES, SPARSE_RATES, LORA_RATES = (1e-4, 3e-4, 1e-3), (5e-4, 1.5e-3, 5e-3), (3e-4, 1e-3, 3e-3)
+WIDE_RATES = (1e-4, 3e-4, 1e-3)
 EDGE_FACTOR = 3.0
 
 
@@ -63,6 +64,9 @@ class Method:
     score: str = ""
     """How weights are selected; empty: they are not."""
     unit: str = "weight"
+    where: str = "first-mlp"
+    rate: float = RATE
+    """The share of each matrix that is selected."""
     rank: int = 0
     """Of LoRA."""
     replay: bool = False
@@ -90,6 +94,8 @@ def methods() -> list[Method]:
         for unit in ("weight", "neuron")
     )
     full = _variants(Method("full", FULL_RATES))
+    wide = Method("SPU, half of all MLPs", WIDE_RATES, "gradient", where="both-mlp", rate=0.5)
+    half_of_all = _variants(wide)
     lora8, lora64 = (Method(f"LoRA r={rank}", LORA_RATES, rank=rank) for rank in (8, 64))
     return [
         *(full[0], weight[0], lora8, lora64, full[2], weight[3], neuron[3]),
@@ -99,6 +105,7 @@ def methods() -> list[Method]:
         replace(lora64, name="LoRA r=64 + replay", replay=True),
         full[3],
         _variants(Method("random selection", SPARSE_RATES, "random"))[3],
+        *(half_of_all[0], half_of_all[3]),
     ]
 
 
@@ -326,7 +333,7 @@ def _selection(bench: Bench, method: Method, batches: list[Tensor], seed: int) -
     model = bench.model
     if not method.score:
         return Selection.whole(dict(model.named_parameters()))
-    parameters = locate(model)
+    parameters = locate(model, method.where)
 
     def losses() -> Iterator[Tensor]:
         return (bench.loss(ids) / len(batches) for ids in batches)
@@ -334,7 +341,7 @@ def _selection(bench: Bench, method: Method, batches: list[Tensor], seed: int) -
     with trainable_only(model, parameters):
         scores = SCORERS[method.score](parameters, losses, seed)
     axes = {name: neuron_axis(model, name) for name in parameters}
-    return select(scores, RATE, method.unit, axes=axes)  # type: ignore[arg-type]
+    return select(scores, method.rate, method.unit, axes=axes)  # type: ignore[arg-type]
 
 
 @contextmanager
