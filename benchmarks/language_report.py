@@ -29,7 +29,11 @@ from retouch.plotting.theme import MUTED, LineStyle, plot_style, series_color
 Row = dict[str, Any]
 RESAMPLES = 2000
 _COLORS = {
-    **{"full": 0, "WiSE-FT": 5, "LoRA": 1, "SPU by weight": 2, "SPU by neuron": 3},
+    "full": 0,
+    "WiSE-FT": 5,
+    "LoRA": 1,
+    "SPU by weight": 2,
+    "SPU by neuron": 3,
     "SPU, half": 4,
 }
 _MARKERS = {"": "o", " + half step": "v", " + replay": "s", " + replay + half step": "D"}
