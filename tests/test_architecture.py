@@ -35,6 +35,7 @@ SUBPACKAGES = [
     "resize",
     "distributed",
     "sparse",
+    "trainer",
     "clip",
     "data",
     "methods",
