@@ -515,7 +515,7 @@ def main() -> None:
     if args.report:
         from language_report import write_report
 
-        write_report(read_rows(args.out), args.pictures)
+        write_report(args.out, args.document)
         return
     started = time.perf_counter()
     torch.set_float32_matmul_precision("high")
@@ -557,7 +557,7 @@ def arguments() -> argparse.Namespace:
     options.add_argument("--model", type=Path, default=shared / "models" / "python-english-17m")
     options.add_argument("--data", type=Path, default=shared / "data" / "text")
     options.add_argument("--out", type=Path, default=Path("results/language.jsonl"))
-    options.add_argument("--pictures", type=Path, default=Path("docs/pictures"))
+    options.add_argument("--document", type=Path, default=Path("docs/language.md"))
     options.add_argument("--device", default="cpu")
     options.add_argument("--budget", type=float, default=0, help="seconds; 0: no limit")
     options.add_argument("--cells", type=int, default=-1, help="at most this many cells")

@@ -1,5 +1,6 @@
 """The table and the figure of `language.py`, from its results."""
 
+import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from language import (
     Method,
     best_rate,
     methods,
+    read_rows,
     search_rates,
     searched,
 )
@@ -184,8 +186,43 @@ def figure(rows: list[Row], found: list[Summary]) -> Figure:
     return drawn
 
 
-def write_report(rows: list[Row], pictures: Path) -> None:
-    """Print the table, and write `language.png`."""
+def cost_table(rows: list[Row]) -> str:
+    """Of `scale.py --language`, as Markdown; ratios are to LoRA with the same model and batch."""
+    lora = {(row["model"], row["batch"]): row for row in rows if row["method"].startswith("LoRA")}
+    lines = [
+        "| model | batch | method | trained, M | GiB | to LoRA | step, ms | to LoRA "
+        "| scoring, GiB | scoring a batch, s |",
+        "|---|--:|---|--:|--:|--:|--:|--:|--:|--:|",
+    ]
+    for row in rows:
+        base = lora[row["model"], row["batch"]]
+        scoring = "– | –"
+        if "score (s)" in row:
+            scoring = f"{row['score (GiB)']:.1f} | {row['score (s)']:.1f}"
+        lines.append(
+            f"| {row['model']} | {row['batch']} | {row['method']} | {row['trained (M)']:,.0f} "
+            f"| {row['GiB']:.1f} | {row['GiB'] / base['GiB']:.2f} | {row['step (ms)']:.0f} "
+            f"| {row['step (ms)'] / base['step (ms)']:.2f} | {scoring} |"
+        )
+    return "\n".join(lines)
+
+
+def _insert(document: Path, script: str, content: str) -> None:
+    """Put results where a document has a place for them."""
+    begin, end = f"<!-- results of benchmarks/{script} -->\n", "<!-- end of results -->"
+    before, rest = document.read_text().split(begin)
+    document.write_text(f"{before}{begin}{content}\n{end}{rest.split(end, 1)[1]}")
+
+
+def write_report(file: Path, document: Path) -> None:
+    """Write the tables into the document, and `language.png` beside it."""
+    rows = read_rows(file)
     found = summaries(rows)
-    sys.stdout.write(table(found) + "\n")
-    (pictures / "language.png").write_bytes(to_png(figure(rows, found)))
+    picture = document.parent / "pictures" / "language.png"
+    picture.write_bytes(to_png(figure(rows, found)))
+    image = f"![Learned against lost, for every method](pictures/{picture.name})"
+    _insert(document, "language.py", f"{image}\n\n{table(found)}")
+    cost = file.with_name("language-scale.json")
+    if cost.exists():
+        _insert(document, "scale.py", cost_table(json.loads(cost.read_text())))
+    sys.stdout.write(document.read_text().split("<!-- results of benchmarks/language.py -->")[1])

@@ -1,17 +1,19 @@
 """Selective updates inside TRL's trainers."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from commands import run
 from datasets import Dataset
 from language_models import MODELS, copies, llama, same, tokenizer
 
 from retouch.errors import UserError
-from retouch.sparse import Delta
-from retouch.trainer import ControlLoss, ReplayBuffer, SelectiveUpdate
+from retouch.sparse import Delta, fingerprint
+from retouch.trainer import ControlLoss, ReplayBuffer, SelectiveUpdate, load_causal
 
 CHATS = [
     {
@@ -153,3 +155,35 @@ def test_an_adapter_of_the_trainer_itself_is_refused(tmp_path: Path):
     )
     with pytest.raises(UserError, match="without peft_config"):
         SelectiveUpdate().attach(training)
+
+
+@pytest.mark.slow
+def test_the_script_and_the_commands_of_the_document(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    """With a tiny model in place of one from the hub, which cannot be reached here."""
+    document = (Path(__file__).resolve().parents[2] / "docs" / "language.md").read_text()
+    script, later = re.findall(r"^```python\n(.*?)^```", document, re.DOTALL | re.MULTILINE)
+    monkeypatch.chdir(tmp_path)
+    llama().save_pretrained("model")
+    tokenizer().save_pretrained("model")
+    Path("chats.jsonl").write_text("\n".join(json.dumps(chat) for chat in CHATS))
+    texts = ["the cat sat", "on the mat", "x = 1"]
+    Path("control.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in texts))
+    here = script.replace('"Qwen/Qwen3-0.6B"', '"model"')
+    here = here.replace("bf16=True", "bf16=False, use_cpu=True, report_to=[]")
+    assert here.count("use_cpu") == 1
+    space: dict[str, Any] = {}
+    exec(here, space)
+    assert capsys.readouterr().out.strip().endswith("bits per byte lost")
+    assert space["control"].after[""].increase(space["control"].before[""]) <= 0.01
+    (commands,) = re.findall(r"^```sh\n(.*?)^```", document, re.DOTALL | re.MULTILINE)
+    for line in commands.splitlines():
+        run(*line.split()[1:])
+    before = load_causal("before").model
+    assert same(copies(before), copies(llama()))
+    adapter = "support-adapter/adapter_model.safetensors"
+    assert Path(adapter).read_bytes() == Path("adapter/adapter_model.safetensors").read_bytes()
+    Path("support/replay.jsonl").write_text("")
+    exec(later, space)
+    assert fingerprint(space["model"]) == space["trainer"].callback_handler.callbacks[0].delta.after
