@@ -57,7 +57,7 @@ def test_cells_are_resumed(language, folders, monkeypatch, tmp_path, capsys):
     ]
     run(language, folders, monkeypatch, "--out", str(out), "--cells", "1")
     assert out.read_text().startswith(first)
-    assert json.loads(out.read_text().splitlines()[-1])["lr"] == 1e-4 * 3
+    assert json.loads(out.read_text().splitlines()[-1])["lr"] == 3e-4
     run(language, folders, monkeypatch, "--out", str(out), "--budget", "0.001")
     assert len(out.read_text().splitlines()) == 5
     assert "run it again to go on" in capsys.readouterr().out
@@ -74,7 +74,7 @@ def test_every_kind_of_method_trains_and_the_same_seed_gives_the_same_row(
     )
     bench = language.Bench(language.arguments())
     start = copies(llama())
-    names = ("SPU by weight", "SPU by neuron + replay + half step", "LoRA r=8", "full + replay")
+    names = ("SPU by neuron + replay + half step", "LoRA r=8")
     for method in (each for each in language.methods() if each.name in names):
         (row, *_) = language.run_cell(bench, method, 1e-2, 0)
         assert row["bpb"] != row["before"]
@@ -93,7 +93,7 @@ def test_every_kind_of_method_trains_and_the_same_seed_gives_the_same_row(
 
 def fake_row(language: Any, method: str, lr: float, seed: int, value: float) -> dict[str, Any]:
     names = [*language.DOMAINS, *language.CONTROLS]
-    bits = dict.fromkeys(names, [value * 10, value * 20])
+    bits = {key: [value * 10, value * 20] for key in names}
     return {
         "method": method,
         "lr": lr,
@@ -101,8 +101,8 @@ def fake_row(language: Any, method: str, lr: float, seed: int, value: float) -> 
         "bpb": dict.fromkeys(names, value),
         "before": dict.fromkeys(names, 1.0),
         "bits": bits,
-        "bits_before": dict.fromkeys(names, [10.0, 20.0]),
-        "bytes": dict.fromkeys(names, [10, 20]),
+        "bits_before": {key: [10.0, 20.0] for key in names},
+        "bytes": {key: [10, 20] for key in names},
     }
 
 
