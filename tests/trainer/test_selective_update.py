@@ -1,5 +1,6 @@
 """Selective updates inside transformers' Trainer: real trainings of tiny models."""
 
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -262,6 +263,29 @@ def test_a_second_training_of_the_same_trainer_selects_anew(tmp_path):
     assert fingerprint(model) == before
 
 
+@pytest.mark.slow
+def test_smaller_batches_after_running_out_of_memory_begin_anew(tmp_path, monkeypatch):
+    """What was trained before is undone: the delta leads from the weights before training."""
+    model = llama()
+    before = copies(model)
+    training = trainer(model, tmp_path, auto_find_batch_size=True)
+    update = SelectiveUpdate(score="random").attach(training)
+    steps = []
+    take_step = training.training_step
+
+    def out_of_memory_once(*args: Any) -> torch.Tensor:
+        steps.append(args)
+        if len(steps) == 3:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return take_step(*args)
+
+    monkeypatch.setattr(training, "training_step", out_of_memory_once)
+    training.train()
+    assert len(steps) == 3 + ceil(16 / 3)  # batches of int(0.9 * 4)
+    update.delta.undo(model)
+    assert same(before, copies(model))
+
+
 def train_on_ranks(folder: Path, batch: int) -> tuple[dict[str, list[float]], list[str]]:
     torch.manual_seed(0)
     model = llama().double()
@@ -362,6 +386,9 @@ def test_trainers_that_cannot_be_right_are_refused(change, message, tmp_path):
 def test_settings_that_cannot_be_right_are_refused(tmp_path):
     with pytest.raises(UserError, match="optim='sgd' cannot train single weights"):
         attach(llama(), tmp_path, optim="sgd")
+    reentrant = {"gradient_checkpointing_kwargs": {"use_reentrant": True}}
+    with pytest.raises(UserError, match="use_reentrant=True gives no gradient"):
+        attach(llama(), tmp_path, gradient_checkpointing=True, **reentrant)
     training = trainer(llama(), tmp_path)
     training.args._n_gpu = 2
     with pytest.raises(UserError, match="2 GPUs by DataParallel"):

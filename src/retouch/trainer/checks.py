@@ -25,6 +25,7 @@ def check_trainer(trainer: Any) -> None:
         )
     check_model(trainer.model)
     _check_parallel(trainer)
+    _check_checkpointing(trainer.args)
     optim = getattr(trainer.args.optim, "value", trainer.args.optim)
     if optim not in ADAMW or trainer.args.optim_args:
         raise UserError(
@@ -80,6 +81,16 @@ def _check_parallel(trainer: Any) -> None:
             f"this process would use {trainer.args.n_gpu} GPUs by DataParallel, which copies the "
             "model in every step; start one process per GPU with torchrun, or let it see one GPU "
             "(CUDA_VISIBLE_DEVICES=0)"
+        )
+
+
+def _check_checkpointing(args: Any) -> None:
+    names = ("activation_checkpointing_kwargs", "gradient_checkpointing_kwargs")
+    settings = [getattr(args, name, None) or {} for name in names]
+    if any(each.get("use_reentrant") for each in settings):
+        raise UserError(
+            "gradient checkpointing with use_reentrant=True gives no gradient where the embeddings "
+            "are frozen; set gradient_checkpointing_kwargs={'use_reentrant': False}"
         )
 
 
