@@ -27,7 +27,7 @@ from PIL import Image
 
 from retouch.clip.preprocess import Preprocess
 from retouch.data import Images, Stream, cached, read_data
-from retouch.data.decoding.decode import workers
+from retouch.data.loading.decode import workers
 from retouch.train.run_folder.images import write_pngs
 
 PREPROCESS = Preprocess(size=(224, 224), shortest=224)  # as CLIP ViT-B/16 takes them

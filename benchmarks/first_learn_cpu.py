@@ -85,7 +85,7 @@ def learn(args: argparse.Namespace, photos: Path, out: Path) -> dict[str, Any]:
 
 def leave_out(what: str | None) -> None:
     """Switch off one of the things that make a run faster; `blocks` is a setting."""
-    from retouch.methods import selective
+    from retouch.methods.updates import selective
     from retouch.train import api
 
     if what == "neurons":

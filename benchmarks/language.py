@@ -31,7 +31,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from retouch.clip.torchvision_compat import patch_torchvision
 from retouch.sparse import (
     SCORERS,
     Selection,
@@ -42,6 +41,7 @@ from retouch.sparse import (
     select,
     trainable_only,
 )
+from retouch.torchvision_compat import patch_torchvision
 from retouch.trainer.document_bits import BitsPerByte, bits_of, encode_texts, read_texts
 
 DOMAINS = ("german", "french", "rust", "javascript", "c")

@@ -18,8 +18,8 @@ from real_tower import NAME, ControlData, finished_cells, open_shared
 
 from retouch.bench import Bench, load_suite
 from retouch.bench.cells import Options
-from retouch.bench.table import tabulate
-from retouch.bench.write import write_table
+from retouch.bench.tables.table import tabulate
+from retouch.bench.tables.write import write_table
 from retouch.data import Images, Splits, read_data
 
 SUITE = Path(__file__).with_name("real_domains.yaml")

@@ -33,16 +33,16 @@ from stored_cells import StoredCells
 from retouch.bench import Bench, Suite, load_suite
 from retouch.bench.cells import Options
 from retouch.bench.datasets import BenchData
-from retouch.bench.events import Done
-from retouch.bench.live_table import PlainView
+from retouch.bench.engines.events import Done
 from retouch.bench.runner import Incomplete
-from retouch.bench.table import tabulate
-from retouch.bench.write import write_pareto, write_table
+from retouch.bench.tables.live import PlainView
+from retouch.bench.tables.table import tabulate
+from retouch.bench.tables.write import write_pareto, write_table
 from retouch.clip import Clip
 from retouch.clip.hf.model import HuggingFaceClip
 from retouch.clip.preprocess import Preprocess
-from retouch.clip.torchvision_compat import patch_torchvision
 from retouch.data import Images
+from retouch.torchvision_compat import patch_torchvision
 
 NAME = "clip-b16-minilm"
 TEMPLATES = (

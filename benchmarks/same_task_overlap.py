@@ -20,8 +20,8 @@ from retouch.analysis.overlap.compute import compute_overlap
 from retouch.builtin import sign_images
 from retouch.clip.losses import pair_loss
 from retouch.data.stores.image_store import Indices
-from retouch.methods.selective import SelectiveUpdate
 from retouch.methods.task_context import TaskContext
+from retouch.methods.updates.selective import SelectiveUpdate
 
 
 class SubsetContext(TaskContext):

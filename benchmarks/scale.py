@@ -23,7 +23,6 @@ from language import add_lora
 from shapes import SHAPES, model_of
 from speed import Workload, our_step
 
-from retouch.clip.torchvision_compat import patch_torchvision
 from retouch.evaluate.image_features import image_features
 from retouch.methods import recipe
 from retouch.sparse import (
@@ -34,6 +33,7 @@ from retouch.sparse import (
     locate,
     select,
 )
+from retouch.torchvision_compat import patch_torchvision
 from retouch.trainer.scoring import select_by
 
 

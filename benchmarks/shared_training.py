@@ -17,13 +17,13 @@ from torch import Tensor
 from retouch.bench import Bench
 from retouch.bench.cell import Cell
 from retouch.bench.cell_runner import CellRunner
-from retouch.bench.events import Done
+from retouch.bench.engines.events import Done
 from retouch.clip import Clip
 from retouch.evaluate import Results
 from retouch.evaluate.evaluator import Evaluator
 from retouch.methods import AfterTask
-from retouch.methods.full_finetune import FullFinetune
-from retouch.methods.merging import Interpolate
+from retouch.methods.after_task.merging import Interpolate
+from retouch.methods.updates.full_finetune import FullFinetune
 from retouch.train import Callback
 
 Trained = dict[Hashable, tuple[Results, dict[str, Tensor]]]

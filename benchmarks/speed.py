@@ -28,7 +28,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from retouch.clip.frozen.reuse import reuse_frozen
 from retouch.clip.hf.model import HuggingFaceClip
-from retouch.clip.zero_shot import classifier
+from retouch.clip.text.zero_shot import classifier
 from retouch.data import Stream, in_memory
 from retouch.evaluate.image_features import image_features
 from retouch.methods import Method, Settings, recipe

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from retouch.bench.cell import Cell
-from retouch.bench.events import Done
+from retouch.bench.engines.events import Done
 from retouch.evaluate import Results
 from retouch.evaluate.row import Row
 from retouch.evaluate.task_info import TaskInfo

@@ -36,7 +36,8 @@ from straightforward import StraightforwardRun
 
 from retouch.clip import encode, model
 from retouch.clip.model import Clip
-from retouch.data import Images, Stream, cached, prefetch, read_data
+from retouch.data import Images, Stream, cached, read_data
+from retouch.data.loading import prefetch
 from retouch.methods import Settings, recipe
 from retouch.train import teach
 from retouch.train.run_folder import record_on_disk as run_on_disk

@@ -105,7 +105,7 @@ def _no_fsync() -> Iterator[None]:
 @pytest.fixture(autouse=True, scope="session")
 def _every_tenth_word() -> Iterator[Callable[[], list[str]]]:
     """Of the everyday words whose drift a run measures; all take an eighth of a tiny run's time."""
-    from retouch.clip import everyday_words
+    from retouch.clip.text import everyday_words
 
     words = everyday_words.words
     with pytest.MonkeyPatch.context() as patch:
@@ -116,7 +116,7 @@ def _every_tenth_word() -> Iterator[Callable[[], list[str]]]:
 @pytest.fixture
 def all_words(_every_tenth_word: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
     """For tests that are about the words, or about documented numbers."""
-    monkeypatch.setattr("retouch.clip.everyday_words.words", _every_tenth_word)
+    monkeypatch.setattr("retouch.clip.text.everyday_words.words", _every_tenth_word)
 
 
 @pytest.fixture(autouse=True)

@@ -73,7 +73,9 @@ def april(
     run = open_run(before, model=loaded(model))
     order = ["bright green", "dark green"]
     stored = read_stored_images(before) if has_stored_images(before) else None
-    stream, earlier = extend_stream(run, stored, *(new or halves()[1]), order=order)
+    stream, earlier = extend_stream(
+        run, stored, Stream.split(*(new or halves()[1]), tasks=1, order=order)
+    )
     results = retouch.teach(
         run.clip, stream, quick(name), out=out, earlier=earlier, **_options(more)
     )

@@ -15,7 +15,7 @@ import retouch
 from retouch.clip import Clip
 from retouch.clip.hf.model import HuggingFaceClip
 from retouch.clip.hf.siglip import SiglipClip
-from retouch.clip.tokens import Tokens
+from retouch.clip.text.tokens import Tokens
 from retouch.data import Stream
 from retouch.evaluate import Results
 from retouch.methods import Settings

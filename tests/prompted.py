@@ -12,7 +12,7 @@ from torch import Tensor
 from retouch.clip import Clip
 from retouch.clip.prompts.visual import VisualPrompts, prompts_of
 from retouch.methods import BalancedReplay, Method, Settings
-from retouch.methods.prompts import DualPrompts, KeyLoss, PromptPool
+from retouch.methods.updates.prompts import DualPrompts, KeyLoss, PromptPool
 
 QUICK = Settings(epochs=3, batch=8, lr=5e-3)
 

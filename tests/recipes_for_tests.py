@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 import retouch
 from retouch.clip import Clip, Features
 from retouch.data import Pairs, Stream
-from retouch.data.string_array import StringArray
+from retouch.data.stores.string_array import StringArray
 from retouch.evaluate import Results
 from retouch.methods import Method, Settings, recipe
 from retouch.train import Callback

@@ -8,10 +8,10 @@ import pytest
 import yaml
 from pydantic import Field
 
-from retouch import checksummed
-from retouch.checksummed import Document
 from retouch.errors import UserError
-from retouch.parsing import parse_user_yaml, parse_yaml
+from retouch.files import checksummed
+from retouch.files.checksummed import Document
+from retouch.text.parsing import parse_user_yaml, parse_yaml
 
 
 class Fox(Document):

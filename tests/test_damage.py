@@ -15,8 +15,8 @@ import pytest
 import yaml
 from documents import DOCUMENTS, STEPS, header_of, with_header, write_documents
 
-from retouch import checksummed
 from retouch.errors import UserError
+from retouch.files import checksummed
 
 MUTATIONS = 40
 """Changes to the bytes of each file, and as many to the values of each document."""

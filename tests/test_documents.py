@@ -30,14 +30,15 @@ from rich.console import Console
 from runs import Stop
 from tiny import images, tiny_clip
 
-from retouch import checksummed
 from retouch.cli.delta.show import delta_json, delta_pages
+from retouch.data import Stream
 from retouch.errors import UserError
-from retouch.parsing import parse_json, parse_yaml
-from retouch.report.loss import loss_table, read_losses
+from retouch.files import checksummed
+from retouch.report.charts.loss import loss_table, read_losses
 from retouch.report.page import _results_content, _run_content
 from retouch.report.summary import read_run_summary
 from retouch.sparse import Delta, read_change_stats, read_header, read_selection
+from retouch.text.parsing import parse_json, parse_yaml
 from retouch.train.compare_run import eval_sets_of_run
 from retouch.train.extend_stream import extend_stream
 from retouch.train.run_folder.images import read_stored_images
@@ -132,8 +133,8 @@ def use_run(run: Path) -> None:
     eval_sets_of_run(opened, images("test", 4, 4))
     if opened.results.finished:
         new = images("new", 6, 4)
-        extend_stream(opened, read_stored_images(run), new, new)
-        extend_stream(opened, None, new, new)
+        extend_stream(opened, read_stored_images(run), Stream.split(new, new, tasks=1))
+        extend_stream(opened, None, Stream.split(new, new, tasks=1))
     else:
         resume_copy(run)
 

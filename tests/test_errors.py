@@ -5,7 +5,7 @@ import pickle
 import pytest
 import typer
 
-from retouch.cli.console import user_errors
+from retouch.cli.terminal.console import user_errors
 from retouch.errors import UserError
 
 ERROR = UserError("runs/a holds another run; overwrite it", argument="overwrite=True")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from retouch.errors import UserError
-from retouch.files import atomic_folder, replace_folder, write_atomically
+from retouch.files.write import atomic_folder, replace_folder, write_atomically
 
 
 def names(folder: Path) -> list[str]:

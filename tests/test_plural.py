@@ -6,9 +6,9 @@ from tiny import tiny_clip
 from retouch.evaluate.results import Results
 from retouch.evaluate.task_info import TaskInfo
 from retouch.methods import recipe
-from retouch.plural import count
 from retouch.report.facts import subtitle
 from retouch.report.sentences import learned_sentence
+from retouch.text.plural import count
 from retouch.train.defaults import choose_defaults
 
 

@@ -2,9 +2,8 @@
 
 import retouch
 
-clip = retouch.load("openai/clip-vit-base-patch16")
-stream = retouch.Stream.split(*retouch.read_data("photos").train_and_test(), tasks=1)
-results = retouch.teach(clip, stream, out="runs/march")
+plan = retouch.plan("photos", "openai/clip-vit-base-patch16", control="imagenet")
+results = retouch.teach(plan, out="runs/march")
 """
 
 from importlib import import_module
@@ -37,7 +36,9 @@ _SUBPACKAGES = {
     "load_suite": "bench",
     "locate": "sparse",
     "merge": "sparse",
+    "plan": "train",
     "preview": "train",
+    "read_control": "data",
     "read_data": "data",
     "read_pairs": "data",
     "recipe": "methods",
@@ -53,8 +54,17 @@ TYPE_CHECKING = False  # `typing` is not imported: see `__main__`
 if TYPE_CHECKING:
     from retouch.bench import Bench, load_suite
     from retouch.clip import Clip, DualEncoder, Preprocess
-    from retouch.clip.load import load
-    from retouch.data import Images, Splits, Stream, cached, in_memory, read_data, read_pairs
+    from retouch.clip.loading.load import load
+    from retouch.data import (
+        Images,
+        Splits,
+        Stream,
+        cached,
+        in_memory,
+        read_control,
+        read_data,
+        read_pairs,
+    )
     from retouch.evaluate import Results
     from retouch.methods import RECIPES, Settings, recipe, register
     from retouch.report import write_report
@@ -69,7 +79,7 @@ if TYPE_CHECKING:
         merge,
         select,
     )
-    from retouch.train import preview, teach
+    from retouch.train import plan, preview, teach
     from retouch.train.continue_run import continue_run
     from retouch.train.run_folder.read import open_run
 

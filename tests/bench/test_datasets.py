@@ -8,7 +8,7 @@ from PIL import Image
 from retouch.bench import Bench, load_suite
 from retouch.bench.cells import Options
 from retouch.bench.datasets import BenchData
-from retouch.bench.table import tabulate
+from retouch.bench.tables.table import tabulate
 
 
 def test_unreadable_images_are_skipped_without_a_cache(tmp_path: Path, caplog):

@@ -7,7 +7,7 @@ from bench_for_tests import SMALL
 
 from retouch.bench import Bench, load_suite
 from retouch.bench.datasets import BenchData, model_maker
-from retouch.bench.efficiency import costs, to_markdown
+from retouch.bench.tables.efficiency import costs, to_markdown
 
 
 @pytest.mark.slow

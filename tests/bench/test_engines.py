@@ -10,7 +10,7 @@ from rank_processes import run_ranks
 from retouch.bench import Engine, Failed, Incomplete, Suite, engine
 from retouch.bench.cell import Cell
 from retouch.bench.cell_runner import CellRunner
-from retouch.bench.events import Event, Finished, Listener, Note, Outcome, WorkerLost
+from retouch.bench.engines.events import Event, Finished, Listener, Note, Outcome, WorkerLost
 from retouch.errors import UserError
 
 

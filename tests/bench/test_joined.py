@@ -12,10 +12,9 @@ from retouch.bench.cell import Cell
 from retouch.bench.cells import Options, make_cells
 from retouch.bench.joined import joined_stream
 from retouch.bench.suite import SuiteRow, load_defaults
-from retouch.bench.table import tabulate
-from retouch.bench.table_formats import to_json, to_latex, to_markdown
-from retouch.data.data_set_names import data_set_names
-from retouch.data.registry import find_benchmark
+from retouch.bench.tables.formats import to_json, to_latex, to_markdown
+from retouch.bench.tables.table import tabulate
+from retouch.data.registry import data_set_names, find_benchmark
 from retouch.errors import UserError
 
 CLIP = "openai/clip-vit-base-patch16"

@@ -8,8 +8,8 @@ from letters_bench import letters_bench
 from rich.console import Console
 
 from retouch.bench import Failed, Suite
-from retouch.bench.events import Note, Progress
-from retouch.bench.live_table import LiveTable, PlainView, progress_view
+from retouch.bench.engines.events import Note, Progress
+from retouch.bench.tables.live import LiveTable, PlainView, progress_view
 
 
 def test_the_live_table(tmp_path: Path):

@@ -4,8 +4,9 @@ import pytest
 from bench_for_tests import fake_done
 from fake_results import evaluated_at_the_end
 
-from retouch.bench import Done, pareto
-from retouch.bench.pareto import Point
+from retouch.bench import Done
+from retouch.bench.pareto import points as pareto
+from retouch.bench.pareto.points import Point
 
 
 def point(lost: float, learned: float, row: str = "x@1") -> Point:

@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 from matplotlib.transforms import Bbox
 
 from retouch.bench import Done
-from retouch.bench.pareto_figure import draw
-from retouch.bench.write import write_pareto
+from retouch.bench.pareto.figure import draw
+from retouch.bench.tables.write import write_pareto
 
 
 def made_up(

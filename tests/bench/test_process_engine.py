@@ -13,8 +13,8 @@ import torch
 from layouts import make_folder
 from letters_bench import TWO_METHODS, letters_bench, numbers
 
-from retouch.bench.events import Event, Note, Progress
-from retouch.bench.process_engine import LOG, ProcessEngine, gpus_for
+from retouch.bench.engines.events import Event, Note, Progress
+from retouch.bench.engines.processes import LOG, ProcessEngine, gpus_for
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +87,7 @@ KILLED = """
 import sys
 from pathlib import Path
 from letters_bench import TWO_METHODS, letters_bench
-from retouch.bench.process_engine import ProcessEngine
+from retouch.bench.engines.processes import ProcessEngine
 
 if __name__ == "__main__":
     out, photos = map(Path, sys.argv[1:])

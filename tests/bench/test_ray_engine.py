@@ -12,8 +12,8 @@ from layouts import make_folder
 from letters_bench import TWO_METHODS, letters_bench, numbers
 
 from retouch.bench import Done, Incomplete, engine
-from retouch.bench.events import Event, Note, Progress
-from retouch.bench.ray_engine import _connect
+from retouch.bench.engines.events import Event, Note, Progress
+from retouch.bench.engines.ray import _connect
 from retouch.errors import UserError
 
 
@@ -65,7 +65,7 @@ def test_a_cluster_of_two_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     classes = {"red": 9, "green": 9, "dark blue": 9, "bright blue": 9}
     photos = make_folder(tmp_path / "my photos", classes)
     serial = numbers(letters_bench(tmp_path / "serial", photos).run())
-    monkeypatch.setattr("retouch.bench.ray_engine.POLL_SECONDS", 0.05)
+    monkeypatch.setattr("retouch.bench.engines.ray.POLL_SECONDS", 0.05)
     check_a_killed_worker(tmp_path / "killed", photos, serial)
     check_another_version(tmp_path / "version", photos)
     check_workers_without_the_folder(tmp_path / "elsewhere", photos, serial)
@@ -84,7 +84,7 @@ def check_a_killed_worker(out: Path, photos: Path, serial: dict[str, object]) ->
 
 def check_another_version(out: Path, photos: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("retouch.bench.ray_engine.VERSIONS", {"retouch": "9.9"})
+        patch.setattr("retouch.bench.engines.ray.VERSIONS", {"retouch": "9.9"})
         with pytest.raises(UserError, match=r"has retouch .*, this machine has 9\.9"):
             engine("ray").call(os.getpid)
         with pytest.raises(Incomplete, match=r"this machine has 9\.9"):
@@ -93,7 +93,7 @@ def check_another_version(out: Path, photos: Path) -> None:
 
 def check_workers_without_the_folder(out: Path, photos: Path, serial: dict[str, object]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("retouch.bench.ray_engine.MARKER", ".not-what-they-look-for")
+        patch.setattr("retouch.bench.engines.ray.MARKER", ".not-what-they-look-for")
         done = letters_bench(out, photos).run(engine("ray"))
         assert numbers(done) == serial
         folder = done[1].cell.folder(out)

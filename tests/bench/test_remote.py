@@ -4,8 +4,8 @@ from pathlib import Path
 
 from letters_bench import letters_bench
 
-from retouch.bench.events import Finished
-from retouch.bench.remote import RemoteJob, RemoteResult
+from retouch.bench.engines.events import Finished
+from retouch.bench.engines.ray import RemoteJob, RemoteResult
 
 
 def test_files_that_were_sent_are_written(tmp_path: Path):

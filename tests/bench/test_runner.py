@@ -12,9 +12,9 @@ from bench_for_tests import SMALL, blocks_for, tiny_bench, tiny_data, tiny_model
 from retouch.bench import SUITES, Bench, Done, Failed, Incomplete, Suite, load_suite
 from retouch.bench.cells import Options
 from retouch.bench.datasets import BenchData
-from retouch.bench.events import Event
+from retouch.bench.engines.events import Event
 from retouch.bench.suite import SuiteRow
-from retouch.bench.table import tabulate
+from retouch.bench.tables.table import tabulate
 from retouch.clip.hf.model import HuggingFaceClip
 from retouch.errors import UserError
 

@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 from bench_for_tests import SMALL, tiny_data, tiny_model
 
-from retouch.bench import Bench, Suite, pareto
-from retouch.bench.table import tabulate
-from retouch.bench.write import write_table
+from retouch.bench import Bench, Suite
+from retouch.bench.pareto import points as pareto
+from retouch.bench.tables.table import tabulate
+from retouch.bench.tables.write import write_table
 
 ALL = {"update": "FullFinetune"}
 ROWS = (

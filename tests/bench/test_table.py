@@ -11,9 +11,9 @@ from bench_for_tests import fake_done, tiny_bench
 from fake_results import evaluated_at_the_end
 
 from retouch.bench import Done, Suite, load_suite
-from retouch.bench.table import COLUMNS, Table, tabulate
-from retouch.bench.table_formats import to_csv, to_json, to_latex, to_markdown, to_rich
-from retouch.bench.write import write_table
+from retouch.bench.tables.formats import to_csv, to_json, to_latex, to_markdown, to_rich
+from retouch.bench.tables.table import COLUMNS, Table, tabulate
+from retouch.bench.tables.write import write_table
 
 
 @pytest.fixture(scope="module")

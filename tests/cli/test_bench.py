@@ -38,8 +38,6 @@ def test_the_command(tmp_path: Path):
     assert "(finished before)" in again.stdout
     quiet = run(*words, "--out", tmp_path / "b", "-q").stdout
     assert quiet.startswith("The demo's methods")
-    restarted = run(*words, "--out", tmp_path / "b", "--no-resume", code=1)
-    assert "holds cells already" in restarted.stderr
     plan = run(*words, "--dry-run", "--out", tmp_path / "c")
     assert "2 cells, one after the other roughly" in plan.stdout
     assert not (tmp_path / "c").exists()

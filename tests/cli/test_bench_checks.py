@@ -22,7 +22,10 @@ EFFICIENCY = "has no effect on efficiency, which counts parameters and trains no
         ("efficiency --datasets builtin,cub", "do not depend on the data set; name one"),
         ("demo --seeds 0", "--seeds 0: at least one seed is needed"),
         ("demo --seeds one", "--seeds one: give a number of seeds, such as 3, or name them"),
-        ("demo --max-drop 1", "--max-drop 1 has no effect on demo: it is for suites of the kind"),
+        (
+            "demo --lost-at-most 1",
+            "--lost-at-most 1 has no effect on demo: it is for suites",
+        ),
         ("demo --lr fast", "--lr fast: a learning rate is a number above 0"),
         ("demo --lr 0", "--lr 0: a learning rate is a number above 0"),
         ("demo --lr 1e-3,1e-4", "every row of demo is run at one learning rate"),
@@ -30,8 +33,6 @@ EFFICIENCY = "has no effect on efficiency, which counts parameters and trains no
         ("demo --methods=", "--methods '' holds an empty name"),
         ("demo --datasets cub --quick", "cub has none of those"),
         ("demo --reference builtin", "no row of demo that is run uses images with captions"),
-        ("demo --cache x --no-cache", "leave one of them out"),
-        ("demo --dry-run --gpus-per-cell 1", "are only for Ray"),
         ("demo --dry-run --on slurm", "on='slurm': use 'ray'"),
     ],
 )

@@ -8,7 +8,7 @@ import typer
 from pydantic import ValidationError
 from typer.testing import CliRunner
 
-from retouch.cli.config_command import Config, OptionGroup, command
+from retouch.cli.options import Config, OptionGroup, command
 
 
 class DataOptions(OptionGroup):

@@ -20,10 +20,11 @@ from rich.text import Text
 from typer.main import get_command
 
 import retouch
-from retouch.cli import app, console, log_to_terminal
+from retouch.cli import app, log_to_terminal
+from retouch.cli.terminal import console
 from retouch.errors import UserError
-from retouch.export.markdown import escape_markdown
-from retouch.printable import printable
+from retouch.export.card import escape_markdown
+from retouch.text.printable import printable
 
 NAME = "no\x1b[2J\x9b31m\u202e[bold]x[/]:car:\udcff\r\x07"
 ESCAPED = r"no\x1b[2J\x9b31m\u202e[bold]x[/]:car:\udcff\x0d\x07"

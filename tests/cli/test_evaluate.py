@@ -9,7 +9,7 @@ from commands import error_of, run, run_json
 from domains import domain_run
 from tiny import tiny_clip
 
-from retouch.cli.console import out
+from retouch.cli.terminal.console import out
 from retouch.evaluate import Results
 
 

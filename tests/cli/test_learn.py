@@ -12,10 +12,11 @@ import pytest
 from commands import error_of, run, run_json
 from layouts import make_folder
 from PIL import Image
-from tiny import tiny_folder
+from tiny import tiny_clip, tiny_folder
 
 import retouch
-from retouch.clip.zero_shot import classifier
+from retouch.cli.learn.summary import control_note
+from retouch.clip.text.zero_shot import classifier
 from retouch.data import in_memory
 from retouch.evaluate import Results
 from retouch.evaluate.image_features import image_features
@@ -23,6 +24,7 @@ from retouch.methods import recipe
 from retouch.methods.method_config import method_config
 from retouch.sparse import Delta, fingerprint
 from retouch.train import open_run
+from retouch.train.plan import plan_stream
 from retouch.train.run_folder.files import refuse_foreign
 from retouch.train.run_folder.read import read_config
 
@@ -132,32 +134,37 @@ def test_a_dry_run_says_what_becomes_of_the_run_that_is_there(
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
 
 
-@pytest.mark.slow
-def test_the_plan_says_how_much_of_the_control_set_is_checked(
-    model: Path, data: Path, tmp_path: Path
-):
-    note = "4 of the 10 control images are checked after each task, all of them at the end."
-    words = ["learn", data / "photos", "--model", model, "--control", data / "known", "--no-cache"]
-    words += ["--out", tmp_path / "x", "--dry-run", "--control-part", "4"]
-    assert note in run(*words, "--tasks", 2).stdout
-    assert "control images" not in run(*words, "--tasks", 1).stdout
-    assert "control images" not in run(*words[:-2], "--tasks", 2).stdout
+def test_the_plan_says_how_much_of_the_control_set_is_checked(data: Path):
+    splits, spu = retouch.read_data(data / "photos").train_and_test(), retouch.recipe("spu")
+    known = retouch.read_control(data / "known")
+
+    def note(tasks: int, part: int = 4) -> list[str]:
+        stream, settings = retouch.Stream.split(*splits, tasks=tasks), {"control_part": part}
+        return control_note(plan_stream(tiny_clip(), stream, spu, settings=settings, control=known))
+
+    assert note(2) == [
+        "4 of the 10 control images are checked after each task, all of them at the end"
+    ]
+    assert note(1) == note(2, part=2000) == []
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("no_page")
-def test_images_decoded_once_or_every_time_give_the_same_run(model: Path, tmp_path: Path):
+def test_images_decoded_once_or_every_time_give_the_same_run(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     """Three classes in a given order, and one broken image."""
     photos = make_folder(tmp_path / "my photos", {"red kite": 5, "cat": 5, "dog": 5})
     (photos / "cat" / "3.png").write_bytes(b"broken")
     (tmp_path / "order.txt").write_text("dog\ncat\nred kite\n")
     runs = []
-    for cache in (["--cache", tmp_path / "cache"], ["--no-cache", "--workers", 3]):
+    monkeypatch.setenv("RETOUCH_CACHE", str(tmp_path / "cache"))
+    for cache in ([], ["--no-cache"]):
         out = tmp_path / f"run {len(runs)}"
         words = ("learn", photos, "--model", model, "--out", out, "--order", tmp_path / "order.txt")
         settings = ("--tasks", 3, "--skip-bad", "--epochs", 1, "--batch", 8, "--lr", 1e-3)
         result = run(*words, *settings, *cache)
-        assert ("MB in" in result.stderr) == (cache[0] == "--cache")
+        assert ("MB in" in result.stderr) == (not cache)
         assert (result.stdout + result.stderr).count("1 of 15 images skipped") == 1
         runs.append(Results.read(out))
         assert [task.classes for task in runs[-1].tasks] == [["dog"], ["cat"], ["red kite"]]
@@ -379,7 +386,9 @@ def test_a_disk_that_fills_up(
         pytest.skip("no file system can be mounted here")
     try:
         words = ("learn", data / "known", "--model", model, "--method", "flyp", "--tasks", "2")
-        monkeypatch.setattr("retouch.output_paths.free_bytes", lambda path: 10**9)  # at the start
+        monkeypatch.setattr(
+            "retouch.files.output_paths.free_bytes", lambda path: 10**9
+        )  # at the start
         assert "the disk is full" in error_of(*words, "--out", disk / "run", *FAST)
         assert Results.read(disk / "run").rows
     finally:

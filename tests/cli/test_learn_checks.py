@@ -40,7 +40,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Which models were loaded, by the real loader."""
     loaded: list[str] = []
-    module = sys.modules["retouch.clip.load"]
+    module = sys.modules["retouch.clip.loading.load"]
     real = module.load_hf
 
     def load_hf(source: str, **options: Any) -> Any:
@@ -84,13 +84,8 @@ ONWARD = ["{home}/more", "--from", "{home}/march", "--out", "{out}"]
         ([*PHOTOS, "--replay", "some"], "--replay some"),
         ([*PHOTOS, "--replay", "²"], "--replay ²"),
         ([*PHOTOS, "--order", "²"], "neither a number nor a file"),
-        ([*KNOWN, "--control-part", "²"], "use a number of images, such as 2000, or all"),
         ([*PHOTOS, "--set", "replay.size=1e400"], "should be a finite number"),
         ([*PHOTOS, "--set", "update.where=*.nowhere"], "no weights for where="),
-        ([*KNOWN, "--control-part", "few"], "use a number of images, such as 2000, or all"),
-        ([*KNOWN, "--control-part", "0"], "use a number of images, such as 2000, or all"),
-        ([*PHOTOS, "--control-part", "4"], "no control set; name one with --control"),
-        ([*KNOWN, "--control-part", "4", "--max-drop", "1"], "leave --control-part out"),
         ([*PHOTOS, "--order", "x.txt"], "neither a number nor a file"),
         ([*PHOTOS, "--order", "{home}/order.txt"], "'bright green'"),
         ([*PHOTOS, "--names", "{home}/nothing.csv"], "there is no file"),

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from commands import error_of, run
 
-from retouch.cli.learn.method import read_changes
+from retouch.cli.learn.checks import read_changes
 from retouch.errors import UserError
 
 BOMB = "[&a [1], &b [*a, *a, *a, *a], &c [*b, *b, *b, *b], *c]"
@@ -46,9 +46,12 @@ def test_an_option_of_the_wrong_kind(tmp_path: Path):
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        (["--replay", "none", "--set", "replay.size=5"], "--set replay.size=5 contradict each"),
+        (
+            ["--replay", "none", "--set", "replay.size=5"],
+            "replay none and replay.size=5 contradict each",
+        ),
         (["--replay", "none", "--set", "replay=BalancedReplay"], "contradict each other"),
-        (["--replay", "9", "--set", "replay.size=5"], "--replay 9 and --set replay.size=5"),
+        (["--replay", "9", "--set", "replay.size=5"], "replay 9 and replay.size=5"),
         (["--replay", "none", "--set", "store_images=true"], "contradict each other"),
         (["--replay", "9", "--method", "spu+no-images"], "spu+no-images replays no images"),
         (["--replay", "0"], "use a number of images"),

@@ -6,7 +6,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from retouch.cli.tables import (
+from retouch.cli.terminal.tables import (
     add_row,
     class_tables,
     confusion_table,

@@ -12,7 +12,7 @@ from torch import nn
 
 from retouch.clip import DualEncoder, Preprocess
 from retouch.clip.hf.model import HuggingFaceClip
-from retouch.clip.zero_shot import classifier
+from retouch.clip.text.zero_shot import classifier
 from retouch.errors import UserError
 from retouch.sparse import locate
 

@@ -23,9 +23,9 @@ from retouch.clip.frozen.activation_store import ActivationStore
 from retouch.clip.frozen.keyed_images import KeyedImages
 from retouch.clip.frozen.reuse import release_if_trained, reuse_frozen
 from retouch.data import Images, Stream
-from retouch.data.prefetch import load_images
+from retouch.data.loading.prefetch import load_images
 from retouch.data.stores.image_store import ImageStore, Indices
-from retouch.methods.selective import SelectiveUpdate
+from retouch.methods.updates.selective import SelectiveUpdate
 from retouch.sparse import fingerprint, trainable_only
 
 UPPER = SelectiveUpdate(blocks=0.5)

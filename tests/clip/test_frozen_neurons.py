@@ -18,9 +18,9 @@ from retouch.clip.frozen.activation_store import ActivationStore
 from retouch.clip.frozen.keyed_images import KeyedImages
 from retouch.clip.frozen.reuse import reuse_frozen
 from retouch.data import Stream
-from retouch.data.prefetch import load_images
-from retouch.methods import selective
-from retouch.methods.selective import SelectiveUpdate
+from retouch.data.loading.prefetch import load_images
+from retouch.methods.updates import selective
+from retouch.methods.updates.selective import SelectiveUpdate
 from retouch.sparse import fingerprint, linear_layers
 from retouch.sparse.neuron_linear import train_rows_only, trained_rows
 from retouch.train import api, cpu_speed

@@ -11,8 +11,8 @@ from tiny import deep_clip
 from retouch.clip import Clip
 from retouch.clip.frozen.reuse import release_if_trained, reuse_frozen
 from retouch.clip.frozen.texts import FrozenTexts
-from retouch.clip.zero_shot import PromptEnsemble
-from retouch.methods.selective import SelectiveUpdate
+from retouch.clip.text.zero_shot import PromptEnsemble
+from retouch.methods.updates.selective import SelectiveUpdate
 
 GROUPS = [(["cat", "dog", "a red sign"], ["a photo of a {}.", "{}"]), (["sign"], ["one {}"])]
 

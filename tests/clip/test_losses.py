@@ -16,7 +16,7 @@ from retouch.clip.losses import (
     losses,
     pair_loss,
 )
-from retouch.clip.tokens import Tokens, num_prompts
+from retouch.clip.text.tokens import Tokens, num_prompts
 from retouch.data import Stream
 from retouch.methods import Settings, TaskContext
 

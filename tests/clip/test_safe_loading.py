@@ -190,7 +190,7 @@ def test_every_way_to_a_pickle_or_a_module_is_blocked(tmp_path: Path, trap: Trap
     """Whichever way a library finds to them."""
     from transformers import dynamic_module_utils
 
-    from retouch.clip.safe_loading import block_remote_code
+    from retouch.clip.loading.safe_loading import block_remote_code
 
     pickled(tmp_path / "x.bin", trap, {})
     trap.code(tmp_path)

@@ -17,7 +17,7 @@ from tiny import images, tiny_clip
 
 from retouch.clip import Clip
 from retouch.data import Stream
-from retouch.data.string_array import StringArray
+from retouch.data.stores.string_array import StringArray
 from retouch.evaluate import Results
 from retouch.methods import Settings
 from retouch.train import teach

@@ -8,9 +8,9 @@ import yaml
 from commands import run
 from layouts import make_folder
 
-from retouch import checksummed
 from retouch.errors import UserError
 from retouch.evaluate import Results
+from retouch.files import checksummed
 from retouch.train import open_run
 from retouch.train.run_folder.read import read_config
 

@@ -5,7 +5,7 @@ import torch
 from tiny import tiny_clip, tiny_siglip
 from torch import nn
 
-from retouch.clip.zero_shot import PromptEnsemble, classifier, fill_template, probabilities
+from retouch.clip.text.zero_shot import PromptEnsemble, classifier, fill_template, probabilities
 from retouch.errors import UserError
 
 

@@ -13,7 +13,7 @@ import retouch
 from retouch.clip.preprocess import Preprocess
 from retouch.data import Images, Stream, cached, read_data
 from retouch.data.cache import build as cache_build
-from retouch.data.decoding import decode
+from retouch.data.loading import decode
 from retouch.errors import UserError
 from retouch.train.callbacks.callback import Callback
 

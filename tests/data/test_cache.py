@@ -17,7 +17,7 @@ from retouch.clip.preprocess import Preprocess
 from retouch.data import Images, Stream, cached, read_data
 from retouch.data.cache import images as cache_module
 from retouch.data.cache.images import VERSION, cache_folder, drop_unreadable
-from retouch.data.decoding.decode import decode
+from retouch.data.loading.decode import decode
 from retouch.errors import UserError
 
 

@@ -79,7 +79,8 @@ def test_a_sample_is_checked_when_opened_and_everything_on_request(
     data = bytearray(file.read_bytes())
     data[len(data) // 2] ^= 1
     file.write_bytes(data)
-    shown = run("datasets", "check", folder, "--cache", tmp_path / "c").stdout
+    monkeypatch.setenv("RETOUCH_CACHE", str(tmp_path / "c"))
+    shown = run("datasets", "check", folder).stdout
     assert "damaged (the pixels of images 32 to 47 have changed), removed" in shown
     assert not file.exists()
-    assert "damaged" not in run("datasets", "check", folder, "--cache", tmp_path / "c").stdout
+    assert "damaged" not in run("datasets", "check", folder).stdout

@@ -8,8 +8,7 @@ from commands import run
 from layouts import make_folder
 
 from retouch.data import Splits, read_data
-from retouch.data.check import check_dataset
-from retouch.data.dataset_notes import add_dataset_notes
+from retouch.data.check import add_dataset_notes, check_dataset
 from retouch.data.registry import BENCHMARKS
 
 

@@ -10,7 +10,7 @@ import pytest
 from source_cases import CASES, damaged, is_image, read_case, read_everything, time_limit
 
 from retouch.data.class_names import read_class_names
-from retouch.data.text_files import read_lines
+from retouch.data.formats.text_files import read_lines
 from retouch.errors import UserError
 
 

@@ -9,8 +9,7 @@ from commands import run
 from layouts import make_folder
 
 from retouch.data import read_data
-from retouch.data.check import check_dataset
-from retouch.data.dataset_notes import add_control_note, add_dataset_notes
+from retouch.data.check import add_control_note, add_dataset_notes, check_dataset
 from retouch.data.identical_images import find_duplicates
 
 CLASSES = {"cat": 3, "dog": 2}

@@ -16,7 +16,7 @@ from PIL import Image
 from source_cases import PREPROCESS, read_all
 
 from retouch.data import Images, read_data
-from retouch.data.decoding.decode import (
+from retouch.data.loading.decode import (
     HAS_AVIF,
     DecodeError,
     decode,

@@ -15,8 +15,8 @@ from retouch.clip.preprocess import Preprocess
 from retouch.data import Images, cached, read_data
 from retouch.data.cache import build as cache_build
 from retouch.data.cache.file import PIXELS_FILE
-from retouch.data.decoding import decode
-from retouch.data.decoding.processes import DecodeProcesses
+from retouch.data.loading import decode
+from retouch.data.loading.processes import DecodeProcesses
 from retouch.errors import UserError
 
 PREPROCESS = Preprocess(size=(16, 16), shortest=20, odd_pixel="round")
@@ -97,5 +97,5 @@ def test_a_full_disk_and_a_killed_process_are_noticed(images: Images, tmp_path: 
 
 @pytest.mark.slow
 def test_a_worker_imports_no_torch():
-    code = "import sys, retouch.data.decoding.worker; sys.exit('torch' in sys.modules)"
+    code = "import sys, retouch.data.loading.worker; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, env=os.environ)

@@ -8,7 +8,7 @@ from domains import colors, paints, two_streams
 from tiny import tiny_clip
 
 from retouch.data import Stream
-from retouch.data.string_array import StringArray
+from retouch.data.stores.string_array import StringArray
 from retouch.errors import UserError
 
 

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from retouch.data.prefetch import prefetch
+from retouch.data.loading.prefetch import prefetch
 from retouch.errors import UserError
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from retouch.data.split_names import assign_splits, role_of
+from retouch.data.splits import assign_splits, role_of
 from retouch.errors import UserError
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from retouch.data.string_array import StringArray
+from retouch.data.stores.string_array import StringArray
 
 
 def test_strings_come_back_unchanged():

@@ -6,8 +6,8 @@ import layouts
 import numpy as np
 import pytest
 
-from retouch.data.decoding.decode import DecodeError
 from retouch.data.formats.tar_shards import scan_shards
+from retouch.data.loading.decode import DecodeError
 from retouch.data.stores.tar import TarStore
 
 IMAGES = [layouts.encoded(seed, "PNG") for seed in range(3)]

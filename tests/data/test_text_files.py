@@ -12,7 +12,7 @@ from source_cases import PREPROCESS, time_limit
 
 from retouch.data import read_data
 from retouch.data.class_names import read_class_names
-from retouch.data.text_files import read_lines
+from retouch.data.formats.text_files import read_lines
 from retouch.errors import UserError
 
 READERS: dict[str, Callable[[Path], object]] = {"names": read_class_names, "lines": read_lines}

@@ -15,11 +15,11 @@ pytestmark = pytest.mark.slow
 
 
 def test_rank_0_alone_prints_and_writes(tmp_path: Path):
-    data, cache = write_image_folders(tmp_path / "data"), str(tmp_path / "cache")
+    data = write_image_folders(tmp_path / "data")
     model = str(tiny_folder(tmp_path / "model"))
     control = write_image_folders(tmp_path / "control")
     words = ["learn", data, "--model", model, "--control", control, "--tasks", "2", "--batch"]
-    words += ["7", "--epochs", "2", "--lr", "1e-3", "--cache", cache]
+    words += ["7", "--epochs", "2", "--lr", "1e-3"]
     runs = []
     for num_ranks in (1, 2):
         folder = tmp_path / str(num_ranks)

@@ -34,8 +34,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import retouch
 from retouch.clip import Batch, Features
 from retouch.clip.losses import pair_loss
-from retouch.clip.zero_shot import classifier
-from retouch.data.string_array import StringArray
+from retouch.clip.text.zero_shot import classifier
+from retouch.data.stores.string_array import StringArray
 from retouch.distributed import collectives
 from retouch.evaluate import Results
 from retouch.evaluate.image_features import image_features

@@ -6,7 +6,7 @@ import torch
 from domains import two_streams
 from tiny import images, tiny_clip
 
-from retouch.clip.zero_shot import classifier
+from retouch.clip.text.zero_shot import classifier
 from retouch.data import Stream
 from retouch.evaluate import metrics
 from retouch.evaluate.choices import ClassChoices

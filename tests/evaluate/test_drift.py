@@ -5,7 +5,7 @@ import torch
 from tiny import images, tiny_clip
 
 import retouch
-from retouch.clip.everyday_words import word_features, words
+from retouch.clip.text.everyday_words import word_features, words
 from retouch.data import Stream
 from retouch.evaluate.drift import drift_between
 from retouch.methods import Settings

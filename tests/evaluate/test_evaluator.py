@@ -10,7 +10,7 @@ from torch import Tensor
 
 from retouch.clip import Clip
 from retouch.clip.frozen.keyed_images import Pixels
-from retouch.clip.zero_shot import PromptEnsemble, classifier
+from retouch.clip.text.zero_shot import PromptEnsemble, classifier
 from retouch.data import Images, Stream
 from retouch.data.stores.image_store import Indices
 from retouch.evaluate import image_features as features_module

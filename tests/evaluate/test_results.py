@@ -10,11 +10,11 @@ import pytest
 from fake_results import evaluated_at_the_end, fake_results
 from runs import Stop, teach
 
-from retouch import checksummed
 from retouch.errors import UserError
 from retouch.evaluate.results import Results
 from retouch.evaluate.row import Row
 from retouch.evaluate.task_info import TaskInfo
+from retouch.files import checksummed
 
 # After task 1, 2, 3; of the tasks learned by then.
 A = [

@@ -7,7 +7,7 @@ import pytest
 import torch
 from tiny import tiny_clip
 
-from retouch.clip.zero_shot import classifier
+from retouch.clip.text.zero_shot import classifier
 from retouch.errors import UserError
 from retouch.export import ExportModel, export, of_run, onnx
 from retouch.train import open_run

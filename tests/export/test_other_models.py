@@ -15,7 +15,7 @@ from tiny import keep_first_blocks, tiny_metaclip2, tiny_siglip
 
 import retouch
 from retouch.clip import Clip
-from retouch.clip.zero_shot import classifier, probabilities
+from retouch.clip.text.zero_shot import classifier, probabilities
 from retouch.errors import UserError
 from retouch.export import ExportModel, export
 

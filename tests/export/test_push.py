@@ -25,7 +25,7 @@ from tiny import images, tiny_folder
 
 import retouch
 from retouch.clip.fast.light import LightClip
-from retouch.clip.hub import DELTA_FILES
+from retouch.clip.loading.hub import DELTA_FILES
 from retouch.data import Stream
 from retouch.errors import UserError
 from retouch.export import export, of_run, push
@@ -197,7 +197,7 @@ def test_a_hub_that_never_answers(
     silent: str, hub: FakeHub, trained: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """At any request: first, to upload, to commit, and to compare."""
-    monkeypatch.setattr("retouch.clip.hub.TIMEOUT", 0.2)
+    monkeypatch.setattr("retouch.clip.loading.hub.TIMEOUT", 0.2)
     monkeypatch.setattr("time.sleep", lambda seconds: None)  # between the tries of a request
     before = list(huggingface_hub.utils.get_session().event_hooks["request"])
     hub.silent = silent

@@ -14,7 +14,7 @@ from torch import Tensor
 
 import retouch
 from retouch.clip.prompts.visual import prompts_of
-from retouch.clip.zero_shot import classifier
+from retouch.clip.text.zero_shot import classifier
 from retouch.data import Images, Stream
 from retouch.errors import UserError
 from retouch.evaluate.image_features import image_features
@@ -27,10 +27,10 @@ from retouch.methods import (
     TaskUpdate,
     recipe,
 )
-from retouch.methods.bounded_drop import BoundedDrop, _cost, with_max_drop
-from retouch.methods.full_finetune import FullFinetune
-from retouch.methods.merging import Interpolate, MagMax, WeightMerging
-from retouch.methods.selective import SelectiveUpdate
+from retouch.methods.after_task.bounded_drop import BoundedDrop, _cost, with_max_drop
+from retouch.methods.after_task.merging import Interpolate, MagMax, WeightMerging
+from retouch.methods.updates.full_finetune import FullFinetune
+from retouch.methods.updates.selective import SelectiveUpdate
 from retouch.train import Callback
 
 QUICK = Settings(epochs=2, batch=8, lr=5e-3, weight_decay=0.1)

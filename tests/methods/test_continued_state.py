@@ -20,7 +20,7 @@ import retouch
 from retouch.data import Images, Stream
 from retouch.evaluate import Results
 from retouch.methods import Method, TaskContext
-from retouch.methods.slca import ClassifierAlignment
+from retouch.methods.updates.slca import ClassifierAlignment
 from retouch.train import open_run
 from retouch.train.extend_stream import extend_stream
 from retouch.train.run_folder.images import read_stored_images
@@ -59,7 +59,9 @@ def onward(
 ) -> tuple[Any, Stream]:
     run = open_run(before, model=str(model))
     order = backwards(data[0].classes)
-    stream, earlier = extend_stream(run, read_stored_images(before), *data, order=order)
+    stream, earlier = extend_stream(
+        run, read_stored_images(before), Stream.split(*data, tasks=1, order=order)
+    )
     retouch.teach(run.clip, stream, method, out=out, earlier=earlier, **GIVEN)
     return run.clip, stream
 

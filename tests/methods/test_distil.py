@@ -12,8 +12,8 @@ import retouch
 from retouch.clip import Batch, Clip, Features
 from retouch.data import Stream
 from retouch.methods import Method, Regularizer, Settings, TaskContext
-from retouch.methods.distil import PRD, LwF, divergence, sigmoid_divergence
-from retouch.methods.full_finetune import FullFinetune
+from retouch.methods.regularizers.distil import PRD, LwF, divergence, sigmoid_divergence
+from retouch.methods.updates.full_finetune import FullFinetune
 
 QUICK = Settings(epochs=2, batch=8, lr=5e-3, weight_decay=0.1)
 

@@ -14,15 +14,15 @@ from torch.nn.functional import cross_entropy
 
 import retouch
 from retouch.clip import Clip, Features
-from retouch.clip.everyday_words import word_features
 from retouch.clip.losses import encode_batch
-from retouch.clip.zero_shot import classifier
+from retouch.clip.text.everyday_words import word_features
+from retouch.clip.text.zero_shot import classifier
 from retouch.data import Stream
-from retouch.data.string_array import StringArray
+from retouch.data.stores.string_array import StringArray
 from retouch.methods import BalancedReplay, Method, Settings, TaskContext
-from retouch.methods.feature_replay import FeatureReplay
-from retouch.methods.full_finetune import FullFinetune
-from retouch.methods.selective import SelectiveUpdate
+from retouch.methods.regularizers.feature_replay import FeatureReplay
+from retouch.methods.updates.full_finetune import FullFinetune
+from retouch.methods.updates.selective import SelectiveUpdate
 from retouch.sparse import fingerprint
 from retouch.train.loop import task_context
 

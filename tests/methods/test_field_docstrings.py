@@ -2,8 +2,8 @@
 
 from pydantic import BaseModel
 
+from retouch.cli.methods import field_docstrings
 from retouch.methods import RECIPES
-from retouch.methods.field_docstrings import field_docstrings
 
 
 class First(BaseModel):

@@ -17,12 +17,12 @@ from retouch.clip import Clip
 from retouch.data import Stream
 from retouch.data.pairs import Pairs
 from retouch.data.stores.array import ArrayStore
-from retouch.data.string_array import StringArray
+from retouch.data.stores.string_array import StringArray
 from retouch.errors import UserError
 from retouch.methods import BalancedReplay, Method, Settings, TaskContext
-from retouch.methods.ewc import EWC
-from retouch.methods.lora import QUERY_AND_VALUE, LoRA
-from retouch.methods.slca import ClassifierAlignment, SlowBackbone
+from retouch.methods.regularizers.ewc import EWC
+from retouch.methods.updates.lora import QUERY_AND_VALUE, LoRA
+from retouch.methods.updates.slca import ClassifierAlignment, SlowBackbone
 from retouch.sparse import Delta, fingerprint, locate
 
 QUICK = Settings(epochs=3, batch=8, lr=5e-3, weight_decay=0.1)

@@ -12,11 +12,11 @@ import retouch
 from retouch.clip import Batch, Clip, Features
 from retouch.data import Pairs, Stream
 from retouch.data.stores.array import ArrayStore
-from retouch.data.string_array import StringArray
+from retouch.data.stores.string_array import StringArray
 from retouch.methods import Method, Settings, TaskContext
-from retouch.methods.full_finetune import FullFinetune
-from retouch.methods.mas import MAS
-from retouch.methods.selective import SelectiveUpdate
+from retouch.methods.regularizers.mas import MAS
+from retouch.methods.updates.full_finetune import FullFinetune
+from retouch.methods.updates.selective import SelectiveUpdate
 from retouch.sparse import Delta
 
 QUICK = Settings(epochs=2, batch=8, lr=5e-3, weight_decay=0.1)

@@ -16,11 +16,11 @@ import retouch
 from retouch.clip.prompts.visual import prompts_of
 from retouch.data import Stream
 from retouch.methods import BalancedReplay, Method, Replay, Settings
-from retouch.methods.bounded_drop import BoundedDrop
-from retouch.methods.full_finetune import FullFinetune
-from retouch.methods.merging import Interpolate, MagMax
-from retouch.methods.selective import SelectiveUpdate
-from retouch.methods.zscl import WeightEnsemble
+from retouch.methods.after_task.bounded_drop import BoundedDrop
+from retouch.methods.after_task.merging import Interpolate, MagMax
+from retouch.methods.regularizers.zscl import WeightEnsemble
+from retouch.methods.updates.full_finetune import FullFinetune
+from retouch.methods.updates.selective import SelectiveUpdate
 from retouch.sparse import Delta, fingerprint
 from retouch.train import Callback
 

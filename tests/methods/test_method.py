@@ -21,7 +21,7 @@ from retouch.methods import (
     TaskUpdate,
     recipe,
 )
-from retouch.methods.full_finetune import FullFinetune
+from retouch.methods.updates.full_finetune import FullFinetune
 from retouch.sparse import Delta, fingerprint
 
 

@@ -8,17 +8,16 @@ from typing import Any, ClassVar
 import pytest
 from pydantic import Field
 
-from retouch import checksummed
 from retouch.errors import UserError
+from retouch.files import checksummed
 from retouch.methods import RECIPES, AfterTask, Method, Regularizer, recipe
-from retouch.methods.bounded_drop import BoundedDrop, with_max_drop
-from retouch.methods.full_finetune import FullFinetune
-from retouch.methods.merging import Interpolate
+from retouch.methods.after_task.bounded_drop import BoundedDrop, with_max_drop
+from retouch.methods.after_task.merging import Interpolate, ShorterStep
 from retouch.methods.method import PARTS
 from retouch.methods.method_config import method_config, read_method
 from retouch.methods.part_classes import known_classes, part_name
 from retouch.methods.parts import Part
-from retouch.methods.shorter_step import ShorterStep
+from retouch.methods.updates.full_finetune import FullFinetune
 
 FILE = "run/config.yaml"
 CHANGES: dict[str, dict[str, Any]] = {

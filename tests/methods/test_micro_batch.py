@@ -12,15 +12,15 @@ from torch import Tensor
 
 import retouch
 from retouch.clip.hf.model import HuggingFaceClip
-from retouch.clip.tokens import Tokens, num_prompts
-from retouch.clip.zero_shot import classifier
+from retouch.clip.text.tokens import Tokens, num_prompts
+from retouch.clip.text.zero_shot import classifier
 from retouch.data import Stream
 from retouch.errors import UserError
 from retouch.evaluate import Results
 from retouch.evaluate.image_features import image_features
 from retouch.methods import Settings
 from retouch.sparse import fingerprint
-from retouch.train.estimate import estimate
+from retouch.train.plan import plan_stream
 
 QUICK = Settings(epochs=1, batch=8, lr=5e-3)
 
@@ -132,7 +132,7 @@ def test_too_many_prompts_are_split_as_well(name: str):
 @pytest.mark.slow
 def test_the_estimate_before_training_fits_too():
     stream = Stream.split(images("train", 6, 8), images("test", 6, 4), tasks=2, order=0)
-    cost = estimate(small(tiny_clip()), stream, quick("spu+"), QUICK)
+    cost = plan_stream(small(tiny_clip()), stream, quick("spu+"), settings=QUICK).cost()
     assert cost.seconds > 0
 
 

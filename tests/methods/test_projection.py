@@ -12,8 +12,12 @@ from torch.nn.functional import normalize
 from retouch.clip import Clip
 from retouch.data.pairs import Pairs
 from retouch.data.stores.array import ArrayStore
-from retouch.data.string_array import StringArray
-from retouch.methods.projection import Projection, check_projection_is_last, unprojected_images
+from retouch.data.stores.string_array import StringArray
+from retouch.methods.updates.projection import (
+    Projection,
+    check_projection_is_last,
+    unprojected_images,
+)
 from retouch.sparse import fingerprint
 
 

@@ -28,7 +28,7 @@ from retouch.clip.prompts.visual import prompts_of
 from retouch.data import Stream
 from retouch.errors import UserError
 from retouch.methods import Method, Regularizer
-from retouch.methods.prompts import DualPrompts, KeyLoss, PromptPool
+from retouch.methods.updates.prompts import DualPrompts, KeyLoss, PromptPool
 from retouch.sparse import Delta, fingerprint
 from retouch.train.loop import backward, task_context
 

@@ -23,13 +23,13 @@ from retouch.clip.fast.cuda_graphs import ForwardPass
 from retouch.data import Stream
 from retouch.errors import UserError
 from retouch.evaluate import Results
-from retouch.files import write_atomically
+from retouch.files.write import write_atomically
 from retouch.methods import (
     RECIPES,
     AfterTask,
     Regularizer,
 )
-from retouch.methods.full_finetune import FullFinetune
+from retouch.methods.updates.full_finetune import FullFinetune
 from retouch.sparse import Delta, fingerprint
 from retouch.train import Callback
 

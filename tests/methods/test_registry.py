@@ -19,13 +19,13 @@ from retouch.cli.options import complete_method
 from retouch.data import Images, Stream
 from retouch.errors import UserError
 from retouch.methods import RECIPES, Method, available_methods, recipe, registry
-from retouch.methods.full_finetune import FullFinetune
 from retouch.methods.method_config import method_config, read_method
+from retouch.methods.updates.full_finetune import FullFinetune
 
 MINE = Method(name="mine", summary="only the projection", update=FullFinetune(where="*projection*"))
 PACKAGE = """
 from retouch.methods import Method, Regularizer
-from retouch.methods.full_finetune import FullFinetune
+from retouch.methods.updates.full_finetune import FullFinetune
 
 
 class Pull(Regularizer):

@@ -15,7 +15,7 @@ import retouch
 from retouch.clip import Clip
 from retouch.data import Pairs, Stream
 from retouch.data.stores.array import ArrayStore
-from retouch.data.string_array import StringArray
+from retouch.data.stores.string_array import StringArray
 from retouch.methods import (
     AfterTask,
     BalancedReplay,
@@ -24,14 +24,13 @@ from retouch.methods import (
     Settings,
     TaskContext,
 )
-from retouch.methods.bounded_drop import BoundedDrop
-from retouch.methods.distil import PRD, LwF
-from retouch.methods.full_finetune import FullFinetune
-from retouch.methods.mas import MAS
-from retouch.methods.merging import Interpolate, MagMax
-from retouch.methods.selective import SelectiveUpdate
-from retouch.methods.shorter_step import ShorterStep
-from retouch.methods.zscl import ReferenceDistillation, WeightEnsemble
+from retouch.methods.after_task.bounded_drop import BoundedDrop
+from retouch.methods.after_task.merging import Interpolate, MagMax, ShorterStep
+from retouch.methods.regularizers.distil import PRD, LwF
+from retouch.methods.regularizers.mas import MAS
+from retouch.methods.regularizers.zscl import ReferenceDistillation, WeightEnsemble
+from retouch.methods.updates.full_finetune import FullFinetune
+from retouch.methods.updates.selective import SelectiveUpdate
 from retouch.train.loop import backward
 
 QUICK = Settings(epochs=2, batch=8, lr=5e-3, weight_decay=0.1)

@@ -20,7 +20,7 @@ from retouch.methods import (
     TaskContext,
     recipe,
 )
-from retouch.methods.selective import SelectiveUpdate
+from retouch.methods.updates.selective import SelectiveUpdate
 from retouch.sparse import Selection, fingerprint, locate
 
 

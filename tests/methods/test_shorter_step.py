@@ -9,9 +9,9 @@ import retouch
 from retouch.data import Stream
 from retouch.evaluate import Results
 from retouch.methods import BalancedReplay, Method, Settings
-from retouch.methods.full_finetune import FullFinetune
-from retouch.methods.selective import SelectiveUpdate
-from retouch.methods.shorter_step import ShorterStep
+from retouch.methods.after_task.merging import ShorterStep
+from retouch.methods.updates.full_finetune import FullFinetune
+from retouch.methods.updates.selective import SelectiveUpdate
 from retouch.train import Callback
 
 QUICK = Settings(epochs=2, batch=8, lr=5e-3, weight_decay=0.1)

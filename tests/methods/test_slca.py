@@ -15,12 +15,12 @@ from retouch.clip import Clip
 from retouch.data import Stream
 from retouch.data.pairs import Pairs
 from retouch.data.stores.array import ArrayStore
-from retouch.data.string_array import StringArray
+from retouch.data.stores.string_array import StringArray
 from retouch.errors import UserError
 from retouch.methods import Method, Settings, TaskContext
-from retouch.methods.full_finetune import FullFinetune
-from retouch.methods.lora import LoRA
-from retouch.methods.slca import ClassifierAlignment, SlowBackbone, gaussian
+from retouch.methods.updates.full_finetune import FullFinetune
+from retouch.methods.updates.lora import LoRA
+from retouch.methods.updates.slca import ClassifierAlignment, SlowBackbone, gaussian
 from retouch.sparse import fingerprint
 
 QUICK = Settings(epochs=3, batch=8, lr=5e-3, weight_decay=0.1)

@@ -11,9 +11,9 @@ from tiny import images, tiny_clip
 import retouch
 from retouch.data import Stream
 from retouch.methods import BalancedReplay, Method, Settings, TaskContext
-from retouch.methods.selective import SelectiveUpdate
-from retouch.methods.sparsecl import DynamicMaskUpdate
-from retouch.methods.spg import SoftMaskUpdate
+from retouch.methods.updates.selective import SelectiveUpdate
+from retouch.methods.updates.sparsecl import DynamicMaskUpdate
+from retouch.methods.updates.spg import SoftMaskUpdate
 from retouch.sparse import fingerprint
 
 QUICK = Settings(epochs=3, batch=8, lr=5e-3, weight_decay=0.1)

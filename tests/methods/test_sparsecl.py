@@ -12,7 +12,7 @@ import retouch
 from retouch.data import Stream
 from retouch.errors import UserError
 from retouch.methods import Method, Settings, TaskContext
-from retouch.methods.sparsecl import DynamicMaskUpdate
+from retouch.methods.updates.sparsecl import DynamicMaskUpdate
 from retouch.sparse import SCORERS, locate
 
 QUICK = Settings(epochs=3, batch=8, lr=5e-3, weight_decay=0.1)

@@ -13,8 +13,8 @@ from torch import nn
 import retouch
 from retouch.data import Stream
 from retouch.methods import Method, Settings, TaskContext
-from retouch.methods.full_finetune import FullFinetune
-from retouch.methods.spg import SoftAdamW, SoftMaskUpdate, importance
+from retouch.methods.updates.full_finetune import FullFinetune
+from retouch.methods.updates.spg import SoftAdamW, SoftMaskUpdate, importance
 from retouch.sparse import fingerprint
 
 QUICK = Settings(epochs=3, batch=8, lr=5e-3, weight_decay=0.1)

@@ -18,7 +18,7 @@ from retouch.data.replay import ReplayBuffer
 from retouch.data.stores.image_store import Indices
 from retouch.methods import Settings, TaskContext, recipe
 from retouch.methods.schedule import Cosine
-from retouch.methods.spu_released import ReleasedReplay, ReleasedSchedule
+from retouch.methods.updates.spu_released import ReleasedReplay, ReleasedSchedule
 from retouch.random_streams import RandomStream
 from retouch.sparse import locate
 from retouch.train.loop import task_context

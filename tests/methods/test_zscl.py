@@ -14,7 +14,7 @@ import retouch
 from retouch.clip import Batch, Clip, Features
 from retouch.data import Pairs, Stream
 from retouch.data.stores.array import ArrayStore
-from retouch.data.string_array import StringArray
+from retouch.data.stores.string_array import StringArray
 from retouch.errors import UserError
 from retouch.methods import (
     AfterTask,
@@ -23,9 +23,9 @@ from retouch.methods import (
     TaskContext,
     TaskUpdate,
 )
-from retouch.methods.full_finetune import FullFinetune
-from retouch.methods.selective import SelectiveUpdate
-from retouch.methods.zscl import ReferenceDistillation, WeightEnsemble
+from retouch.methods.regularizers.zscl import ReferenceDistillation, WeightEnsemble
+from retouch.methods.updates.full_finetune import FullFinetune
+from retouch.methods.updates.selective import SelectiveUpdate
 
 QUICK = Settings(epochs=2, batch=8, lr=5e-3, weight_decay=0.1)
 

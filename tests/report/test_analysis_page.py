@@ -9,10 +9,10 @@ import pytest
 from report_pages import page_of
 from task_selections import learned_run
 
-from retouch import checksummed
 from retouch.analysis.overlap.compute import read_overlap
 from retouch.analysis.result_files import analysis_folder
-from retouch.report.analysis_page import MAX_BYTES, read_analyses
+from retouch.files import checksummed
+from retouch.report.figures import MAX_BYTES, read_analyses
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"0" * 20
 

@@ -8,8 +8,9 @@ from report_pages import Page, page_of
 from run_folders import write_run
 from tiny import tiny_clip
 
-from retouch.report import plots, read_run_summary, write_report
-from retouch.report.change_by_layer import block_changes, largest_change_sentences
+from retouch.report import charts as plots
+from retouch.report import read_run_summary, write_report
+from retouch.report.charts.change_by_layer import block_changes, largest_change_sentences
 from retouch.sparse import ChangeStats, Delta
 
 

@@ -8,9 +8,8 @@ from matplotlib.patches import Rectangle
 from report_pages import page_of
 
 from retouch.evaluate.results import Results
-from retouch.report.accuracy_matrix import accuracy_matrix
-from retouch.report.domain_results import domain_sentence, matrix_texts
-from retouch.report.sentences import run_sentences
+from retouch.report.charts.accuracy_matrix import accuracy_matrix
+from retouch.report.sentences import domain_sentence, matrix_texts, run_sentences
 
 
 def three_domains(choices: str = "domain") -> Results:

@@ -10,8 +10,9 @@ from run_folders import by_class, write_run
 
 from retouch.errors import UserError
 from retouch.evaluate import Results
-from retouch.report import plots, write_report
-from retouch.report.loss import moving_average, read_losses
+from retouch.report import charts as plots
+from retouch.report import write_report
+from retouch.report.charts.loss import moving_average, read_losses
 from retouch.train.run_folder.metrics import METRICS, LoggedStep, MetricsFile
 
 

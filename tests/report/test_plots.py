@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 
 from retouch.evaluate.results import Results
 from retouch.plotting.rendering import to_svg
-from retouch.report import plots
+from retouch.report import charts as plots
 
 
 @pytest.mark.slow

@@ -2,7 +2,7 @@
 
 from fake_results import FROZEN, fake_results
 
-from retouch.report.run_series import line_styles
+from retouch.report.charts.series import line_styles
 
 
 def test_styles_differ_without_color() -> None:

@@ -9,8 +9,8 @@ from runs import Stop, teach
 from safetensors.torch import load
 from safetensors.torch import save as to_bytes
 
-from retouch import checksummed
 from retouch.errors import UserError
+from retouch.files import checksummed
 from retouch.train.run_folder.checkpoint import checkpoint_task
 
 

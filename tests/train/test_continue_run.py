@@ -21,9 +21,9 @@ from retouch.errors import UserError
 from retouch.evaluate.per_class import PerClass
 from retouch.evaluate.predict import predict
 from retouch.methods import Method, Regularizer
-from retouch.methods.bounded_drop import with_max_drop
-from retouch.methods.full_finetune import FullFinetune
+from retouch.methods.after_task.bounded_drop import with_max_drop
 from retouch.methods.method_config import method_config
+from retouch.methods.updates.full_finetune import FullFinetune
 from retouch.sparse import fingerprint
 from retouch.train import open_run
 from retouch.train.run_folder.checkpoint import CHECKPOINT

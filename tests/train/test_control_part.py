@@ -14,11 +14,12 @@ from tiny import CLASSES, images, tiny_clip
 import retouch
 from retouch.bench.cell import Cell
 from retouch.data import Images, Stream, in_memory
+from retouch.data.stores.image_store import Indices
 from retouch.errors import UserError
 from retouch.evaluate import Row
 from retouch.evaluate.predict import predict
-from retouch.methods import Settings, recipe
-from retouch.train.control_part import control_part
+from retouch.methods import Method, Settings, recipe
+from retouch.train.plan import plan_stream
 from retouch.train.work import work
 
 PART = QUICK.model_copy(update={"control_part": 8, "lr": 2e-2})
@@ -34,15 +35,21 @@ def known() -> Images:
     return replace(plain, labels=labels)
 
 
+def part_of(
+    stream: Stream, control: Images | None, method: Method, settings: Settings
+) -> Indices | None:
+    return plan_stream(tiny_clip(), stream, method, settings=settings, control=control).control_part
+
+
 def test_as_many_images_of_each_class_whatever_the_seed(stream: Stream):
     parts = [
-        control_part(stream, CONTROL, recipe("spu"), Settings(control_part=8, seed=seed))
+        part_of(stream, CONTROL, recipe("spu"), Settings(control_part=8, seed=seed))
         for seed in (0, 1)
     ]
     assert parts[0] is not None
     assert np.bincount(CONTROL.labels[parts[0]]).tolist() == [2, 2, 2, 2]
     np.testing.assert_array_equal(*parts)
-    one_each = control_part(stream, CONTROL, recipe("spu"), Settings(control_part=1))
+    one_each = part_of(stream, CONTROL, recipe("spu"), Settings(control_part=1))
     assert one_each is not None
     assert CONTROL.labels[one_each].tolist() == [0, 1, 2, 3]
 
@@ -50,13 +57,13 @@ def test_as_many_images_of_each_class_whatever_the_seed(stream: Stream):
 def test_when_all_images_are_checked(stream: Stream):
     """Few images, as the user wants, a bound that holds for all of them, nothing in between."""
     spu, few = recipe("spu"), Settings(control_part=8)
-    assert control_part(stream, None, spu, few) is None
-    assert control_part(stream, CONTROL, spu, Settings()) is None
-    assert control_part(stream, CONTROL, spu, Settings(control_part=20)) is None
-    assert control_part(stream, CONTROL, spu, Settings(control_part="all")) is None
-    assert control_part(stream, CONTROL, recipe("spu-bounded"), few) is None
+    assert part_of(stream, None, spu, few) is None
+    assert part_of(stream, CONTROL, spu, Settings()) is None
+    assert part_of(stream, CONTROL, spu, Settings(control_part=20)) is None
+    assert part_of(stream, CONTROL, spu, Settings(control_part="all")) is None
+    assert part_of(stream, CONTROL, recipe("spu-bounded"), few) is None
     one_task = Stream.split(stream.train, stream.test, tasks=1)
-    assert control_part(one_task, CONTROL, spu, few) is None
+    assert part_of(one_task, CONTROL, spu, few) is None
 
 
 @pytest.mark.parametrize("value", [0, -1, "some", 2.5])
@@ -74,8 +81,11 @@ def test_the_work_of_a_run_with_a_part(stream: Stream):
     """24 test images and 20 or 8 control images; two evaluations of four are on all."""
     spu = recipe("spu")
     assert work(stream, spu, ALL, control=CONTROL).evaluated == 4 * 44
-    assert work(stream, spu, PART, control=CONTROL).evaluated == 2 * 44 + 2 * 32
-    assert work(stream, spu, PART, control=CONTROL, done=1).evaluated == 3 * 44 + 32
+    plan = plan_stream(tiny_clip(), stream, spu, settings=PART, control=CONTROL)
+    assert plan.work.evaluated == 2 * 44 + 2 * 32
+    part = plan.control_part
+    continued = work(stream, spu, PART, control=CONTROL, part=part, done=1)
+    assert continued.evaluated == 3 * 44 + 32
 
 
 @pytest.mark.slow

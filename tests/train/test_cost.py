@@ -11,13 +11,14 @@ from torch import Tensor
 import retouch
 from retouch.clip.frozen.keyed_images import Pixels
 from retouch.clip.hf.model import HuggingFaceClip
-from retouch.clip.tokens import Tokens, num_prompts
+from retouch.clip.text.tokens import Tokens, num_prompts
 from retouch.data import Stream
-from retouch.data.string_array import StringArray
+from retouch.data.stores.string_array import StringArray
 from retouch.methods import RECIPES, Method, Settings, recipe
-from retouch.methods.feature_replay import FeatureReplay
+from retouch.methods.regularizers.feature_replay import FeatureReplay
 from retouch.sparse import fingerprint
-from retouch.train.estimate import Measurement, delta_bytes, estimate, measure
+from retouch.train.estimate import Measurement, delta_bytes, measure
+from retouch.train.plan import plan_stream
 from retouch.train.work import work
 
 
@@ -115,11 +116,13 @@ def test_the_time_of_a_run_grows_with_its_work(stream: Stream):
 
 def test_an_estimate(stream: Stream):
     clip, control = tiny_clip(), images("control", 4, 3)
-    about = estimate(clip, stream, quick("spu"), QUICK, control=control)
+    about = plan_stream(clip, stream, quick("spu"), settings=QUICK, control=control).cost()
     assert about.seconds > 0
     assert about.memory > 4 * clip.size
     assert about.disk > 3 * delta_bytes(about.selection)
-    bare = estimate(clip, stream, quick("spu", store_images=False), QUICK, control=control)
+    bare = plan_stream(
+        clip, stream, quick("spu", store_images=False), settings=QUICK, control=control
+    ).cost()
     assert bare.disk == int(3 * delta_bytes(bare.selection))
 
 

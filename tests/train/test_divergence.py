@@ -25,10 +25,10 @@ from retouch.methods import (
     TaskUpdate,
     recipe,
 )
-from retouch.methods.bounded_drop import with_max_drop
-from retouch.methods.full_finetune import FullFinetune
+from retouch.methods.after_task.bounded_drop import with_max_drop
+from retouch.methods.updates.full_finetune import FullFinetune
 from retouch.sparse import Delta, fingerprint
-from retouch.train.estimate import estimate
+from retouch.train.plan import plan_stream
 
 QUICK = Settings(epochs=1, batch=16, lr=1e-3)
 CONTROL = images("control", 4, 2)
@@ -133,7 +133,7 @@ def test_16_bit_weights_are_refused_before_training(dtype: torch.dtype, tmp_path
     with pytest.raises(UserError, match=message):
         retouch.preview(clip, stream(), "spu")
     with pytest.raises(UserError, match=message):
-        estimate(clip, stream(), recipe("spu"), QUICK)
+        plan_stream(clip, stream(), recipe("spu"), settings=QUICK).cost()
     assert fingerprint(clip.model) == before
     assert not (tmp_path / "run").exists()
 

@@ -17,7 +17,7 @@ import retouch
 from retouch.clip import Preprocess
 from retouch.data import Stream
 from retouch.data.images import concatenate
-from retouch.data.string_array import StringArray
+from retouch.data.stores.string_array import StringArray
 from retouch.errors import UserError
 from retouch.evaluate.evaluator import Evaluator
 from retouch.methods import RECIPES
@@ -79,7 +79,9 @@ def test_blocks_that_an_earlier_run_changed_are_computed_again(model: Path, tmp_
     quickly = {"settings": QUICK.model_copy(update={"lr": 2e-2}), "per_class": False}
     march(model, tmp_path / "march", "er", **quickly)
     run = open_run(tmp_path / "march", model=loaded(model))
-    stream, earlier = extend_stream(run, read_stored_images(run.folder), *halves()[1])
+    stream, earlier = extend_stream(
+        run, read_stored_images(run.folder), Stream.split(*halves()[1], tasks=1)
+    )
     control, method = images("control", 4, 3), quick("spu+", replay__balance="task")
     few = {"settings": QUICK, "control": control, "earlier": earlier, "per_class": False}
     results = retouch.teach(run.clip, stream, method, out=tmp_path / "april", **few)
@@ -118,7 +120,9 @@ def test_a_third_run_continues_the_second(model: Path, whole: Path, tmp_path: Pa
     run = open_run(whole, model=str(model))
     again = of(images("train", 4, 6), range(1, 2)), of(images("test", 4, 3), range(1, 2))
     # More images of a class that is known already.
-    more, earlier = extend_stream(run, read_stored_images(run.folder), *again)
+    more, earlier = extend_stream(
+        run, read_stored_images(run.folder), Stream.split(*again, tasks=1)
+    )
     assert more.names(more.classes) == ["bright red", "dark red", "bright green", "dark green"]
     third = retouch.teach(
         run.clip, more, quick("spu"), settings=QUICK, out=tmp_path / "may", earlier=earlier
@@ -135,7 +139,7 @@ def test_without_stored_images_earlier_classes_are_not_evaluated(
     model: Path, march_folder: Path, tmp_path: Path
 ):
     run = open_run(march_folder, model=str(model))
-    stream, earlier = extend_stream(run, None, *halves()[1])
+    stream, earlier = extend_stream(run, None, Stream.split(*halves()[1], tasks=1))
     more: dict[str, Any] = {"settings": QUICK, "earlier": earlier}
     results = retouch.teach(run.clip, stream, "flyp", out=tmp_path / "april", **more)
     assert [row.tasks[0] for row in results.rows][0::2] == [None, None]
@@ -159,7 +163,7 @@ def test_images_on_the_other_side_of_the_earlier_split_are_noted(
         (test, train, note.format(f"{len(stored.replay)} images", f"{len(test)} images")),
         (test, test, f"this run learns from {len(test)} images that the earlier run tested on"),
     ):
-        stream, _ = extend_stream(run, stored, learned, tested)
+        stream, _ = extend_stream(run, stored, Stream.split(learned, tested, tasks=1))
         notes = " ".join(stream.train.notes)
         assert (expected or "") in notes
         assert bool(expected) == ("earlier run" in notes)
@@ -171,7 +175,7 @@ def test_an_unfinished_run_is_not_continued(model: Path, tmp_path: Path):
         march(model, tmp_path / "march", callback=Stop(2, ZeroDivisionError()))
     run = open_run(tmp_path / "march", model=str(model))
     with pytest.raises(UserError, match="not finished"):
-        extend_stream(run, None, *halves()[1])
+        extend_stream(run, None, Stream.split(*halves()[1], tasks=1))
 
 
 def test_the_copy_of_an_earlier_run_is_read_where_it_is_of_that_run(tmp_path: Path):

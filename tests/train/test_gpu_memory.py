@@ -16,11 +16,11 @@ from retouch.train import estimate as cost
 from retouch.train.estimate import (
     Measurement,
     PeakMemory,
-    estimate,
     fitting_micro_batch,
     free_memory,
     measure,
 )
+from retouch.train.plan import plan_stream
 from retouch.train.run_folder.read import read_config
 
 
@@ -51,13 +51,13 @@ def test_a_cpu_has_no_gpu_memory():
 @pytest.mark.slow
 def test_the_estimate_uses_the_memory_that_is_free(stream: Stream, monkeypatch):
     clip, method = tiny_clip(), quick("er")
-    assert estimate(clip, stream, method, QUICK).micro_batch is None
+    assert plan_stream(clip, stream, method, settings=QUICK).cost().micro_batch is None
     step = measure(clip, stream, method, QUICK, images=8, tries=1).saved
     held = method.copies * 4 * clip.size + 8 * clip.size
 
     def with_free(images: float, settings: Settings = QUICK) -> int | None:
         monkeypatch.setattr(cost, "free_memory", lambda _: int(held + images * step / 0.9))
-        return estimate(clip, stream, method, settings).micro_batch
+        return plan_stream(clip, stream, method, settings=settings).cost().micro_batch
 
     assert with_free(1000) is None
     assert with_free(0) == 1
@@ -70,9 +70,9 @@ def test_the_estimate_counts_the_prompts_that_feature_replay_adds(stream: Stream
     step = Measurement(0.1, 0.1, 3.0, Selection(), 0, images=4, saved=1e6, saved_prompt=1e6)
     monkeypatch.setattr(cost, "measure", lambda *args, **sizes: step)
     monkeypatch.setattr(cost, "free_memory", lambda _: int(8.5e6 / 0.9))
-    assert estimate(clip, stream, quick("spu+"), settings).micro_batch == 3
+    assert plan_stream(clip, stream, quick("spu+"), settings=settings).cost().micro_batch == 3
     without = quick("spu+", regularizer__weight=0)
-    assert estimate(clip, stream, without, settings).micro_batch is None
+    assert plan_stream(clip, stream, without, settings=settings).cost().micro_batch is None
 
 
 def test_prompts_are_measured_as_well(stream: Stream):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from retouch.errors import UserError
-from retouch.train import cpu_precision
+from retouch.train import hardware as cpu_precision
 from retouch.train import hardware as hardware_module
 from retouch.train.hardware import hardware, seconds_saved_by_compiling
 from retouch.train.work import Work

@@ -15,7 +15,8 @@ import retouch
 from retouch.clip.fast.light import LightClip
 from retouch.data import Stream
 from retouch.methods import RECIPES
-from retouch.train.estimate import estimate, measure
+from retouch.train.estimate import measure
+from retouch.train.plan import plan_stream
 
 HEAVY = ["transformers", "torchvision", "torch._dynamo", "scipy", "sympy", "pandas", "matplotlib"]
 
@@ -43,7 +44,8 @@ def test_memory_grows_with_the_images_of_a_step(stream: Stream):
     assert steps[1].saved == pytest.approx(steps[0].saved, rel=0.3)
     batches = [QUICK.model_copy(update={"micro_batch": size}) for size in (2, 24)]
     costs = [
-        estimate(clip, stream, quick("spu"), s.model_copy(update={"batch": 24})) for s in batches
+        plan_stream(clip, stream, quick("spu"), settings=s.model_copy(update={"batch": 24})).cost()
+        for s in batches
     ]
     assert costs[1].memory - costs[0].memory > 4 * steps[0].saved
 

@@ -160,11 +160,14 @@ def test_the_compiler_tells_when_it_runs():
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("no_page")
-def test_a_log_of_the_command_line_has_a_line_for_each_phase(tmp_path: Path):
+def test_a_log_of_the_command_line_has_a_line_for_each_phase(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("RETOUCH_CACHE", str(tmp_path / "cache"))
     photos = make_folder(tmp_path / "photos", {"dark_red": 6, "bright green": 6})
     model = tiny_folder(tmp_path / "model")
     words = ("learn", photos, "--model", model, "--out", tmp_path / "run", "--epochs", 1)
-    lines = run(*words, "--method", "spu", "--cache", tmp_path / "cache").stderr.splitlines()
+    lines = run(*words, "--method", "spu").stderr.splitlines()
     phases = ["Reading", "Loading", "Decoding", "Estimating", "Evaluating", "Scoring", "Training"]
     first = [next(i for i, line in enumerate(lines) if line.startswith(p)) for p in phases]
     assert first == sorted(first)

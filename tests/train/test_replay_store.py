@@ -10,11 +10,11 @@ from continued_runs import march
 from tiny import images
 
 import retouch
-from retouch import checksummed
 from retouch.clip import Preprocess
 from retouch.data import Stream
 from retouch.errors import UserError
 from retouch.evaluate import Results
+from retouch.files import checksummed
 from retouch.train.run_folder.images import TEST_IMAGES_PER_CLASS, read_stored_images, write_images
 
 PREPROCESS = Preprocess(size=(16, 16))

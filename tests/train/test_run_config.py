@@ -18,7 +18,7 @@ from tiny import images, tiny_clip
 import retouch
 from retouch.data import Images, Stream
 from retouch.data.images import in_memory
-from retouch.data.string_array import StringArray
+from retouch.data.stores.string_array import StringArray
 from retouch.errors import UserError
 from retouch.evaluate import Results
 from retouch.methods import Settings, recipe

@@ -7,8 +7,8 @@ import pytest
 from tiny import tiny_clip, tiny_folder
 from torch import Tensor
 
-from retouch import checksummed
 from retouch.errors import UserError
+from retouch.files import checksummed
 from retouch.sparse import fingerprint, fingerprints
 from retouch.train import open_run
 

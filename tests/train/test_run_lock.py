@@ -17,7 +17,7 @@ from rank_processes import run_ranks_or_errors
 
 from retouch.errors import UserError
 from retouch.evaluate import Results
-from retouch.file_lock import exclusive_lock
+from retouch.files.lock import exclusive_lock
 from retouch.train import Callback
 
 

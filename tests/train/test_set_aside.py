@@ -12,10 +12,10 @@ from runs import CtrlC, Stop
 from tiny import tiny_clip
 
 import retouch
-from retouch import checksummed
 from retouch.data import Stream
 from retouch.errors import UserError
 from retouch.evaluate import Results
+from retouch.files import checksummed
 from retouch.methods import Settings, recipe
 from retouch.methods.method_config import method_config
 from retouch.train import Callback

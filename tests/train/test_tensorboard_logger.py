@@ -9,6 +9,7 @@ from recipes_for_tests import quick
 from runs import Losses, teach
 
 import retouch
+from retouch.data import Stream
 from retouch.errors import UserError
 from retouch.train import open_run
 from retouch.train.callbacks.callback import CallbackList
@@ -37,7 +38,7 @@ def test_a_run_continued_without_stored_images(model: Path, march_folder: Path, 
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     run, board = open_run(march_folder, model=str(model)), tmp_path / "board"
-    stream, earlier = extend_stream(run, None, *halves()[1])
+    stream, earlier = extend_stream(run, None, Stream.split(*halves()[1], tasks=1))
     options = {**GIVEN, "out": tmp_path / "april", "earlier": earlier}
     options["callback"] = TensorBoard(board)
     results = retouch.teach(run.clip, stream, quick("spu"), **options)

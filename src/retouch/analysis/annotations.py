@@ -8,9 +8,9 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from retouch.data.formats.text_files import read_json
 from retouch.data.stores.file import FileStore
 from retouch.data.stores.image_store import ImageStore
-from retouch.data.text_files import read_json
 from retouch.errors import UserError
 
 Box = tuple[float, float, float, float]

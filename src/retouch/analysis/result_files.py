@@ -14,9 +14,9 @@ from typing import Any
 from matplotlib.figure import Figure
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from retouch import checksummed
-from retouch.files import write_atomically
-from retouch.output_paths import foreign_file
+from retouch.files import checksummed
+from retouch.files.output_paths import foreign_file
+from retouch.files.write import write_atomically
 from retouch.plotting.rendering import to_png, to_svg
 
 FOLDER = "analysis"

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from retouch.analysis.annotations import Box
 from retouch.clip import Clip, Preprocess
-from retouch.clip.zero_shot import fill_template
+from retouch.clip.text.zero_shot import fill_template
 from retouch.errors import UserError
 
 Grid = tuple[int, int]

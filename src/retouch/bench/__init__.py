@@ -1,8 +1,8 @@
 """The paper's tables as suites: any part of them, on any model, with one command."""
 
-from retouch.bench.engine_choice import engine
-from retouch.bench.engines import Engine, Serial
-from retouch.bench.events import Done, Failed
+from retouch.bench.engines.choice import engine
+from retouch.bench.engines.engine import Engine, Serial
+from retouch.bench.engines.events import Done, Failed
 from retouch.bench.runner import Bench, Incomplete
 from retouch.bench.suite import SUITES, Suite, load_suite
 

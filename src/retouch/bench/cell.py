@@ -9,10 +9,10 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from retouch import checksummed
-from retouch.checksummed import Count, Document
 from retouch.errors import UserError
 from retouch.evaluate import Results
+from retouch.files import checksummed
+from retouch.files.checksummed import Count, Document
 from retouch.methods import Method, Settings, recipe
 from retouch.train.run_folder.files import delete_weights
 

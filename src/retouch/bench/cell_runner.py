@@ -8,7 +8,7 @@ import torch
 
 from retouch.bench.cell import Cell, CellRecord, ExtraNeeds
 from retouch.bench.datasets import BenchData
-from retouch.bench.events import Done
+from retouch.bench.engines.events import Done
 from retouch.distributed import collectives
 from retouch.errors import UserError
 from retouch.train import Callback, teach
@@ -26,22 +26,17 @@ class CellRunner:
 
     def run(self, cell: Cell, callback: Callback | None = None) -> None:
         """Run a cell to its end, in this process."""
-        stream, clip, method = self.data.stream(cell), self.data.make_model(), cell.recipe
+        plan = self.data.plan(cell)
+        clip = plan.clip
         cuda = clip.device.type == "cuda"
         if cuda:
             torch.cuda.reset_peak_memory_stats(clip.device)
         began = time.monotonic()
         folder = cell.begin(self.out) if collectives.is_rank0() else cell.run(self.out)
         results = teach(
-            clip,
-            stream,
-            method,
-            settings=cell.training,
-            control=self.data.control(cell.control),
-            reference=self.data.pairs if method.needs_reference else None,
+            plan,
             out=folder if self.checkpoints else None,
             callback=callback,
-            store_images=False,  # a cell is compared with others, never continued
             per_class=False,
             evaluate_each_task=self.evaluate_each_task,
         )

@@ -5,11 +5,10 @@ from typing import Any
 
 from retouch.bench.cell import Cell
 from retouch.bench.suite import BenchDefaults, Suite, SuiteRow
-from retouch.data.data_set_names import data_set_names
-from retouch.data.registry import find_benchmark
+from retouch.data.registry import data_set_names, find_benchmark
 from retouch.errors import UserError
 from retouch.methods import Settings, recipe
-from retouch.plural import count
+from retouch.text.plural import count
 
 PAPER_SETTINGS: dict[str, Any] = Settings().model_dump(
     include={"epochs", "batch", "lr", "weight_decay"}

@@ -2,23 +2,21 @@
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 from retouch.bench.cell import Cell
 from retouch.bench.joined import joined_stream
-from retouch.builtin.demo_settings import demo_settings
-from retouch.builtin.domains import domain_images
-from retouch.builtin.images import control_images, world_pairs
+from retouch.builtin import source as builtin
 from retouch.clip import Clip, load
 from retouch.clip.preprocess import Preprocess
-from retouch.data import Images, Pairs, Splits, Stream, cached, read_data, read_pairs
-from retouch.data.cache.images import drop_unreadable
-from retouch.data.data_set_names import BUILTIN, data_set_names
-from retouch.data.progress import Progress, no_progress
-from retouch.data.registry import find_benchmark
+from retouch.data import Images, Pairs, Stream, read_control, read_data, read_pairs
+from retouch.data.cache.images import decoded
+from retouch.data.loading.progress import Progress, no_progress
+from retouch.data.registry import data_set_names, find_benchmark, packaged_source
+from retouch.train.plan import Plan, plan_stream
 
 log = logging.getLogger("retouch")
 
@@ -63,7 +61,9 @@ class BenchData:
         """The data set split into tasks; the seed also sets the order of the classes."""
         for source in cell.sources:
             if source not in self._splits:
-                splits = self._open(source).map(self._prepared)
+                few = self.small and packaged_source(source)
+                splits = builtin.read_few(source) if few else read_data(source, self.data_root)
+                splits = splits.map(self._prepared)
                 # A published split is what it is; its duplicates are no note on a cell.
                 published = (splits.train, splits.test) if splits.train and splits.test else None
                 self._splits[source] = published or splits.train_and_test()
@@ -78,19 +78,32 @@ class BenchData:
         if name is None:
             return None
         if name not in self._controls:
-            if name == "builtin":
-                self._controls[name] = self._builtin_control()
-            else:
-                images = read_data(name, self.data_root).evaluation_images()
-                self._controls[name] = self._prepared(images)
+            self._controls[name] = (
+                builtin.demo_control(self.small)
+                if packaged_source(name)
+                else self._prepared(read_control(name, self.data_root))
+            )
         return self._controls[name]
 
     @cached_property
     def pairs(self) -> Pairs | None:
         """Images with captions, like those of the pre-training."""
-        if self.reference == "builtin":
-            return world_pairs(64 if self.small else 512)
-        return None if self.reference is None else read_pairs(self.reference)
+        if self.reference is None:
+            return None
+        few = self.small and packaged_source(self.reference)
+        return builtin.few_pairs() if few else read_pairs(self.reference)
+
+    def plan(self, cell: Cell, clip: Clip | None = None) -> Plan:
+        """The plan of a cell, with a model of its own unless one is given."""
+        return plan_stream(
+            clip or self.make_model(),
+            self.stream(cell),
+            cell.recipe,
+            settings=cell.training,
+            control=self.control(cell.control),
+            reference=self.pairs if cell.recipe.needs_reference else None,
+            store_images=False,  # a cell is compared with others, never continued
+        )
 
     def prepare(self, cells: Sequence[Cell]) -> None:
         """Find what is missing before anything is run, and decode images once for all cells.
@@ -101,16 +114,18 @@ class BenchData:
             return
         _ = self.preprocess  # fails if there is no such model
         for cell in {(cell.dataset, cell.tasks): cell for cell in cells}.values():
-            if not all(map(_is_builtin, cell.sources)):
+            if not all(map(packaged_source, cell.sources)):
                 self.stream(cell)
-        for name in {cell.control for cell in cells} - {"builtin"}:
-            self.control(name)
-        if self.reference != "builtin" and any(cell.recipe.needs_reference for cell in cells):
+        for name in {cell.control for cell in cells}:
+            if name is not None and not packaged_source(name):
+                self.control(name)
+        needed = any(cell.recipe.needs_reference for cell in cells)
+        if needed and self.reference is not None and not packaged_source(self.reference):
             _ = self.pairs
 
     def has_all_images(self, dataset: str) -> bool:
         """Whether the whole data set is used; its size is known only for benchmarks."""
-        if _is_builtin(dataset):
+        if packaged_source(dataset):
             return not self.small
         if not (benchmark := find_benchmark(dataset)):
             return True
@@ -118,37 +133,18 @@ class BenchData:
         counts = benchmark.facts.images
         return (len(train), len(test)) == (counts.get("train"), counts.get("test"))
 
-    def _open(self, dataset: str) -> Splits:
-        if _is_builtin(dataset):
-            name = dataset.removeprefix("builtin").removeprefix(":") or "signs"
-            pictures = demo_settings().pictures
-            train, test = (6, 2) if self.small else (pictures.train, pictures.test)
-            return Splits(domain_images(name, "train", train), domain_images(name, "test", test))
-        return read_data(dataset, self.data_root)
-
-    def _builtin_control(self) -> Images:
-        if not self.small:
-            return control_images(demo_settings().pictures.control)
-        images, classes = control_images(1), 20
-        subset = images.subset(images.of_classes(range(classes)))
-        return replace(subset, classes=images.classes[:classes], templates=images.templates[:1])
-
     def _prepared(self, images: Images) -> Images:
-        if self.use_cache:
-            prepared = cached(
-                images, self.preprocess, self.cache, skip_bad=self.skip_bad, progress=self.progress
-            )
-        elif self.skip_bad:
-            prepared = drop_unreadable(images, self.preprocess, self.progress)
-        else:
-            return images
+        prepared = decoded(
+            images,
+            self.preprocess,
+            self.cache,
+            use_cache=self.use_cache,
+            skip_bad=self.skip_bad,
+            progress=self.progress,
+        )
         for note in prepared.notes[len(images.notes) :]:
             log.warning("%s", note)
         return prepared
-
-
-def _is_builtin(dataset: str) -> bool:
-    return dataset == "builtin" or dataset.startswith(BUILTIN)
 
 
 def model_maker(name: str, device: str) -> Callable[[], Clip]:

@@ -7,7 +7,6 @@ from retouch.bench.runner import Bench
 from retouch.clip import Clip
 from retouch.data import Stream
 from retouch.train.estimate import Measurement, delta_bytes, measure
-from retouch.train.work import work
 
 _CPU_IMAGES = 4
 """Images of the step that is timed on a CPU; a GPU needs a whole batch to show its speed."""
@@ -30,8 +29,7 @@ def estimate(bench: Bench) -> Estimate:
     for cell in bench.cells:
         stream, method = bench.data.stream(cell), cell.recipe
         method.check_needs(cell.control is not None, bench.data.reference is not None)
-        control = bench.data.control(cell.control)
-        amount = work(stream, method, cell.training, control=control)
+        amount = bench.data.plan(cell, clip).work
         update = f"{type(method.update).__name__} {method.update!r}"
         if update not in measured:
             measured[update] = _measure(clip, stream, cell, amount.step_prompts)

@@ -8,8 +8,8 @@ from pydantic import BaseModel, ConfigDict, PositiveInt
 
 from retouch.builtin.domains import DOMAINS
 from retouch.data import Images, Stream
-from retouch.data.data_set_names import BUILTIN
 from retouch.data.few_shot import balanced_subset, few_shot
+from retouch.data.registry import BUILTIN
 from retouch.data.stream import Choices, Twins
 
 

@@ -11,14 +11,14 @@ from retouch.bench.cell import Cell
 from retouch.bench.cell_runner import CellRunner
 from retouch.bench.cells import Options, make_cells
 from retouch.bench.datasets import BenchData
-from retouch.bench.engines import Engine, Serial
-from retouch.bench.events import Done, Failed, Finished, Listener, ignore_events
+from retouch.bench.engines.engine import Engine, Serial
+from retouch.bench.engines.events import Done, Failed, Finished, Listener, ignore_events
 from retouch.bench.suite import BenchDefaults, Suite, load_defaults
 from retouch.distributed import collectives
 from retouch.errors import UserError
-from retouch.file_lock import exclusive_lock
-from retouch.files import write_atomically
-from retouch.plural import count
+from retouch.files.lock import exclusive_lock
+from retouch.files.write import write_atomically
+from retouch.text.plural import count
 
 TRACEBACK = "error.txt"
 

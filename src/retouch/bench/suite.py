@@ -11,10 +11,10 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, mod
 from retouch.arguments import check_arguments
 from retouch.bench.joined import StreamOptions
 from retouch.builtin.demo_settings import demo_settings
-from retouch.data.text_files import read_text
+from retouch.data.formats.text_files import read_text
 from retouch.errors import UserError, first_problem
 from retouch.methods import Settings
-from retouch.parsing import parse_user_yaml
+from retouch.text.parsing import parse_user_yaml
 
 SUITES = (
     "table1",

@@ -8,7 +8,7 @@ from retouch.builtin.archive import check_request, read_index, read_sheets
 from retouch.clip.preprocess import Uint8
 from retouch.data import Images, Pairs, in_memory
 from retouch.data.stores.array import ArrayStore
-from retouch.data.string_array import StringArray
+from retouch.data.stores.string_array import StringArray
 
 TEMPLATES = ("a photo of {}", "a picture of {}", "an image of {}", "a photo showing {}")
 

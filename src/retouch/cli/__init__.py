@@ -8,23 +8,23 @@ from typing import Annotated
 import typer
 from rich.logging import RichHandler
 
-from retouch.child_process import SAFE_PATH
 from retouch.cli.analysis.cam import cam
 from retouch.cli.analysis.overlap import overlap
 from retouch.cli.analysis.trace import trace
 from retouch.cli.bench.command import bench
-from retouch.cli.classify import classify
 from retouch.cli.command import Commands
-from retouch.cli.console import err, exit_now, one_of_several_ranks, out, prepare_streams
 from retouch.cli.datasets import datasets
 from retouch.cli.delta.command import delta
 from retouch.cli.demo import demo
+from retouch.cli.evaluate.classify import classify
 from retouch.cli.evaluate.command import evaluate
-from retouch.cli.export import export
+from retouch.cli.export.command import export
+from retouch.cli.export.push import push
 from retouch.cli.learn.command import learn
 from retouch.cli.methods import methods
-from retouch.cli.push import push
 from retouch.cli.report import report
+from retouch.cli.terminal.console import err, exit_now, one_of_several_ranks, out, prepare_streams
+from retouch.process.child_process import SAFE_PATH
 from retouch.version import VERSION
 
 app = typer.Typer(

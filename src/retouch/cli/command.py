@@ -8,7 +8,7 @@ from typing import Any
 
 from typer.core import TyperGroup
 
-from retouch.printable import printable
+from retouch.text.printable import printable
 
 # Newer versions of typer include their own click, so click.get_current_context() does not work.
 _arguments: ContextVar[tuple[str, ...]] = ContextVar("arguments", default=())

@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from retouch.cli.console import out, print_line, progress, user_errors
-from retouch.cli.options import Cache, Root
+from retouch.cli.options import Root
+from retouch.cli.terminal.console import out, print_line, progress, user_errors
 from retouch.errors import UserError
 
 if TYPE_CHECKING:
@@ -66,7 +66,6 @@ def check(
         ),
     ],
     root: Root = None,
-    cache: Cache = None,
 ) -> None:
     """Is it complete? Counts, classes, unreadable images, and duplicates.
 
@@ -81,10 +80,10 @@ def check(
         benchmark = find_benchmark(name)
         splits = read_data(name, root)
         report = check_dataset(splits, benchmark.facts if benchmark else None, progress)
-        report.training_error = report.training_error or _class_error(name, splits)
+        report.training_error = report.training_error or _class_error(splits)
         _show_counts(report)
         _show_problems(report)
-        for folder, damage in check_split_caches(splits, cache).items():
+        for folder, damage in check_split_caches(splits).items():
             print_line(
                 out, f"cache {folder}: {f'damaged ({damage}), removed' if damage else 'intact'}"
             )
@@ -92,15 +91,15 @@ def check(
         raise typer.Exit(0 if report.complete else 1)
 
 
-def _class_error(name: str, splits: "Splits") -> str | None:
+def _class_error(splits: "Splits") -> str | None:
     """Why `learn` would refuse the classes, such as a single one; None if it would not."""
-    from retouch.cli.learn.sources import check_classes
     from retouch.data import Stream
+    from retouch.train.plan import check_classes
 
     if splits.train is None:
         return None
     try:
-        check_classes({name: Stream.split(*splits.train_and_test(), tasks=1)}, [])
+        check_classes(Stream.split(*splits.train_and_test(), tasks=1).train.classes)
     except UserError as why:
         return str(why)
     return None

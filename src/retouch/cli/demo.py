@@ -5,9 +5,9 @@ from typing import Annotated
 
 import typer
 
-from retouch.cli.console import out, user_errors
 from retouch.cli.options import Quiet, Seed
-from retouch.output_paths import check_folder
+from retouch.cli.terminal.console import out, user_errors
+from retouch.files.output_paths import check_folder
 
 
 def demo(

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
-from retouch.cli.config_command import OptionGroup
-from retouch.cli.options import Device, Precision, RunModel
+from retouch.cli.options import Device, OptionGroup, Precision, RunModel
 from retouch.errors import UserError
-from retouch.plural import count
+from retouch.text.plural import count
 
 if TYPE_CHECKING:
     from retouch.clip import Preprocess

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from retouch.cli.console import out, print_json, user_errors
 from retouch.cli.options import Json
-from retouch.output_paths import check_folder
+from retouch.cli.terminal.console import out, print_json, user_errors
+from retouch.files.output_paths import check_folder
 
 if TYPE_CHECKING:
     from retouch.report import RunSummary

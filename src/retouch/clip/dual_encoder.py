@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from retouch.clip.model import Clip
 from retouch.clip.preprocess import Preprocess
 from retouch.clip.savable_state import savable_state
-from retouch.clip.tokens import Tokens
+from retouch.clip.text.tokens import Tokens
 from retouch.errors import UserError
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from retouch.clip.frozen.keyed_images import KeyedImages, Pixels
 from retouch.clip.model import Clip
-from retouch.clip.tokens import Tokens, num_prompts
+from retouch.clip.text.tokens import Tokens, num_prompts
 from retouch.distributed import collectives
 
 Rows = TypeVar("Rows", bound=Pixels | range)

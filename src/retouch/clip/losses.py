@@ -36,7 +36,7 @@ from retouch.clip.encode import (
 )
 from retouch.clip.frozen.keyed_images import Pixels
 from retouch.clip.model import Clip
-from retouch.clip.tokens import Tokens, num_prompts
+from retouch.clip.text.tokens import Tokens, num_prompts
 from retouch.distributed import collectives
 
 

@@ -11,7 +11,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from retouch.clip.tokens import Tokens, TruncatedPrompts
+from retouch.clip.text.tokens import Tokens, TruncatedPrompts
 from retouch.clip.towers import Towers
 from retouch.sparse.replaced_forward import drop_replaced
 

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
+from retouch.clip.resize import resize_and_crop
 from retouch.errors import UserError
-from retouch.resize import resize_and_crop
 
 OPENAI_MEAN = (0.48145466, 0.4578275, 0.40821073)
 OPENAI_STD = (0.26862954, 0.26130258, 0.27577711)

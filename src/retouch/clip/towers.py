@@ -20,7 +20,7 @@ from retouch.clip.frozen.blocks import FrozenBlocks
 from retouch.clip.frozen.keyed_images import KeyedImages, Pixels
 from retouch.clip.frozen.texts import BatchKey, FrozenTexts
 from retouch.clip.preprocess import NormalizeFn, Preprocess, normalize_pixels
-from retouch.clip.tokens import Tokens, num_prompts
+from retouch.clip.text.tokens import Tokens, num_prompts
 from retouch.sparse.locate import block_names
 
 

@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 # The module that each name comes from. They are imported on first use, so that processes that only
-# decode images (`decoding.worker`) do not import torch.
+# decode images (`loading.worker`) do not import torch.
 _MODULES = {
     "ImageStore": "stores.image_store",
     "Images": "images",
@@ -16,7 +16,8 @@ _MODULES = {
     "cached": "cache.images",
     "in_memory": "images",
     "read_data": "registry",
-    "read_pairs": "pairs",
+    "read_control": "registry",
+    "read_pairs": "registry",
 }
 __all__ = [
     "ImageStore",
@@ -28,6 +29,7 @@ __all__ = [
     "Task",
     "cached",
     "in_memory",
+    "read_control",
     "read_data",
     "read_pairs",
 ]
@@ -35,8 +37,8 @@ __all__ = [
 if TYPE_CHECKING:
     from retouch.data.cache.images import cached
     from retouch.data.images import Images, in_memory
-    from retouch.data.pairs import Pairs, read_pairs
-    from retouch.data.registry import read_data
+    from retouch.data.pairs import Pairs
+    from retouch.data.registry import read_control, read_data, read_pairs
     from retouch.data.replay import ReplayBuffer
     from retouch.data.splits import Splits
     from retouch.data.stores.image_store import ImageStore

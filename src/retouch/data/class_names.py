@@ -6,8 +6,8 @@ from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 
+from retouch.data.formats.text_files import read_cells, read_json
 from retouch.data.images import Images, refuse_duplicate_classes
-from retouch.data.text_files import read_cells, read_json
 from retouch.errors import UserError
 
 _CODE = re.compile(r"n\d{8}|[\W\d_]+|[0-9a-f]{16,}")

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from retouch.clip.zero_shot import fill_template
+from retouch.clip.text.zero_shot import fill_template
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,13 @@ import numpy as np
 
 from retouch.arguments import check_arguments
 from retouch.clip.preprocess import Preprocess, Uint8
-from retouch.clip.zero_shot import fill_template
+from retouch.clip.text.zero_shot import fill_template
 from retouch.data.domain import Domain
+from retouch.data.formats.text_files import is_text
 from retouch.data.stores.array import ArrayStore
 from retouch.data.stores.composite import ConcatStore, SubsetStore
 from retouch.data.stores.image_store import ImageStore, Indices
-from retouch.data.string_array import StringArray
-from retouch.data.text_files import is_text
+from retouch.data.stores.string_array import StringArray
 from retouch.errors import UserError
 
 DEFAULT_TEMPLATE = "a photo of {}"

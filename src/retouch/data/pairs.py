@@ -3,14 +3,13 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from retouch.arguments import check_arguments
 from retouch.clip.preprocess import Preprocess, Uint8
 from retouch.data.formats import coco, table
 from retouch.data.formats.tar_shards import list_shards, scan_shards
+from retouch.data.formats.text_files import read_json
 from retouch.data.stores.file import FileStore
 from retouch.data.stores.image_store import ImageStore, Indices
-from retouch.data.string_array import StringArray
-from retouch.data.text_files import read_json
+from retouch.data.stores.string_array import StringArray
 from retouch.errors import UserError
 
 _COCO_CAPTIONS = ("annotations/captions_val2017.json", "captions.json")
@@ -49,15 +48,8 @@ class Pairs:
         return [self.captions[int(i)] for i in indices]
 
 
-@check_arguments()
-def read_pairs(source: str | Path) -> Pairs:
-    """Images with captions. No image is decoded yet.
-
-    Args:
-        source: A tar shard or a folder of them (CC12M and others, as img2dataset writes them), a
-            table with the columns `path` and `caption`, or a folder with COCO's captions.
-    """
-    path = Path(source)
+def pairs_of(path: Path) -> Pairs:
+    """The pairs in tar shards, a table or a folder with COCO's captions; none is decoded yet."""
     if table.matches(path):
         return _read_table(path)
     shards = [path] if path.suffix == ".tar" and path.is_file() else list_shards(path)

@@ -1,12 +1,13 @@
-"""Read labeled images: a benchmark by its name, or your own by their path.
+"""Read images by name: a benchmark, your own by their path, or those that come with the package.
 
-A new source is a file in `sources/` and a line here.
+A new source is a file in `formats/` or `benchmarks/` and a line here.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from importlib import import_module
 from pathlib import Path
 
 from retouch.arguments import check_arguments
@@ -29,8 +30,31 @@ from retouch.data.benchmarks import (
 )
 from retouch.data.benchmarks.benchmark import Benchmark
 from retouch.data.formats import coco, folder, huggingface, table, webdataset
+from retouch.data.images import Images
+from retouch.data.pairs import Pairs, pairs_of
 from retouch.data.splits import Splits
 from retouch.errors import UserError
+
+BUILTIN = "builtin:"
+"""What the names of pictures that come with the package begin with."""
+
+
+def data_set_name(source: str) -> str:
+    """What a data set is called in a stream: `dtd` for `dtd:coop`, and the last part of a path."""
+    if benchmark := find_benchmark(source):
+        return benchmark.name
+    return Path(source).name.removeprefix(BUILTIN) or source
+
+
+def data_set_names(sources: Sequence[str]) -> list[str]:
+    """A name for each data set; if the short ones are not different, they are called as given."""
+    short = [data_set_name(source) for source in sources]
+    names = short if len(set(short)) == len(short) else list(sources)
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise UserError(f"{twice} is given twice; name each data set once")
+    return names
+
 
 BENCHMARKS = {
     benchmark.name: benchmark
@@ -82,6 +106,28 @@ SOURCE_FORMATS = {
 }
 
 
+@dataclass(frozen=True)
+class PackagedSource:
+    """Images that come with the package."""
+
+    read: Callable[[str], Splits]
+    """From NAME or NAME:SET."""
+    control: str
+    """What NAME stands for as a control set."""
+    read_pairs: Callable[[], Pairs]
+    """Images with captions."""
+
+
+PACKAGED = {"builtin": "retouch.builtin.source"}
+"""The module that has each packaged source as `SOURCE`; it is imported on first use."""
+
+
+def packaged_source(name: str) -> PackagedSource | None:
+    """The packaged source that a name is of, NAME or NAME:SET; None if it is of none."""
+    module = PACKAGED.get(name.partition(":")[0])
+    return import_module(module).SOURCE if module else None
+
+
 def data_root(root: str | Path | None = None) -> Path:
     """The folder that holds the benchmarks: `root`, else `RETOUCH_DATA`, else `data`."""
     return Path(root or os.environ.get("RETOUCH_DATA") or "data")
@@ -101,11 +147,14 @@ def read_data(source: str | Path, root: str | Path | None = None) -> Splits:
     Args:
         source: The name of a benchmark (see `retouch datasets`), which is looked for in `root`, or
             NAME:SPLIT if it has several splits, such as `eurosat:coop`; a path to class folders, a
-            table, tar shards or a saved data set; or `hf:OWNER/NAME`.
+            table, tar shards or a saved data set; `hf:OWNER/NAME`; or `builtin`, the pictures that
+            come with the package.
         root: The folder that holds the benchmarks; `RETOUCH_DATA` or `data` if not given.
     """
     name = str(source)
     path = Path(source)
+    if packaged := packaged_source(name):
+        return packaged.read(name)
     if benchmark := find_benchmark(name):
         for location in (data_root(root), Path(benchmark.name)):
             if benchmark.find(location):
@@ -118,6 +167,31 @@ def read_data(source: str | Path, root: str | Path | None = None) -> Splits:
         if source_format.matches(path):
             return source_format.read(path)
     raise UserError(_why_not_readable(path))
+
+
+@check_arguments()
+def read_control(source: str | Path, root: str | Path | None = None) -> Images:
+    """The images of a control set: the test images of a source, or all if it is not split.
+
+    Args:
+        source: As for `read_data`; `builtin` is what the built-in model was trained on.
+        root: The folder that holds the benchmarks, as for `read_data`.
+    """
+    packaged = PACKAGED.keys() & {str(source)} and packaged_source(str(source))
+    return read_data(packaged.control if packaged else source, root).evaluation_images()
+
+
+@check_arguments()
+def read_pairs(source: str | Path) -> Pairs:
+    """Images with captions. No image is decoded yet.
+
+    Args:
+        source: A tar shard or a folder of them (CC12M and others, as img2dataset writes them), a
+            table with the columns `path` and `caption`, a folder with COCO's captions, or
+            `builtin`.
+    """
+    packaged = packaged_source(str(source))
+    return packaged.read_pairs() if packaged else pairs_of(Path(source))
 
 
 def _why_not_readable(path: Path) -> str:

@@ -6,9 +6,9 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
-from retouch.checksummed import Count, Document
 from retouch.data.stores.image_store import Indices
 from retouch.errors import UserError
+from retouch.files.checksummed import Count, Document
 
 Balance = Literal["task", "class", "reservoir"]
 Group = Annotated[str, Field(pattern=r"^[0-9]{1,18}$")]

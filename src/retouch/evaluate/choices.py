@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from retouch.clip.zero_shot import fill_template
+from retouch.clip.text.zero_shot import fill_template
 from retouch.data.domain import Domain
 from retouch.data.images import normalized_name
 from retouch.data.stores.image_store import Indices

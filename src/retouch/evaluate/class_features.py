@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from retouch.clip import Clip
-from retouch.clip.zero_shot import PromptEnsemble
+from retouch.clip.text.zero_shot import PromptEnsemble
 from retouch.data.domain import Domain
 from retouch.data.images import Images
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from retouch.clip import Clip
 from retouch.data.images import Images
-from retouch.data.progress import Progress
+from retouch.data.loading.progress import Progress
 from retouch.data.stores.image_store import Indices
 from retouch.evaluate.choices import merge_twins
 from retouch.evaluate.examples import ComparedImages

@@ -7,11 +7,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from retouch.clip import Clip
-from retouch.clip.everyday_words import word_prompts
 from retouch.clip.finite import check_features
-from retouch.clip.zero_shot import PromptEnsemble
+from retouch.clip.text.everyday_words import word_prompts
+from retouch.clip.text.zero_shot import PromptEnsemble
 from retouch.data.images import Images
-from retouch.data.progress import Progress, no_progress
+from retouch.data.loading.progress import Progress, no_progress
 from retouch.data.stores.image_store import Indices
 from retouch.data.stream import Stream
 from retouch.evaluate.choices import ClassChoices, merge_twins
@@ -21,7 +21,7 @@ from retouch.evaluate.image_features import ImageSubset, encode_image_sets
 from retouch.evaluate.joint_accuracy import Encoded, joint_accuracy
 from retouch.evaluate.predict import PredictedClasses, nearest, nearest_classes
 from retouch.evaluate.row import ControlPart, Drift, Joint, Row
-from retouch.plural import count
+from retouch.text.plural import count
 
 
 class Evaluator:

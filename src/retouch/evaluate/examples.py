@@ -12,11 +12,11 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image
 
-from retouch.data.decoding.decode import DecodeError
 from retouch.data.images import Images
+from retouch.data.loading.decode import DecodeError
 from retouch.data.stores.image_store import Indices
 from retouch.evaluate.per_class import EXAMPLES, Example, accuracy_per_class
-from retouch.files import replace_folder, write_atomically
+from retouch.files.write import replace_folder, write_atomically
 
 log = logging.getLogger("retouch")
 

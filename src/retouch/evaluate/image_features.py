@@ -13,8 +13,8 @@ from retouch.clip import Clip
 from retouch.clip.encode import encode_rank_images
 from retouch.clip.frozen.keyed_images import Pixels
 from retouch.data.images import Images
-from retouch.data.prefetch import load_images, prefetch, to_device
-from retouch.data.progress import Progress
+from retouch.data.loading.prefetch import load_images, prefetch, to_device
+from retouch.data.loading.progress import Progress
 from retouch.data.stores.image_store import Indices
 from retouch.distributed import collectives
 

@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from retouch import checksummed
-from retouch.checksummed import Count, Document, Percent
 from retouch.data.images import Images
 from retouch.data.stores.image_store import Indices
 from retouch.evaluate.row import Joint
+from retouch.files import checksummed
+from retouch.files.checksummed import Count, Document, Percent
 
 FILE = "classes.json"
 EXAMPLES = "examples"

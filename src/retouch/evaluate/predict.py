@@ -9,10 +9,10 @@ from torch import Tensor
 
 from retouch.clip import Clip
 from retouch.clip.finite import check_features, refused_if_not_finite
-from retouch.clip.zero_shot import probabilities
+from retouch.clip.text.zero_shot import probabilities
 from retouch.data.cache.images import chunks
 from retouch.data.images import Images
-from retouch.data.progress import Progress
+from retouch.data.loading.progress import Progress
 from retouch.data.stores.image_store import ImageStore, Indices, UnreadableImage
 from retouch.evaluate.choices import ClassChoices
 from retouch.evaluate.class_features import ClassFeatures, prompt_names
@@ -88,7 +88,7 @@ def classify_images(
 ) -> tuple[list[list[Prediction]], list[UnreadableImage]]:
     """The `top` most probable names for each picture, best first; and the unreadable pictures.
 
-    Probabilities are the model's own (see `clip.zero_shot.probabilities`). A picture that cannot be
+    Probabilities are the model's own (see `zero_shot.probabilities`). A picture that cannot be
     read has no predictions. Nothing says which data set it is of: any class may be predicted that
     is possible after `learned` tasks (0: any). Of two that count as one, the nearer counts.
     """

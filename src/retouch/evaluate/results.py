@@ -6,9 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from retouch import checksummed
 from retouch.arguments import check_arguments
-from retouch.checksummed import Count, Document
 from retouch.data.replay import ReplayState
 from retouch.data.stream import Choices
 from retouch.errors import UserError
@@ -16,6 +14,8 @@ from retouch.evaluate import metrics
 from retouch.evaluate.domain_metrics import domain_accuracies, domain_metrics
 from retouch.evaluate.row import Row
 from retouch.evaluate.task_info import DataInfo, TaskInfo
+from retouch.files import checksummed
+from retouch.files.checksummed import Count, Document
 
 FILE = "results.json"
 _REMEDY = "take another copy of the run"

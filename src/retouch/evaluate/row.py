@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from retouch.checksummed import Count, Document, Percent
+from retouch.files.checksummed import Count, Document, Percent
 
 
 class Drift(Document):

@@ -1,6 +1,6 @@
 """What a run learned from: its tasks and its sets of images, as they are stored in its results."""
 
-from retouch.checksummed import Count, Document
+from retouch.files.checksummed import Count, Document
 
 
 class TaskInfo(Document):

@@ -12,10 +12,10 @@ import torch
 from retouch.clip import Clip
 from retouch.clip.hf.model import HuggingFaceClip
 from retouch.clip.open_clip.model import OpenClip
+from retouch.export.card import escape_markdown
 from retouch.export.check import TOLERANCE, features, max_difference, refuse_difference, sample
 from retouch.export.export_model import ExportModel
 from retouch.export.formats import WriteReport
-from retouch.export.markdown import escape_markdown
 from retouch.export.pytorch import unsupported_model
 from retouch.sparse import Delta
 from retouch.sparse.delta.write_adapter import changed_weights, import_peft, write_adapters

@@ -13,14 +13,22 @@ from retouch.evaluate.results import Results
 from retouch.evaluate.row import ControlPart
 from retouch.export.export_model import ExportModel
 from retouch.export.formats import LIBRARIES, Format, WriteReport
-from retouch.export.markdown import escape_markdown
 from retouch.export.tokenizer import context_length
 from retouch.plotting import formatting
-from retouch.plural import count
 from retouch.report import run_metrics
 from retouch.report.sentences import run_sentences
 from retouch.sparse import fingerprint
+from retouch.text.plural import count
+from retouch.text.printable import printable
 from retouch.version import VERSION
+
+_ESCAPES = str.maketrans({c: f"&#{ord(c)};" for c in "\\`*_[]<>|~&#$!"})
+
+
+def escape_markdown(text: object) -> str:
+    """The text on one line, with every character escaped that Markdown or HTML would interpret."""
+    return printable(" ".join(str(text).split())).translate(_ESCAPES)
+
 
 _MAX_CLASSES = 200
 """How many classes the card lists; classes.json has all."""

@@ -5,16 +5,15 @@ from pathlib import Path
 import torch
 
 from retouch.errors import UserError
+from retouch.export.card import escape_markdown
 from retouch.export.export_model import display_name, hub_id
 from retouch.export.formats import Format
-from retouch.export.markdown import escape_markdown
-from retouch.export.silence import silence_libraries
-from retouch.export.write import Exported, exported
-from retouch.files import atomic_folder
-from retouch.output_paths import refuse_existing
-from retouch.plural import count
+from retouch.export.write import Exported, exported, silence_libraries
+from retouch.files.output_paths import refuse_existing
+from retouch.files.write import atomic_folder
 from retouch.sparse import Delta, fingerprint
 from retouch.sparse.delta.write_adapter import changed_weights, import_peft, write_adapters
+from retouch.text.plural import count
 from retouch.trainer.causal_model import CausalModel, load_causal
 from retouch.trainer.delta_chain import FOLDER, chain_in
 

@@ -12,8 +12,8 @@ from retouch.clip.finite import check_features, refused_if_not_finite
 from retouch.clip.hf.model import HuggingFaceClip
 from retouch.clip.open_clip.model import OpenClip
 from retouch.errors import UserError
+from retouch.export.card import escape_markdown
 from retouch.export.export_model import ExportModel
-from retouch.export.markdown import escape_markdown
 
 log = logging.getLogger("retouch")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from retouch.clip import Clip, load
-from retouch.clip.hub import SEPARATOR
+from retouch.clip.loading.hub import SEPARATOR
 from retouch.errors import UserError
 from retouch.evaluate.choices import ClassChoices, PromptedClass
 from retouch.evaluate.per_class import PerClass

@@ -6,7 +6,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from retouch.clip.hub import bars_on_a_terminal_only, explain_hub_errors
+from retouch.clip.loading.hub import bars_on_a_terminal_only, explain_hub_errors
 from retouch.errors import UserError
 from retouch.export.export_model import ExportModel
 from retouch.export.formats import Format

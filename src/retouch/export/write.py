@@ -1,9 +1,14 @@
 """Write a model or an adapter with its card, verify it, and only then move it to its folder."""
 
+import contextlib
+import io
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from retouch.clip import Clip
 from retouch.clip.finite import check_weights
@@ -12,14 +17,63 @@ from retouch.errors import UserError
 from retouch.evaluate.choices import PromptedClass
 from retouch.export.adapter import write_adapter
 from retouch.export.card import card
-from retouch.export.deltas import write_deltas
 from retouch.export.export_model import ExportModel
 from retouch.export.formats import FORMATS, Format, WriteReport
 from retouch.export.onnx import write_onnx
 from retouch.export.pytorch import write_hf, write_open_clip
-from retouch.export.silence import silence_libraries
-from retouch.files import atomic_folder
-from retouch.output_paths import refuse_existing
+from retouch.files.output_paths import refuse_existing
+from retouch.files.write import atomic_folder
+from retouch.sparse import Delta, fingerprint
+from retouch.torchvision_compat import patch_torchvision
+
+_LIMIT = "They fit exactly the weights that the run began with; any others are refused."
+
+
+def write_deltas(model: ExportModel, folder: Path) -> WriteReport:
+    """One file for each task, which names no path of this machine; read again, they are applied."""
+    if not model.deltas:
+        raise UserError(
+            "there is nothing to write: deltas are what a run changed. Give a run that has learned "
+            "a task"
+        )
+    written = []
+    for file in model.deltas:
+        delta = Delta.load(file)
+        base = {"model": model.hub or model.base} if "model" in delta.metadata else {}
+        replace(delta, metadata={**delta.metadata, **base}).save(folder / file.name)
+        written.append(Delta.load(folder / file.name))
+    after = fingerprint(model.clip.model)
+    for delta in reversed(written):  # any difference is refused
+        delta.undo(model.clip.model)
+    for delta in written:
+        delta.apply(model.clip.model)
+    assert fingerprint(model.clip.model) == after
+    return WriteReport(0.0, 0.0, same=True, limits=[_LIMIT])
+
+
+_LOGGERS = ("torch.onnx", "torch.export", "onnxscript", "onnx_ir", "onnxruntime")
+
+
+@contextlib.contextmanager
+def silence_libraries() -> Iterator[None]:
+    """No progress bars, warnings or log lines; what goes wrong is raised as an error here."""
+    patch_torchvision()
+    import transformers
+
+    transformers_logging: Any = transformers.logging
+    levels = {name: logging.getLogger(name).level for name in _LOGGERS}
+    transformers_logging.disable_progress_bar()
+    for name in levels:
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        transformers_logging.enable_progress_bar()
+        for name, level in levels.items():
+            logging.getLogger(name).setLevel(level)
+
 
 _WRITERS: dict[Format, Callable[[ExportModel, Path], WriteReport]] = {
     "hf": write_hf,

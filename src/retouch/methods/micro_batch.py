@@ -9,11 +9,11 @@ from torch import Tensor
 from retouch.clip import Batch, Clip, Features
 from retouch.clip.fit_memory import until_it_fits
 from retouch.clip.losses import losses
-from retouch.clip.tokens import num_prompts
+from retouch.clip.text.tokens import num_prompts
 from retouch.distributed import collectives
 from retouch.errors import UserError
 from retouch.methods.settings import Settings
-from retouch.plural import count
+from retouch.text.plural import count
 
 T = TypeVar("T")
 log = logging.getLogger("retouch")

@@ -2,26 +2,25 @@
 
 from typing import Any
 
+from retouch.methods.after_task.bounded_drop import BoundedDrop
+from retouch.methods.after_task.merging import Interpolate, MagMax, ShorterStep
 from retouch.methods.balanced_replay import BalancedReplay
-from retouch.methods.bounded_drop import BoundedDrop
-from retouch.methods.distil import PRD, LwF
-from retouch.methods.ewc import EWC
-from retouch.methods.feature_replay import FeatureReplay
-from retouch.methods.full_finetune import FullFinetune
-from retouch.methods.lora import LoRA
-from retouch.methods.mas import MAS
-from retouch.methods.merging import Interpolate, MagMax
 from retouch.methods.method import Method
 from retouch.methods.parts import Update
-from retouch.methods.prompts import DualPrompts, KeyLoss, PromptPool
+from retouch.methods.regularizers.distil import PRD, LwF
+from retouch.methods.regularizers.ewc import EWC
+from retouch.methods.regularizers.feature_replay import FeatureReplay
+from retouch.methods.regularizers.mas import MAS
+from retouch.methods.regularizers.zscl import ReferenceDistillation, WeightEnsemble
 from retouch.methods.schedule import Schedule
-from retouch.methods.selective import SelectiveUpdate
-from retouch.methods.shorter_step import ShorterStep
-from retouch.methods.slca import ClassifierAlignment, SlowBackbone
-from retouch.methods.sparsecl import DynamicMaskUpdate
-from retouch.methods.spg import SoftMaskUpdate
-from retouch.methods.spu_released import ReleasedReplay, ReleasedSchedule, ReleasedUpdate
-from retouch.methods.zscl import ReferenceDistillation, WeightEnsemble
+from retouch.methods.updates.full_finetune import FullFinetune
+from retouch.methods.updates.lora import LoRA
+from retouch.methods.updates.prompts import DualPrompts, KeyLoss, PromptPool
+from retouch.methods.updates.selective import SelectiveUpdate
+from retouch.methods.updates.slca import ClassifierAlignment, SlowBackbone
+from retouch.methods.updates.sparsecl import DynamicMaskUpdate
+from retouch.methods.updates.spg import SoftMaskUpdate
+from retouch.methods.updates.spu_released import ReleasedReplay, ReleasedSchedule, ReleasedUpdate
 
 DEFAULT_METHOD = "spu+"
 """The method that is used where none is chosen."""

@@ -17,7 +17,7 @@ from retouch.arguments import check_arguments
 from retouch.errors import UserError
 from retouch.methods.method import Method
 from retouch.methods.recipes import RECIPES
-from retouch.user_code import call_user_code
+from retouch.process.user_code import call_user_code
 
 GROUP = "retouch.methods"
 log = logging.getLogger("retouch")

@@ -12,8 +12,8 @@ from torch import Tensor
 from retouch.clip import Batch, Clip, Features
 from retouch.clip.frozen.keyed_images import Pixels
 from retouch.clip.losses import scale_terms
-from retouch.data.prefetch import load_images, prefetch, to_device
-from retouch.data.progress import Progress, no_progress
+from retouch.data.loading.prefetch import load_images, prefetch, to_device
+from retouch.data.loading.progress import Progress, no_progress
 from retouch.data.stores.image_store import Indices
 from retouch.data.stream import Stream, Task
 from retouch.distributed import collectives

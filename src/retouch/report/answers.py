@@ -8,13 +8,12 @@ from retouch.evaluate.results import Results
 from retouch.plotting.formatting import percent
 from retouch.plotting.label_layout import shorten
 from retouch.report.class_changes import change_sentence
-from retouch.report.continuation import continuation, is_continued
-from retouch.report.domain_results import domain_sentence
 from retouch.report.intervals import ENOUGH_IMAGES, interval_sentence, wilson_interval
-from retouch.report.run_metrics import metrics, starting_accuracy
+from retouch.report.run_metrics import continuation, is_continued, metrics, starting_accuracy
 from retouch.report.sentences import (
     control_part_sentence,
     control_sentence,
+    domain_sentence,
     drift_sentence,
     joint_sentence,
     learned_earlier_sentence,

@@ -5,11 +5,11 @@ Numbers are compared as they are shown, to one decimal: runs that look the same 
 
 from collections.abc import Sequence
 
-from retouch import plural
 from retouch.evaluate.results import Results
 from retouch.plotting.formatting import percent, points
 from retouch.report.run_metrics import any_weight_trained, metrics
 from retouch.report.run_names import run_labels
+from retouch.text import plural
 
 
 def comparison_sentences(runs: Sequence[Results]) -> list[str]:

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from datetime import datetime
 
-from retouch import plural
 from retouch.evaluate.results import Results
 from retouch.evaluate.task_info import DataInfo
 from retouch.plotting.formatting import duration, percent, share
 from retouch.report.intervals import interval_text
 from retouch.report.run_metrics import any_weight_trained, class_count, control_part, metrics
 from retouch.report.run_names import NamedResults, run_labels
+from retouch.text import plural
 
 
 def title(runs: Sequence[Results], named: bool = False) -> str:

@@ -3,7 +3,7 @@
 import math
 
 from retouch.plotting.formatting import number
-from retouch.plural import count
+from retouch.text.plural import count
 
 ENOUGH_IMAGES = 1000
 """From here on an accuracy is known to within about three points, and no interval is shown."""

@@ -12,14 +12,13 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from retouch.arguments import check_arguments
 from retouch.evaluate.results import Results
-from retouch.file_lock import exclusive_lock
-from retouch.files import write_atomically
+from retouch.files.lock import exclusive_lock
+from retouch.files.write import write_atomically
 from retouch.plotting.formatting import number
 from retouch.plotting.theme import THEME, plot_style
 from retouch.report.answers import answers
 from retouch.report.class_changes import class_sections
 from retouch.report.compare import cautions, comparison_sentences
-from retouch.report.domain_results import matrix_texts
 from retouch.report.facts import provenance, shared_settings, subtitle, title, warnings
 from retouch.report.figures import (
     Gallery,
@@ -29,6 +28,7 @@ from retouch.report.figures import (
     result_figures,
 )
 from retouch.report.run_metrics import class_count, control_part
+from retouch.report.sentences import matrix_texts
 from retouch.report.summary import Run, RunSummary, named_results, run_summaries
 from retouch.report.table import columns, rows
 from retouch.train.run_folder.files import PAGE, PLOTS, check_page_folder
@@ -69,7 +69,7 @@ def write_report(folder: str | Path, runs: Sequence[Run]) -> Path:
 def _template() -> Template:
     """The page without its content; compiled once, for a process may write many pages."""
     environment = Environment(
-        loader=PackageLoader("retouch.report", ""),
+        loader=PackageLoader("retouch.report", "templates"),
         autoescape=True,
         undefined=StrictUndefined,
         keep_trailing_newline=True,

@@ -9,9 +9,9 @@ from rich.text import Text
 
 from retouch.evaluate.results import Results
 from retouch.plotting.formatting import MISSING, duration, number, share
-from retouch.plural import count
 from retouch.report.run_metrics import any_weight_trained, metrics
 from retouch.report.run_names import label_heading, run_labels
+from retouch.text.plural import count
 
 
 class Column(NamedTuple):

@@ -2,10 +2,11 @@
 
 import importlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from retouch.arguments import check_arguments
 from retouch.clip import Clip
@@ -22,21 +23,20 @@ from retouch.methods import DEFAULT_METHOD, Method, Settings, TaskUpdate, recipe
 from retouch.sparse import Selection
 from retouch.train.arguments import REMEDIES, check_domain_rates
 from retouch.train.callbacks.callback import Callback
-from retouch.train.control_part import control_part
 from retouch.train.cpu_speed import faster_on_cpu
-from retouch.train.defaults import SMALL_MODEL, default_settings
+from retouch.train.defaults import SMALL_MODEL
 from retouch.train.eager_optim import eager_optimizers
 from retouch.train.environment import deterministic_algorithms
 from retouch.train.extend_stream import EarlierRun
 from retouch.train.hardware import check_shard
 from retouch.train.loop import task_context, train, trained_parameters
 from retouch.train.notes import add_image_notes, warn_about_plain_sigmoid, warnings_as_notes
+from retouch.train.plan import Plan, plan_stream
 from retouch.train.run_folder.finish import finish
 from retouch.train.run_folder.lock import with_run_lock
 from retouch.train.run_folder.new_results import new_results
 from retouch.train.run_folder.record import RunRecord
 from retouch.train.run_folder.write import open_record, remove_if_refused
-from retouch.train.run_inputs import RunInputs
 from retouch.train.signals import graceful_interrupt
 
 COMPILER = "inductor"
@@ -45,11 +45,11 @@ COMPILER = "inductor"
 @check_arguments(**REMEDIES)
 @with_run_lock
 def teach(
-    clip: Clip,
-    stream: Stream,
+    clip: Clip | Plan,
+    stream: Stream | None = None,
     method: str | Method = DEFAULT_METHOD,
     *,
-    settings: Settings | None = None,
+    settings: Settings | Mapping[str, Any] | None = None,
     control: Images | None = None,
     reference: Pairs | None = None,
     out: str | Path | None = None,
@@ -68,11 +68,12 @@ def teach(
     writes.
 
     Args:
-        clip: The model to teach, from `retouch.load`. It is changed in place.
+        clip: The plan of the run, from `retouch.plan`; or the model to teach, from `retouch.load`,
+            with the arguments that follow. The model is changed in place.
         stream: The classes to learn, split into tasks, from `Stream.split` or `Stream.join`.
         method: The name of a recipe (see `available_methods`), or a `Method` of your own.
-        settings: Epochs, batch size, learning rate and so on. Default: the paper's, with the
-            method's own learning rate.
+        settings: Epochs, batch size, learning rate and so on: those that you want, by name, and the
+            others are chosen to suit model, data and machine; or all of them, as `Settings`.
         control: Images of what the model could do before and must not forget. Without it,
             forgetting of old knowledge is not measured, and `spu-bounded` is refused. Of a large
             one, a part is checked after each task and all at the end (`Settings.control_part`).
@@ -100,84 +101,112 @@ def teach(
             counts: then only the model before the first task and after the last is evaluated.
         command: The command line that started the run, for the report.
     """
-    configured, settings = _configure(clip, method, settings)
-    if earlier is not None and out is None:
+    given: dict[str, Any] = {"settings": settings, "control": control, "reference": reference}
+    given["earlier"] = earlier
+    if isinstance(clip, Plan):
+        _refuse_besides_plan({"stream": stream, **given})
+        planned = clip
+    else:
+        planned = _plan(clip, stream, method, **given)
+    if planned.earlier is not None and out is None:
         raise UserError("a run that continues another needs a folder of its own", argument="out=…")
-    configured = _with_storage(configured, earlier, store_images)
-    inputs = start_method(
-        RunInputs(clip, stream, configured, settings, control, reference, earlier, command)
-    )
-    started = inputs.method
-    callback = callback if callback and collectives.is_rank0() else Callback()
     folder = None if out is None else Path(out)
+    if store_images is not None:
+        chosen = planned.method.with_change({"store_images": store_images})
+        planned = replace(planned, method=chosen, store_images=store_images)
+    if folder is not None and not overwrite:
+        planned = planned.resuming(folder)
+    started = start_method(replace(planned, command=command))
+    callback = callback if callback and collectives.is_rank0() else Callback()
+    return _teach(
+        started,
+        folder,
+        callback,
+        overwrite=overwrite,
+        checkpoint_seconds=checkpoint_seconds,
+        per_class=per_class,
+        evaluate_each_task=evaluate_each_task,
+    )
+
+
+def _plan(clip: Clip, stream: Stream | None, method: str | Method, **given: Any) -> Plan:
+    """The plan of a run whose model and tasks are given."""
+    if stream is None:
+        raise UserError(f"there is no stream, and so nothing to learn; {REMEDIES['stream']}")
+    configured = recipe(method) if isinstance(method, str) else method
+    return plan_stream(clip, stream, configured, **given)
+
+
+def _refuse_besides_plan(arguments: Mapping[str, object]) -> None:
+    """A plan has these already."""
+    for name, value in arguments.items():
+        if value is not None:
+            raise UserError(f"the plan has its own {name}; give it to retouch.plan instead")
+
+
+def _teach(
+    plan: Plan,
+    folder: Path | None,
+    callback: Callback,
+    *,
+    overwrite: bool,
+    checkpoint_seconds: float,
+    per_class: bool,
+    evaluate_each_task: bool,
+) -> Results:
+    """Carry out a plan whose method has seen the model."""
+    clip, stream, method, settings = plan.clip, plan.stream, plan.method, plan.settings
     if folder is None:
-        record, is_new = RunRecord(clip, new_results(inputs), callback, started), False
+        record, is_new = RunRecord(clip, new_results(plan), callback, method), False
     else:
         record, is_new = open_record(
-            inputs, callback, folder, overwrite=overwrite, checkpoint_seconds=checkpoint_seconds
+            plan, callback, folder, overwrite=overwrite, checkpoint_seconds=checkpoint_seconds
         )
-    add_image_notes(record.results, (stream.train, stream.test, control))
-    trained = trained_parameters(clip, started, settings)
-    texts = trained_parameters(clip, started, settings, texts=True)
+    add_image_notes(record.results, (stream.train, stream.test, plan.control))
+    trained = trained_parameters(clip, method, settings)
+    texts = trained_parameters(clip, method, settings, texts=True)
     neurons = clip.size >= SMALL_MODEL
     reuse = reuse_frozen(clip, trained, cache_folder(), neurons=neurons, trained_texts=texts)
     with faster_on_cpu(clip, settings), reuse:
-        with _running(inputs, record, folder, is_new):
-            warn_about_plain_sigmoid(clip, started)
-            part = control_part(stream, control, started, settings)
-            evaluator = Evaluator(stream, control, evaluate_each_task, callback.progress, part)
-            train(clip, stream, started, settings, evaluator, record)
+        with _running(plan, record, folder, is_new):
+            warn_about_plain_sigmoid(clip, method)
+            part = plan.control_part
+            evaluator = Evaluator(stream, plan.control, evaluate_each_task, callback.progress, part)
+            train(clip, stream, method, settings, evaluator, record)
         if folder is not None:
-            run = folder, clip, stream, record.results, control
-            stores = store_images if started.store_images else False
+            run = folder, clip, stream, record.results, plan.control
+            stores = plan.store_images if method.store_images else False
             evaluated = evaluator.predicted, callback.progress
             finish(*run, *evaluated, store_images=stores, per_class=per_class)
     return record.results
 
 
-def _configure(
-    clip: Clip, method: str | Method, settings: Settings | None
-) -> tuple[Method, Settings]:
-    """The method by its name, and its settings where none are given."""
-    configured = recipe(method) if isinstance(method, str) else method
-    return configured, settings or default_settings(clip, configured)
-
-
-def _with_storage(method: Method, earlier: EarlierRun | None, store_images: bool | None) -> Method:
-    """The method, with whether images are stored: as asked, or as it and the earlier run say."""
-    if store_images is None:
-        store_images = method.store_images and (earlier is None or earlier.method["store_images"])
-    return method.with_change({"store_images": store_images})
-
-
-def start_method(inputs: RunInputs) -> RunInputs:
+def start_method(plan: Plan) -> Plan:
     """Check that the method can learn the stream, prepare the model, and let the method see it.
 
     Args:
-        inputs: With a method that has not seen the model.
+        plan: With a method that has not seen the model.
     """
-    clip, stream, method, settings = inputs.clip, inputs.stream, inputs.method, inputs.settings
+    clip, stream, method, settings = plan.clip, plan.stream, plan.method, plan.settings
     check_shard(method, settings)
     check_domain_rates(stream, settings)
-    method.check_needs(inputs.control is not None, inputs.reference is not None)
+    method.check_needs(plan.control is not None, plan.reference is not None)
     buffer = method.replay.buffer(stream, settings.seed)
     buffer.check_size(len(stream.tasks), len(stream.classes))
     collectives.broadcast(clip.model.state_dict().values())
     clip.model.eval()  # no dropout, no changing batch-norm statistics: only the update may change
     clip.bf16 = settings.precision == "bf16"
     with deterministic_algorithms(clip.device), clip.truncated_prompts.collecting():
-        started = method.start(clip, settings, inputs.reference)
-    if inputs.earlier is not None:
-        inputs.earlier.check(started)
-    return replace(inputs, method=started)
+        started = method.start(clip, settings, plan.reference)
+    if plan.earlier is not None:
+        plan.earlier.check(started)
+    return replace(plan, method=started)
 
 
 @contextmanager
-def _running(
-    inputs: RunInputs, record: RunRecord, folder: Path | None, is_new: bool
-) -> Iterator[None]:
+def _running(plan: Plan, record: RunRecord, folder: Path | None, is_new: bool) -> Iterator[None]:
     """Everything around the loop: clean-up, notes, determinism, Ctrl-C, progress, compilation."""
-    clip, settings = inputs.clip, inputs.settings
+    clip, settings = plan.clip, plan.settings
     if settings.compile:
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder() / "compiled"))
         importlib.import_module("torch._inductor.config")  # to be made deterministic
@@ -209,7 +238,7 @@ def preview(
     stream: Stream,
     method: str | Method = DEFAULT_METHOD,
     *,
-    settings: Settings | None = None,
+    settings: Settings | Mapping[str, Any] | None = None,
     reference: Pairs | None = None,
 ) -> Selection:
     """Select what may move while the first task is learned, and change nothing.
@@ -220,13 +249,12 @@ def preview(
         clip: The model that would learn.
         stream: The stream whose first task is looked at.
         method: The name of a recipe (see `available_methods`), or a `Method` of your own.
-        settings: Epochs, batch size, learning rate and so on. Default: the paper's, with the
-            method's own learning rate.
+        settings: Epochs, batch size, learning rate and so on, as in `teach`.
         reference: Images with captions, for methods that keep old knowledge with them (`zscl`,
             `lora-ewc`).
     """
-    configured, settings = _configure(clip, method, settings)
-    with preview_update(clip, stream, configured, settings, reference) as update:
+    planned = _plan(clip, stream, method, settings=settings, reference=reference)
+    with preview_update(clip, stream, planned.method, planned.settings, reference) as update:
         return update.selection
 
 

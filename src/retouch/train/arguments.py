@@ -44,7 +44,7 @@ REMEDIES: dict[str, Remedy] = {
     "clip": _clip_remedy,
     "stream": "make one with retouch.Stream.split(train, test, tasks=…)",
     "method": f"use a name ({', '.join(list(RECIPES)[:4])}, …) or a retouch.methods.Method",
-    "settings": "make them with retouch.Settings(epochs=…, lr=…)",
+    "settings": "give those that you want, {'epochs': 5}, or all: retouch.Settings(epochs=5, …)",
     "control": _images_remedy,
     "reference": "read it first: retouch.read_pairs(FILE)",
     "out": "use the path of a folder",

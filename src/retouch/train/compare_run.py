@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from retouch.data.data_set_names import data_set_name
 from retouch.data.images import Images
-from retouch.data.progress import Progress
+from retouch.data.loading.progress import Progress
+from retouch.data.registry import data_set_name
 from retouch.data.stores.image_store import Indices
 from retouch.distributed import collectives
 from retouch.evaluate.choices import ClassChoices
@@ -16,8 +16,8 @@ from retouch.evaluate.examples import FILES, write_examples
 from retouch.evaluate.per_class import EXAMPLES, FILE, PerClass
 from retouch.evaluate.predict import PredictedClasses
 from retouch.evaluate.row import Joint
-from retouch.files import delete_folder
-from retouch.plural import count
+from retouch.files.write import delete_folder
+from retouch.text.plural import count
 from retouch.train.run_folder.read import OpenRun
 
 

@@ -10,6 +10,7 @@ import torch
 from retouch.arguments import check_arguments
 from retouch.clip import Clip
 from retouch.data.images import Images
+from retouch.data.stream import Stream
 from retouch.errors import UserError
 from retouch.evaluate.results import Results
 from retouch.methods import Method, Settings
@@ -63,7 +64,8 @@ def continue_run(
         raise UserError(f"{out} is the run to continue; give the new run a folder of its own")
     opened = open_run(run_or_copy(earlier_folder, folder, overwrite), model=model, device=device)
     stored = read_stored_images(opened.folder) if has_stored_images(opened.folder) else None
-    stream, earlier = extend_stream(opened, stored, train, test, tasks=tasks, order=order)
+    new = Stream.split(train, test, tasks=tasks, order=order)
+    stream, earlier = extend_stream(opened, stored, new)
     for note in dict.fromkeys([*stream.train.notes, *stream.test.notes]):
         log.warning("%s", note)
     return teach(

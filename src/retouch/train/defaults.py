@@ -6,7 +6,7 @@ from math import ceil
 
 from retouch.clip import Clip
 from retouch.methods import BalancedReplay, Method, Settings
-from retouch.plural import count
+from retouch.text.plural import count
 
 MIN_STEPS = 60
 """Steps per task, at least, however few images it has."""

@@ -21,8 +21,7 @@ from torch import Tensor, nn
 from retouch.clip import Clip
 from retouch.clip.free_memory import free_gpu_memory
 from retouch.clip.frozen.reuse import reuse_frozen
-from retouch.clip.tokens import Tokens, num_prompts
-from retouch.data.images import Images
+from retouch.clip.text.tokens import Tokens, num_prompts
 from retouch.data.stores.image_store import Indices
 from retouch.data.stream import Stream
 from retouch.distributed import collectives
@@ -31,7 +30,7 @@ from retouch.sparse import Selection
 from retouch.train.eager_optim import eager_optimizers
 from retouch.train.loop import backward, task_context, trained_parameters
 from retouch.train.run_folder.images import TEST_IMAGES_PER_CLASS
-from retouch.train.work import Work, work
+from retouch.train.work import Work
 
 T = TypeVar("T")
 CPU_PROMPTS = 32
@@ -296,15 +295,12 @@ def estimate(
     stream: Stream,
     method: Method,
     settings: Settings,
-    *,
+    amount: Work,
     done: int = 0,
-    control: Images | None = None,
-    fewer_images: Sequence[int] = (),
 ) -> Cost:
     """Time a step of the first task that is not done, and count the rest."""
     method.check_weights(clip)
     sample = None if clip.device.type == "cuda" else _CPU_IMAGES
-    amount = work(stream, method, settings, done=done, control=control, fewer_images=fewer_images)
     prompts = amount.step_prompts
     measured = measure(clip, stream, method, settings, task=done, images=sample, prompts=prompts)
     disk = (len(stream.tasks) - done) * delta_bytes(measured.selection)

@@ -1,13 +1,15 @@
 """Continue a finished run: a stream of its tasks and then new ones."""
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from retouch.clip.preprocess import Preprocess
+from retouch.data.cache.images import chunks
 from retouch.data.images import Images, concatenate, refuse_confusable_classes
 from retouch.data.replay import ReplayState
 from retouch.data.stores.file import FileStore
@@ -16,18 +18,68 @@ from retouch.errors import UserError
 from retouch.evaluate import results as results_file
 from retouch.evaluate.results import Results
 from retouch.methods import Method
-from retouch.methods.bounded_drop import unbounded
+from retouch.methods.after_task.bounded_drop import unbounded
 from retouch.methods.method import PARTS
 from retouch.methods.method_config import method_config
 from retouch.methods.part_classes import part_name
-from retouch.plural import count
-from retouch.train.repeated_images import repeated_images_note
+from retouch.text.plural import count
 from retouch.train.run_folder.files import COPY, OLD_COPY, delete_run_folder
 from retouch.train.run_folder.images import FOLDER as IMAGES
 from retouch.train.run_folder.images import StoredImages, has_stored_images, with_classes
 from retouch.train.run_folder.method_state import parts_with_state, state_file
 from retouch.train.run_folder.metrics import METRICS
 from retouch.train.run_folder.read import CONFIG, OpenRun, delta_file, is_run
+
+MAX_COMPARED = 20_000
+"""Of more images of known classes, none are compared: that would take too long."""
+
+
+def repeated_images_note(
+    stored: StoredImages, train: Images, test: Images, preprocess: Preprocess
+) -> str | None:
+    """What to say if an image is both learned from and tested on, in either of the two runs.
+
+    Only classes that both runs have are compared, by their pixels.
+
+    Args:
+        stored: The images that the earlier run stored: some of those that it had.
+        train: The new images to learn from.
+        test: The new images to evaluate on.
+        preprocess: How the model takes images, which is how they are stored.
+    """
+    now_tested = _matches(stored.replay, test, preprocess)
+    now_learned = _matches(stored.test, train, preprocess)
+    parts = [
+        f"tests on {count(now_tested, 'image')} that the earlier run learned from",
+        f"learns from {count(now_learned, 'image')} that the earlier run tested on",
+    ]
+    found = [part for part, number in zip(parts, (now_tested, now_learned), strict=True) if number]
+    if not found:
+        return None
+    return (
+        f"{train.name}: this run {' and '.join(found)}, so its accuracy looks better than it is. "
+        "There may be more, for only some images of a run are stored. Give only new images"
+    )
+
+
+def _matches(earlier: Images, new: Images, preprocess: Preprocess) -> int:
+    """How many of the new images equal an earlier one, among the classes that both have."""
+    common = set(earlier.classes) & set(new.classes)
+    earlier, new = _of_classes(earlier, common), _of_classes(new, common)
+    if not 0 < len(new) <= MAX_COMPARED:
+        return 0
+    seen = set(_pixel_hashes(earlier, preprocess))
+    return sum(pixels in seen for pixels in _pixel_hashes(new, preprocess))
+
+
+def _of_classes(images: Images, names: Collection[str]) -> Images:
+    labels = [label for label, name in enumerate(images.classes) if name in names]
+    return images.subset(images.of_classes(labels))
+
+
+def _pixel_hashes(images: Images, preprocess: Preprocess) -> Iterator[int]:
+    for chunk in chunks(len(images)):
+        yield from (hash(pixels.tobytes()) for pixels in images.read(chunk, preprocess))
 
 
 @dataclass(frozen=True)
@@ -127,24 +179,19 @@ def refuse_domains(folder: Path, results: Results) -> None:
 def extend_stream(
     run: OpenRun,
     stored: StoredImages | None,
-    train: Images,
-    test: Images,
-    *,
-    tasks: int = 1,
-    order: int | Sequence[str] = 0,
+    new: Stream,
 ) -> tuple[Stream, EarlierRun]:
-    """A stream of the tasks of a run, and then those of new images.
+    """A stream of the tasks of a run, and then new ones.
 
     Args:
         run: The finished run.
         stored: The images that the run stored of its tasks: its replay buffer, and some test
             images. Without them the earlier tasks are neither replayed nor evaluated.
-        train, test: The new images.
-        tasks, order: How the new classes are divided, as in `Stream.split`.
+        new: The new tasks.
     """
     refuse_unfinished(run.folder, run.results)
     refuse_domains(run.folder, run.results)
-    new = Stream.split(train, test, tasks, order)
+    train, test = new.train, new.test
     old = stored or _no_images(run)
     _check_stored(run, old)
     classes = _class_names(run, train)

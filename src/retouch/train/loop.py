@@ -9,7 +9,7 @@ from retouch.clip import Batch, Clip, Features
 from retouch.clip.finite import refused_if_not_finite
 from retouch.clip.frozen.reuse import release_if_trained
 from retouch.clip.losses import backward_terms, pair_loss
-from retouch.data.prefetch import read_later
+from retouch.data.loading.prefetch import read_later
 from retouch.data.stream import Stream, Task
 from retouch.evaluate.evaluator import Evaluator
 from retouch.methods import Method, Regularizer, Settings, TaskContext

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from math import ceil
 
 from retouch.data.images import Images
+from retouch.data.stores.image_store import Indices
 from retouch.data.stream import Stream, Task
 from retouch.methods import Method, Settings
-from retouch.train.control_part import control_part
 
 
 @dataclass(frozen=True)
@@ -35,11 +35,12 @@ def work(
     *,
     done: int = 0,
     control: Images | None,
+    part: Indices | None = None,
     fewer_images: Sequence[int] = (),
 ) -> Work:
     """Count images and prompts.
 
-    The model is evaluated before the first task and after each, between them perhaps on a part of
+    The model is evaluated before the first task and after each, between them perhaps on a `part` of
     the control set. A run that continues another evaluates the model that it begins with as well,
     and earlier ones on the tasks of which fewer images are left (`EarlierRun.fewer_images`).
     """
@@ -50,7 +51,6 @@ def work(
     prompts = sum(len(group.classes) * len(group.templates) for group in groups)
     prompts += len(control.classes) * len(control.templates) if control is not None else 0
     whole = len(stream.test) + len(control or ())
-    part = control_part(stream, control, method, settings)
     between, ends = len(tasks) - 1, 2 + bool(done)
     again = [
         sum(len(stream.tasks[number].test) for number in fewer_images if number < learned)

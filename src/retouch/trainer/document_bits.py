@@ -21,7 +21,7 @@ from torch.nn.functional import cross_entropy
 
 from retouch.arguments import check_arguments
 from retouch.errors import UserError
-from retouch.plural import count
+from retouch.text.plural import count
 
 RESAMPLES = 1000
 """Bootstrap samples of the documents."""

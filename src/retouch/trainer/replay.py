@@ -11,9 +11,9 @@ from torch.utils.data import ConcatDataset, Subset
 
 from retouch.arguments import check_arguments
 from retouch.errors import UserError
-from retouch.files import write_atomically
-from retouch.plural import count
+from retouch.files.write import write_atomically
 from retouch.random_streams import RandomStream
+from retouch.text.plural import count
 
 log = logging.getLogger("retouch")
 FILE = "replay.jsonl"

@@ -20,9 +20,8 @@ from transformers.trainer_utils import get_last_checkpoint
 from retouch.arguments import check_arguments
 from retouch.distributed import collectives
 from retouch.errors import UserError
-from retouch.files import atomic_folder
-from retouch.output_paths import refuse_existing
-from retouch.plural import count
+from retouch.files.output_paths import refuse_existing
+from retouch.files.write import atomic_folder
 from retouch.sparse import (
     SCORERS,
     Delta,
@@ -38,6 +37,7 @@ from retouch.sparse import (
 )
 from retouch.sparse.delta.write_adapter import changed_weights, import_peft, write_adapters
 from retouch.sparse.select import Unit
+from retouch.text.plural import count
 from retouch.trainer.checks import check_batch, check_trainer
 from retouch.trainer.delta_chain import FOLDER, DeltaChain
 from retouch.trainer.replay import ReplayBuffer

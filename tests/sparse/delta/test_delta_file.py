@@ -15,8 +15,8 @@ from safetensors import safe_open
 from tiny import tiny_clip
 from torch import nn
 
-from retouch import checksummed
 from retouch.errors import UserError
+from retouch.files import checksummed
 from retouch.sparse import Delta, Snapshot, fingerprint, locate, read_header, read_selection, select
 
 

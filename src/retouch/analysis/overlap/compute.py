@@ -20,8 +20,8 @@ from retouch.analysis.layer_names import TowerName, layers
 from retouch.analysis.overlap.pairwise import PairwiseOverlap, pairwise_overlap, sum_overlaps
 from retouch.errors import UserError
 from retouch.evaluate.results import Results
-from retouch.plural import count
 from retouch.sparse import Selection, SparseIndex, read_selection
+from retouch.text.plural import count
 from retouch.train.run_folder.read import delta_file
 
 LEADING = 10

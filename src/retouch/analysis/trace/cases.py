@@ -11,7 +11,7 @@ from torch import Tensor
 from retouch.analysis.annotations import AnnotatedImages, Scene
 from retouch.analysis.token_regions import Grid, box_in_input, patches_in
 from retouch.clip import Preprocess
-from retouch.data.decoding.decode import DecodeError
+from retouch.data.loading.decode import DecodeError
 from retouch.errors import UserError
 
 NO_OBJECT = "no object in what the model sees of it"

@@ -28,7 +28,7 @@ from retouch.analysis.trace.journal import Journal
 from retouch.analysis.trace.tracer import Tracer
 from retouch.clip import Clip
 from retouch.errors import UserError
-from retouch.file_lock import exclusive_lock
+from retouch.files.lock import exclusive_lock
 from retouch.sparse import fingerprint
 
 NOT_SIMILAR = "a similarity to its class that is not above zero"

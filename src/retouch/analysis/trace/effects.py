@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from retouch.analysis.layer_names import TowerName
 from retouch.analysis.trace.hooks import Site
-from retouch.checksummed import Count, Document
+from retouch.files.checksummed import Count, Document
 
 # The 97.5 % quantiles of Student's t distribution with 1, 2, … degrees of freedom.
 _T_QUANTILES = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)

@@ -8,12 +8,12 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from retouch import checksummed
 from retouch.analysis.layer_names import TowerName
 from retouch.analysis.trace.effects import PairEffects
-from retouch.checksummed import Document
 from retouch.errors import UserError
-from retouch.files import write_atomically
+from retouch.files import checksummed
+from retouch.files.checksummed import Document
+from retouch.files.write import write_atomically
 
 SETTINGS, PAIRS = "settings.json", "pairs.jsonl"
 

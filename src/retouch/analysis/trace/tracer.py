@@ -26,7 +26,7 @@ from retouch.analysis.trace.patched_forward import (
 )
 from retouch.clip import Clip
 from retouch.clip.finite import check_weights
-from retouch.clip.zero_shot import fill_template
+from retouch.clip.text.zero_shot import fill_template
 from retouch.errors import UserError
 
 MEASURED_PAIRS = 32

@@ -15,12 +15,11 @@ from retouch.cli.analysis.cam_images import (
     read_cam_images,
     texts_to_find,
 )
-from retouch.cli.config_command import Config, OptionGroup, command
-from retouch.cli.console import err, out, print_json, print_line, progress_bar, user_errors
 from retouch.cli.load_models import LoadedModel, ModelOptions
-from retouch.cli.options import Json, Seed, analysis_folder
+from retouch.cli.options import Config, Json, OptionGroup, Seed, analysis_folder, command
+from retouch.cli.terminal.console import err, out, print_json, print_line, progress_bar, user_errors
 from retouch.errors import UserError
-from retouch.output_paths import check_folder
+from retouch.files.output_paths import check_folder
 
 
 class NeuronChoice(StrEnum):
@@ -237,7 +236,7 @@ def _show(
     unreadable: "Sequence[UnreadableImage]",
     folder: Path,
 ) -> None:
-    from retouch.cli.tables import add_row, make_table, name_cell
+    from retouch.cli.terminal.tables import add_row, make_table, name_cell
 
     for note in loaded.notes:
         print_line(out, f"Note: {note}.")

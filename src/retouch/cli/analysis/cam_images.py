@@ -33,7 +33,7 @@ class CamImage:
 def find_cam_images(names: Sequence[str]) -> list[CamImage]:
     """The images in the order given; a folder stands for all images in it."""
     from retouch.cli.images import images_below
-    from retouch.data.decoding.decode import EXTENSIONS
+    from retouch.data.loading.decode import EXTENSIONS
     from retouch.data.stores.file import FileStore
 
     images: list[CamImage] = []
@@ -59,14 +59,14 @@ def find_cam_images(names: Sequence[str]) -> list[CamImage]:
 
 def _images_of_source(name: str) -> list[CamImage]:
     """Images in any form that `retouch learn` reads; of the built-in ones, a few per class."""
-    from retouch.cli.images import find_images
+    from retouch.data import read_data
 
     if name in BUILTIN:
         from retouch.builtin import control_images, sign_images
 
         images = sign_images("test", 2) if name == BUILTIN[0] else control_images(1)
     else:
-        images = find_images(name).evaluation_images()
+        images = read_data(name).evaluation_images()
     labels = [images.classes[label] for label in images.labels]
     return [CamImage(images.store, index, label) for index, label in enumerate(labels)]
 
@@ -105,7 +105,7 @@ def texts_to_find(images: Sequence[CamImage], text: str | None, loaded: "LoadedM
 
 def _prompt(name: str, loaded: "LoadedModel") -> str:
     """The first prompt of a class: the run's own, if it knows the class."""
-    from retouch.clip.zero_shot import fill_template
+    from retouch.clip.text.zero_shot import fill_template
     from retouch.data.images import DEFAULT_TEMPLATE
 
     run = loaded.run

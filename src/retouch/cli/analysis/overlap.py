@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from retouch.cli.console import out, print_json, print_line, user_errors
 from retouch.cli.options import Json
+from retouch.cli.terminal.console import out, print_json, print_line, user_errors
 from retouch.errors import UserError
-from retouch.output_paths import check_folder
+from retouch.files.output_paths import check_folder
 
 if TYPE_CHECKING:
     from rich.table import Table

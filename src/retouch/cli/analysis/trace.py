@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
-from retouch.cli.config_command import Config, OptionGroup, command
-from retouch.cli.console import out, print_json, print_line, progress_bar, user_errors
 from retouch.cli.load_models import ModelOptions
-from retouch.cli.options import Json, Seed, analysis_folder
+from retouch.cli.options import Config, Json, OptionGroup, Seed, analysis_folder, command
+from retouch.cli.terminal.console import out, print_json, print_line, progress_bar, user_errors
 from retouch.errors import UserError
-from retouch.output_paths import check_folder
+from retouch.files.output_paths import check_folder
 
 
 class Towers(StrEnum):
@@ -205,7 +204,7 @@ def _table(results: "TraceResult") -> "Table":
     """The effects as the figure shows them, in percent, with half the width of their bands."""
     from retouch.analysis.trace.figure import TOWER_TITLES
     from retouch.analysis.trace.hooks import SITES
-    from retouch.cli.tables import add_row, make_table
+    from retouch.cli.terminal.tables import add_row, make_table
 
     title = "Average indirect effect of restoring what comes after …, %"
     table = make_table("", "layer", "whole layer", "attention", "MLP", title=title)

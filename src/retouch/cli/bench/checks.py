@@ -22,12 +22,9 @@ _FOR_TRAINING = (
     "lr",
     "precision",
     "compiled",
-    "resume",
     "keep_deltas",
     "jobs",
     "on",
-    "gpus_per_cell",
-    "cpus_per_cell",
 )
 """Options that a suite which trains nothing has no use for."""
 
@@ -48,21 +45,12 @@ def refuse_training_options(config: "BenchConfig", suite: str) -> None:
         )
 
 
-def refuse_max_drop(config: "BenchConfig", suite: "Suite") -> None:
+def refuse_lost_at_most(config: "BenchConfig", suite: "Suite") -> None:
     """Refuse a bound on losses where there is one learning rate, and none to choose."""
-    if "max_drop" in config.given() and suite.kind != "pareto":
+    if "lost_at_most" in config.given() and suite.kind != "pareto":
         raise UserError(
-            f"--max-drop {config.output.max_drop:g} has no effect on {suite.name}: it is for "
-            "suites of the kind pareto, which try several learning rates; leave it out"
-        )
-
-
-def refuse_contradictions(config: "BenchConfig") -> None:
-    """Refuse options of which one makes the other useless."""
-    if config.data.cache is not None and config.data.no_cache:
-        raise UserError(
-            "--cache names a folder for decoded images, and --no-cache stores none; "
-            "leave one of them out"
+            f"--lost-at-most {config.output.lost_at_most:g} has no effect on {suite.name}: it is "
+            "for suites of the kind pareto, which try several learning rates; leave it out"
         )
 
 
@@ -72,8 +60,10 @@ def _option(name: str) -> str:
 
 def check_cells(bench: "Bench", *, quick: bool, reference: str | None) -> None:
     """Refuse options that no cell makes use of."""
+    from retouch.data.registry import packaged_source
+
     sources = [source for cell in bench.cells for source in cell.sources]
-    others = [source for source in sources if source.partition(":")[0] != "builtin"]
+    others = [source for source in sources if not packaged_source(source)]
     if quick and others:
         raise UserError(
             f"--quick takes fewer of the built-in images, and {others[0]} has none of those; use "

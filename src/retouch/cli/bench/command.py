@@ -6,24 +6,22 @@ from typing import TYPE_CHECKING
 from retouch.cli.bench.checks import (
     check_cells,
     parse_seeds,
-    refuse_contradictions,
-    refuse_max_drop,
+    refuse_lost_at_most,
     refuse_training_options,
     split_names,
     split_rates,
 )
 from retouch.cli.bench.config import BenchConfig
-from retouch.cli.config_command import command
-from retouch.cli.console import out, progress, user_errors, with_ranks
-from retouch.errors import UserError
-from retouch.output_paths import check_folder
+from retouch.cli.options import command
+from retouch.cli.terminal.console import out, progress, user_errors, with_ranks
+from retouch.files.output_paths import check_folder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from retouch.bench import Bench, Done, Engine
-    from retouch.bench.live_table import ProgressView
     from retouch.bench.suite import Suite
+    from retouch.bench.tables.live import ProgressView
 
 QUICK_REPLAY = 50
 """Images in the replay buffer with --quick."""
@@ -36,7 +34,7 @@ def bench(config: BenchConfig) -> None:
     Finished cells are never run twice: the same command resumes a run that was killed.
     """
     with user_errors(config.folder), with_ranks(config.machine.device) as device:
-        from retouch.bench.live_table import progress_view
+        from retouch.bench.tables.live import progress_view
 
         suite = _check(config)
         trains = suite.kind != "efficiency" and not config.output.dry_run
@@ -47,27 +45,24 @@ def bench(config: BenchConfig) -> None:
             _show_plan(runner)
         elif trains:
             view = progress_view(runner.cells, out, quiet=config.output.quiet or out.quiet)
-            _run(runner, engine, view, config.output.max_drop)
+            _run(runner, engine, view, config.output.lost_at_most)
         else:
             _count_parameters(runner)
 
 
 def _check(config: BenchConfig) -> "Suite":
     """The suite, if the options fit it."""
-    from retouch.bench.engine_choice import check_engine
+    from retouch.bench.engines.choice import check_engine
     from retouch.bench.suite import load_suite
-    from retouch.bench.write import check_tables
+    from retouch.bench.tables.write import check_tables
 
     machine = config.machine
     check_folder(config.folder)
-    refuse_contradictions(config)
-    check_engine(machine.on, machine.jobs, machine.gpus_per_cell, machine.cpus_per_cell)
-    if not config.output.resume and (config.folder / "cells").exists():
-        raise UserError(f"{config.folder} holds cells already; choose another --out, or --resume")
+    check_engine(machine.on, machine.jobs)
     suite = load_suite(config.suite.suite).only(split_names("--methods", config.suite.methods))
     if suite.kind == "efficiency":
         refuse_training_options(config, suite.name)
-    refuse_max_drop(config, suite)
+    refuse_lost_at_most(config, suite)
     check_tables(config.folder)
     return suite
 
@@ -78,16 +73,16 @@ def _engine(config: BenchConfig, device: str, trains: bool) -> "Engine":
     machine = config.machine
     if not trains:
         return Serial()
-    return engine(machine.on, machine.jobs, device, machine.gpus_per_cell, machine.cpus_per_cell)
+    return engine(machine.on, machine.jobs, device)
 
 
 def _make_bench(config: BenchConfig, suite: "Suite", device: str, engine: "Engine") -> "Bench":
     from retouch.bench.cells import Options
     from retouch.bench.datasets import BenchData, model_maker
+    from retouch.bench.engines.worker import check_hardware
     from retouch.bench.runner import Bench
     from retouch.bench.suite import load_defaults
-    from retouch.bench.worker import check_hardware
-    from retouch.data.progress import no_progress
+    from retouch.data.loading.progress import no_progress
 
     data, training, machine, output = config.data, config.training, config.machine, config.output
     model, quick = config.suite.model, config.suite.quick
@@ -95,8 +90,7 @@ def _make_bench(config: BenchConfig, suite: "Suite", device: str, engine: "Engin
     datasets = BenchData(
         model_maker(model, device),
         data.data_root,
-        data.cache,
-        data.reference or defaults.reference,
+        reference=data.reference or defaults.reference,
         use_cache=not data.no_cache and not output.dry_run,
         skip_bad=data.skip_bad and not output.dry_run,
         small=quick,
@@ -119,7 +113,7 @@ def _make_bench(config: BenchConfig, suite: "Suite", device: str, engine: "Engin
     return Bench(suite, datasets, model, config.folder, options, keep_deltas=output.keep_deltas)
 
 
-def _run(bench: "Bench", engine: "Engine", view: "ProgressView", max_drop: float) -> None:
+def _run(bench: "Bench", engine: "Engine", view: "ProgressView", lost_at_most: float) -> None:
     from retouch.bench.runner import Incomplete
 
     try:
@@ -127,23 +121,23 @@ def _run(bench: "Bench", engine: "Engine", view: "ProgressView", max_drop: float
             done = bench.run(engine, view)
     except Incomplete as incomplete:
         if incomplete.done:
-            _show(bench, incomplete.done, max_drop)
+            _show(bench, incomplete.done, lost_at_most)
         raise
     if done:  # otherwise another rank has the results
-        _show(bench, done, max_drop)
+        _show(bench, done, lost_at_most)
 
 
-def _show(bench: "Bench", done: "Sequence[Done]", max_drop: float) -> None:
-    from retouch.bench.table import tabulate
-    from retouch.bench.table_formats import to_rich
-    from retouch.bench.write import write_pareto, write_table
+def _show(bench: "Bench", done: "Sequence[Done]", lost_at_most: float) -> None:
+    from retouch.bench.tables.formats import to_rich
+    from retouch.bench.tables.table import tabulate
+    from retouch.bench.tables.write import write_pareto, write_table
 
-    table = tabulate(bench.suite, done, max_drop)
+    table = tabulate(bench.suite, done, lost_at_most)
     write_table(bench.out, table)
     for part in to_rich(table):
         out.print(part)
     if bench.suite.kind == "pareto":
-        metric = write_pareto(bench.out, done, max_drop)
+        metric = write_pareto(bench.out, done, lost_at_most)
         if metric != "control_drop":
             shown = "pareto.png shows how much of the new classes was forgotten"
             nothing = "nor is how much of the new classes was forgotten, so there is no figure"
@@ -156,8 +150,8 @@ def _show(bench: "Bench", done: "Sequence[Done]", max_drop: float) -> None:
 
 
 def _count_parameters(bench: "Bench") -> None:
-    from retouch.bench import efficiency
-    from retouch.bench.write import write_costs
+    from retouch.bench.tables import efficiency
+    from retouch.bench.tables.write import write_costs
     from retouch.distributed import collectives
 
     costs = efficiency.costs(bench)
@@ -173,7 +167,7 @@ def _show_plan(bench: "Bench") -> None:
 
     from retouch.bench.estimate import estimate
     from retouch.plotting.formatting import duration, file_size
-    from retouch.plural import count
+    from retouch.text.plural import count
 
     table = Table("row", "method", "data", "seed", "tasks", "settings", box=None)
     for cell in bench.cells:

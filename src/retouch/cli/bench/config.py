@@ -5,8 +5,15 @@ from typing import Annotated, ClassVar
 
 import typer
 
-from retouch.cli.config_command import Config, OptionGroup
-from retouch.cli.options import Cache, Compile, Device, Model, NoCache, Precision, Root, SkipBad
+from retouch.cli.options import (
+    ComputeOptions,
+    Config,
+    Model,
+    NoCache,
+    OptionGroup,
+    Root,
+    SkipBad,
+)
 
 Names = Annotated[str | None, typer.Option(help="Only these, separated by commas.")]
 
@@ -45,7 +52,6 @@ class DataOptions(OptionGroup):
         str | None, typer.Option(help="Images with captions, for zscl and lora-ewc.")
     ] = None
     data_root: Root = None
-    cache: Cache = None
     no_cache: NoCache = False
     skip_bad: SkipBad = False
 
@@ -68,25 +74,13 @@ class TrainingOptions(OptionGroup):
     ] = None
 
 
-class MachineOptions(OptionGroup):
-    panel: ClassVar[str] = "Machine"
-
-    device: Device = "auto"
-    precision: Precision = "auto"
-    compiled: Compile = None
+class MachineOptions(ComputeOptions):
     jobs: Annotated[
         int | None, typer.Option(help="Run N cells at a time, each in its own process.", min=1)
     ] = None
     on: Annotated[
         str | None,
         typer.Option(help="Run on a Ray cluster: ray, or ray://HOST:PORT.", metavar="WHERE"),
-    ] = None
-    gpus_per_cell: Annotated[
-        float | None,
-        typer.Option(help="With Ray: GPUs per cell; at 0.5, two cells share one.", min=0),
-    ] = None
-    cpus_per_cell: Annotated[
-        float | None, typer.Option(help="With Ray: CPU cores per cell.", min=1)
     ] = None
 
 
@@ -96,16 +90,10 @@ class OutputOptions(OptionGroup):
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Where results go. [default: runs/SUITE]")
     ] = None
-    resume: Annotated[
-        bool,
-        typer.Option(
-            "--resume/--no-resume", help="Keep the finished cells in the folder, and run the rest."
-        ),
-    ] = True
     keep_deltas: Annotated[
         bool, typer.Option("--keep-deltas", help="Store the delta of every task of every cell.")
     ] = False
-    max_drop: Annotated[
+    lost_at_most: Annotated[
         float,
         typer.Option(
             help="For pareto: show each method's best learning rate among those at which it loses "

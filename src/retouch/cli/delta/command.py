@@ -6,11 +6,11 @@ from typing import Annotated, Literal
 import typer
 from rich.console import Console
 
-from retouch.cli.console import out, print_json, print_line, user_errors
 from retouch.cli.delta.output import delta_facts, save_delta, show_written, write_model
 from retouch.cli.options import Json
-from retouch.output_paths import check_new_file
-from retouch.plural import count
+from retouch.cli.terminal.console import out, print_json, print_line, user_errors
+from retouch.files.output_paths import check_new_file
+from retouch.text.plural import count
 
 delta = typer.Typer(
     name="delta",

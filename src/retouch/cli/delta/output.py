@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from retouch.cli.console import out, print_json, print_line
-from retouch.plural import count
+from retouch.cli.terminal.console import out, print_json, print_line
+from retouch.text.plural import count
 
 if TYPE_CHECKING:
     from retouch.sparse import Delta, Header

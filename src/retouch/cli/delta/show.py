@@ -10,8 +10,8 @@ from rich.text import Text
 
 from retouch.cli.delta.layers import layer_table, relative_change, unknown_rows
 from retouch.plotting.formatting import MISSING, file_size, share
-from retouch.plural import count
 from retouch.sparse import ChangeStats, Header, block_of, total_stats
+from retouch.text.plural import count
 
 NOTE = (
     "change: of the entries that moved, relative to the layer's weights (root mean squares)\n"

@@ -3,11 +3,18 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from retouch.cli.config_command import command
-from retouch.cli.console import out, print_json, print_line, progress, user_errors, with_ranks
 from retouch.cli.evaluate.config import EvaluateConfig
 from retouch.cli.evaluate.sets import eval_sets
 from retouch.cli.load_models import LoadedModel, compared_with
+from retouch.cli.options import command
+from retouch.cli.terminal.console import (
+    out,
+    print_json,
+    print_line,
+    progress,
+    user_errors,
+    with_ranks,
+)
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -126,7 +133,7 @@ def _notes(loaded: LoadedModel, sets: "Sequence[EvalSet]") -> list[str]:
 def _show(
     loaded: LoadedModel, sets: "Sequence[EvalSet]", results: "PerClass", show_all: bool
 ) -> None:
-    from retouch.cli.tables import MAX_CLASSES, class_tables, confusion_table, fit
+    from retouch.cli.terminal.tables import MAX_CLASSES, class_tables, confusion_table, fit
 
     for note in _notes(loaded, sets):
         print_line(out, f"Note: {note}.")
@@ -158,7 +165,7 @@ def _totals_table(
     domains: "Sequence[tuple[str, list[ClassRow]]]" = (),
 ) -> "Table":
     """How much of each part is right; where there are several data sets, of each of them, too."""
-    from retouch.cli.tables import add_row, change_cell, make_table
+    from retouch.cli.terminal.tables import add_row, change_cell, make_table
     from retouch.evaluate.per_class import accuracy
     from retouch.plotting.formatting import number
 

@@ -5,9 +5,8 @@ from typing import Annotated, ClassVar
 
 import typer
 
-from retouch.cli.config_command import Config, OptionGroup
 from retouch.cli.load_models import ModelOptions
-from retouch.cli.options import NAMES_HELP, Cache, Json, NoCache, Root, SkipBad
+from retouch.cli.options import NAMES_HELP, Config, Json, NoCache, OptionGroup, Root, SkipBad
 
 
 class DataOptions(OptionGroup):
@@ -26,7 +25,6 @@ class DataOptions(OptionGroup):
     ] = None
     names: Annotated[Path | None, typer.Option(help=NAMES_HELP, metavar="FILE")] = None
     data_root: Root = None
-    cache: Cache = None
     no_cache: NoCache = False
     skip_bad: SkipBad = False
 

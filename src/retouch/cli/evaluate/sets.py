@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from retouch.cli.images import decode, find_control, find_images
+from retouch.cli.images import decode
 from retouch.errors import UserError
 
 if TYPE_CHECKING:
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 def eval_sets(loaded: "LoadedModel", options: "DataOptions") -> "list[EvalSet]":
     """The images that were named, or those that the run stored; then the control set."""
+    from retouch.data import read_control
     from retouch.evaluate.compare import EvalSet
 
     decoded = partial(
         decode,
         preprocess=loaded.preprocess,
-        cache=options.cache,
         no_cache=options.no_cache,
         skip_bad=options.skip_bad,
     )
@@ -35,7 +35,7 @@ def eval_sets(loaded: "LoadedModel", options: "DataOptions") -> "list[EvalSet]":
         reason = "stored no test images" if loaded.run else "is not a run with stored test images"
         raise UserError(f"{loaded.name} {reason}; name some with --data")
     if options.control:
-        control = decoded(find_control(options.control, options.data_root))
+        control = decoded(read_control(options.control, options.data_root))
         sets.append(EvalSet(control, learned=False))
     return sets
 
@@ -43,9 +43,10 @@ def eval_sets(loaded: "LoadedModel", options: "DataOptions") -> "list[EvalSet]":
 def _named_images(
     loaded: "LoadedModel", options: "DataOptions", decoded: "Callable[[Images], Images]"
 ) -> "list[EvalSet]":
+    from retouch.data import read_data
     from retouch.data.class_names import read_class_names, rename_classes
 
-    splits = find_images(options.data or "", options.data_root)
+    splits = read_data(options.data or "", options.data_root)
     images = decoded(splits.evaluation_images())
     if options.names:
         images = rename_classes(images, read_class_names(options.names))

@@ -1,41 +1,45 @@
 """`retouch learn`."""
 
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
 from retouch.cli.command import command_line
-from retouch.cli.config_command import command
-from retouch.cli.console import err, out, print_json, print_line, status, user_errors, with_ranks
 from retouch.cli.images import show_notes
-from retouch.cli.learn.checks import check_disk_space, check_output, check_request
+from retouch.cli.learn.checks import check_disk_space, check_output, plan_arguments
 from retouch.cli.learn.config import LearnConfig
-from retouch.cli.learn.method import requested_images
-from retouch.cli.learn.plan import (
-    Plan,
-    control_note,
-    estimate_cost,
-    images_note,
-    make_plan,
-    with_micro_batch,
-)
 from retouch.cli.learn.summary import (
+    control_note,
+    images_note,
     plan_facts,
     resumed_facts,
     resumed_sentence,
     show_classes,
     show_cost,
+    show_hardware,
     show_micro_batch,
     show_settings,
+)
+from retouch.cli.options import command
+from retouch.cli.terminal.console import (
+    err,
+    out,
+    print_json,
+    print_line,
+    progress,
+    status,
+    user_errors,
+    with_ranks,
 )
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from retouch.evaluate import Results
-    from retouch.train import Callback
+    from retouch.train import Callback, Plan
 
 NOTHING_KEPT = 3
 """The exit code if every task would have lost more than --max-drop allows."""
@@ -72,15 +76,13 @@ def learn(config: LearnConfig) -> None:
         check_output(config)
         if not output.dry_run:
             stack.enter_context(run_lock(output.folder))
-        with status(f"Reading {', '.join(config.data.sources)}"):
-            request = check_request(config)
-        parts = [part for each in request.sources.values() for part in (each.train, each.test)]
-        shown = show_notes(console, [*parts, request.control])
+        plan = _make_plan(config, device)
         started = not output.overwrite and bool(
             collectives.broadcast_str(lambda: "started" if is_run(output.folder) else "")
         )
-        plan = make_plan(config, request, device, started, console)
-        show_notes(console, [plan.stream.train, plan.stream.test, plan.control], shown)
+        plan = plan.resuming(output.folder) if started else plan
+        show_notes(console, [plan.stream.train, plan.stream.test, plan.control])
+        show_hardware(console, plan, decodes_once=not config.data.no_cache)
         if output.dry_run and started and _show_resumed(config, plan, console):
             return
         if output.dry_run or not started:
@@ -89,32 +91,43 @@ def learn(config: LearnConfig) -> None:
             _run(config, plan, console)
 
 
-def _show_plan(config: LearnConfig, plan: Plan, console: "Console") -> Plan:
+def _make_plan(config: LearnConfig, device: str) -> "Plan":
+    from retouch.train import plan
+
+    return plan(
+        **plan_arguments(config),
+        device=device,
+        progress=progress,
+        background=partial(print_line, err),
+        status=status,
+    )
+
+
+def _show_plan(config: LearnConfig, plan: "Plan", console: "Console") -> "Plan":
     """What will be learned and what that takes. Returns the plan, fitted to the GPU's memory."""
     show_classes(console, plan.stream, plan.done)
     sharding = [_weights_per_rank(plan)] if config.machine.shard else []
-    notes = [*plan.defaults.notes, *images_note(plan), *control_note(plan), *sharding]
+    notes = [*plan.notes, *images_note(plan), *control_note(plan), *sharding]
     show_settings(console, notes)
     with status("Estimating time and memory"):
-        cost = estimate_cost(plan)
+        cost = plan.cost()
     show_cost(console, cost, plan.clip)
     check_disk_space(config.output.folder, cost)
-    if cost.micro_batch != plan.defaults.settings.micro_batch:
+    if cost.micro_batch != plan.settings.micro_batch:
         show_micro_batch(console, cost)
-        plan = with_micro_batch(plan, cost.micro_batch)
+        plan = plan.with_settings(micro_batch=cost.micro_batch)
     if config.output.dry_run and config.output.as_json:
         print_json({"folder": str(config.output.folder), **plan_facts(plan, cost)})
     return plan
 
 
-def _show_resumed(config: LearnConfig, plan: Plan, console: "Console") -> bool:
+def _show_resumed(config: LearnConfig, plan: "Plan", console: "Console") -> bool:
     """Of a dry run: what would become of the run in --out. False if it would be replaced."""
     from retouch.train.api import start_method
     from retouch.train.run_folder.write import find_resumable
-    from retouch.train.run_inputs import RunInputs
 
     folder = config.output.folder
-    results = find_resumable(start_method(RunInputs(**plan.arguments())), folder)
+    results = find_resumable(start_method(plan), folder)
     if results is None:
         return False
     if config.output.as_json:
@@ -124,7 +137,7 @@ def _show_resumed(config: LearnConfig, plan: Plan, console: "Console") -> bool:
     return True
 
 
-def _run(config: LearnConfig, plan: Plan, console: "Console") -> None:
+def _run(config: LearnConfig, plan: "Plan", console: "Console") -> None:
     """Train, and show what came of it."""
     from retouch.distributed import collectives
     from retouch.train import teach
@@ -132,11 +145,10 @@ def _run(config: LearnConfig, plan: Plan, console: "Console") -> None:
     folder, overwrite = config.output.folder, config.output.overwrite
     finished = not overwrite and _is_finished(folder)
     results = teach(
-        **plan.arguments(),
+        plan,
         out=folder,
         callback=_callback(config, plan),
         overwrite=overwrite,
-        store_images=requested_images(config.training, plan.defaults.method),
         command=command_line(),
     )
     if collectives.is_rank0():
@@ -154,19 +166,19 @@ def _is_finished(folder: Path) -> bool:
     return (folder / FILE).exists() and Results.read(folder).finished
 
 
-def _weights_per_rank(plan: Plan) -> str:
+def _weights_per_rank(plan: "Plan") -> str:
     """How much of the model each process holds."""
     from retouch.distributed import collectives, fsdp
     from retouch.plotting.formatting import file_size
 
-    model, update = plan.clip.model, plan.defaults.method.update
+    model, update = plan.clip.model, plan.method.update
     sharded = update.shardable_parameters(plan.clip)
     per_rank = file_size(fsdp.bytes_per_rank(model, sharded, collectives.world_size()))
     total = file_size(fsdp.bytes_per_rank(model, {}, 1))
     return f"each process holds {per_rank} of the {total} of weights while it trains"
 
 
-def _callback(config: LearnConfig, plan: Plan) -> "Callback":
+def _callback(config: LearnConfig, plan: "Plan") -> "Callback":
     """Progress on the terminal, and the loggers that were asked for; on rank 0 alone."""
     from retouch.distributed import collectives
     from retouch.train.callbacks.callback import Callback, CallbackList
@@ -174,7 +186,7 @@ def _callback(config: LearnConfig, plan: Plan) -> "Callback":
 
     if not collectives.is_rank0():
         return Callback()
-    output, method, settings = config.output, plan.defaults.method, plan.defaults.settings
+    output, method, settings = config.output, plan.method, plan.settings
     tasks = len(plan.stream.tasks)
     callbacks = [
         progress_callback(

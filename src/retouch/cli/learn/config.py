@@ -5,16 +5,14 @@ from typing import Annotated, ClassVar, Literal
 
 import typer
 
-from retouch.cli.config_command import Config, OptionGroup
 from retouch.cli.options import (
     MODEL_HELP,
     NAMES_HELP,
-    Cache,
-    Compile,
-    Device,
+    ComputeOptions,
+    Config,
     Json,
     NoCache,
-    Precision,
+    OptionGroup,
     Quiet,
     Root,
     Seed,
@@ -40,15 +38,6 @@ class DataOptions(OptionGroup):
     control: Annotated[
         str | None,
         typer.Option(help="Images of what the model must still know; named like DATA."),
-    ] = None
-    control_part: Annotated[
-        str | None,
-        typer.Option(
-            help="Control images to check after each task; all are checked before the first and "
-            "after the last. 'all' checks all every time, and so does --max-drop.",
-            metavar="N",
-            show_default="2000",
-        ),
     ] = None
     names: Annotated[Path | None, typer.Option(help=NAMES_HELP, metavar="FILE")] = None
     template: Annotated[
@@ -86,7 +75,6 @@ class DataOptions(OptionGroup):
         typer.Option(help="Images with captions, for methods that need some; or 'builtin'."),
     ] = None
     data_root: Root = None
-    cache: Cache = None
     no_cache: NoCache = False
     skip_bad: SkipBad = False
 
@@ -147,12 +135,7 @@ class TrainingOptions(OptionGroup):
     ] = False
 
 
-class MachineOptions(OptionGroup):
-    panel: ClassVar[str] = "Machine"
-
-    device: Device = "auto"
-    precision: Precision = "auto"
-    compiled: Compile = None
+class MachineOptions(ComputeOptions):
     micro_batch: Annotated[
         int | None,
         typer.Option(
@@ -161,9 +144,6 @@ class MachineOptions(OptionGroup):
         ),
     ] = None
     shard: Shard = False
-    workers: Annotated[
-        int | None, typer.Option(help="Images decoded at a time; one per core by default.", min=1)
-    ] = None
 
 
 class OutputOptions(OptionGroup):

@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING, Any
 
-from retouch.cli.console import print_line
-from retouch.plural import count
+from retouch.cli.terminal.console import print_line
+from retouch.text.plural import count
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from retouch.cli.learn.plan import Plan
     from retouch.clip import Clip
     from retouch.data import Stream
     from retouch.evaluate import Results
+    from retouch.train import Plan
     from retouch.train.estimate import Cost
 
 MAX_CLASSES = 12
@@ -70,6 +70,29 @@ def _choices_sentence(stream: "Stream") -> str:
     return f"In this order: {names}. A test image is classified among {among}."
 
 
+def show_hardware(console: "Console", plan: "Plan", decodes_once: bool) -> None:
+    """Where and how the run is computed."""
+    from retouch.data.loading.decode import workers
+
+    often = "once" if decodes_once else "every time"
+    decoding = f"images are decoded {often}, {workers()} at a time"
+    print_line(console, f"{plan.hardware}; {decoding}.")
+
+
+def control_note(plan: "Plan") -> list[str]:
+    """How much of a large control set is checked after each task, for the user."""
+    part, control = plan.control_part, plan.control
+    if part is None or control is None or len(plan.stream.tasks) - plan.done < 2:
+        return []
+    images = f"{len(part):,} of the {len(control):,} control images"
+    return [f"{images} are checked after each task, all of them at the end"]
+
+
+def images_note(plan: "Plan") -> list[str]:
+    """That no image is stored, for the user."""
+    return [] if plan.method.store_images else ["no image is stored in the folder of the run"]
+
+
 def show_settings(console: "Console", notes: "Sequence[str]") -> None:
     for note in notes:
         print_line(console, f"{note[0].upper()}{note[1:]}.")
@@ -112,8 +135,8 @@ def plan_facts(plan: "Plan", cost: "Cost") -> dict[str, Any]:
         "learned": plan.done,
         "tasks": len(stream.tasks),
         "model": plan.clip.name,
-        "method": plan.defaults.method.name,
-        "settings": plan.defaults.settings.model_dump(mode="json"),
+        "method": plan.method.name,
+        "settings": plan.settings.model_dump(mode="json"),
         "classes": [name for task in new for name in stream.names(task.classes)],
         "images": sum(len(task.train) for task in new),
         "test_images": sum(len(task.test) for task in new),

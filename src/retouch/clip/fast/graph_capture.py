@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.autograd.function import FunctionCtx, once_differentiable
 
 from retouch.distributed.cuda_streams import side_stream
-from retouch.no_gc import no_gc
+from retouch.process.no_gc import no_gc
 
 T = TypeVar("T")
 log = logging.getLogger("retouch")

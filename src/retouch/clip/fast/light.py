@@ -21,11 +21,11 @@ from torch.nn.functional import pad
 from retouch.clip.fast.plain_clip import PlainCLIP
 from retouch.clip.hf.model import HuggingFaceClip
 from retouch.clip.hf.preprocess import PREPROCESSOR, PROCESSOR
-from retouch.clip.hub import bars_on_a_terminal_only
+from retouch.clip.loading.hub import bars_on_a_terminal_only
+from retouch.clip.loading.safe_loading import WEIGHTS, check_sizes, count_tensors
 from retouch.clip.preprocess import Preprocess
 from retouch.clip.prompts.file import PROMPTS_FILE
-from retouch.clip.safe_loading import WEIGHTS, check_sizes, count_tensors
-from retouch.clip.tokens import Tokens
+from retouch.clip.text.tokens import Tokens
 
 # The defaults of transformers for what config.json leaves out.
 _TOWER_DEFAULTS = {"hidden_act": "quick_gelu", "layer_norm_eps": 1e-5, "num_hidden_layers": 12}

@@ -15,7 +15,7 @@ from retouch.clip.fast.cuda_graphs import has_hooks
 from retouch.clip.fast.split_tower import run_below, splits_at, starting_at
 from retouch.clip.free_memory import free_memory
 from retouch.clip.frozen.lower import FrozenLower, Tower
-from retouch.clip.tokens import Tokens
+from retouch.clip.text.tokens import Tokens
 
 BatchKey = tuple[object, int]
 """The owner of a batch of prompts, and the number that it has there."""

@@ -9,15 +9,15 @@ import torch
 from retouch.clip.hf.model import HuggingFaceClip, quiet
 from retouch.clip.hf.preprocess import read_preprocess
 from retouch.clip.hf.siglip import SiglipClip
-from retouch.clip.hub import refuse_unreadable
-from retouch.clip.safe_loading import (
+from retouch.clip.loading.hub import refuse_unreadable
+from retouch.clip.loading.safe_loading import (
     block_remote_code,
     check_config,
     check_weights,
     explain_errors,
 )
-from retouch.clip.torchvision_compat import patch_torchvision
 from retouch.errors import UserError, message_of
+from retouch.torchvision_compat import patch_torchvision
 
 log = logging.getLogger("retouch")
 

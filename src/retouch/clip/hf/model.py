@@ -19,7 +19,7 @@ from retouch.clip.hf.preprocess import write_preprocess
 from retouch.clip.model import Clip
 from retouch.clip.preprocess import Preprocess
 from retouch.clip.prompts.file import without_prompts
-from retouch.clip.tokens import Tokens
+from retouch.clip.text.tokens import Tokens
 
 CAUSAL = ("clip", "metaclip_2")
 """Types of models whose text tower reads a prompt from left to right, and pools it at its end."""

@@ -5,8 +5,8 @@ import logging
 from pathlib import Path
 from typing import Any
 
+from retouch.clip.loading.safe_loading import find_file
 from retouch.clip.preprocess import Preprocess
-from retouch.clip.safe_loading import find_file
 from retouch.errors import UserError, message_of
 
 log = logging.getLogger("retouch")

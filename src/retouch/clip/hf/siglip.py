@@ -13,7 +13,7 @@ from torch.nn.functional import pad
 
 from retouch.clip.hf.model import HuggingFaceClip
 from retouch.clip.preprocess import Preprocess
-from retouch.clip.tokens import Tokens
+from retouch.clip.text.tokens import Tokens
 from retouch.errors import UserError
 
 

@@ -10,13 +10,13 @@ from typing import Any
 
 from safetensors import SafetensorError
 
-from retouch.clip.open_clip.model import CONFIG, WEIGHTS, OpenClip, import_open_clip
-from retouch.clip.safe_loading import (
+from retouch.clip.loading.safe_loading import (
     block_remote_code,
     check_sizes,
     count_tensors,
     explain_errors,
 )
+from retouch.clip.open_clip.model import CONFIG, WEIGHTS, OpenClip, import_open_clip
 from retouch.errors import UserError, message_of
 
 log = logging.getLogger("retouch")

@@ -17,9 +17,9 @@ from retouch.clip.model import Clip
 from retouch.clip.preprocess import Preprocess
 from retouch.clip.prompts.file import without_prompts
 from retouch.clip.savable_state import savable_state
-from retouch.clip.tokens import Tokens
-from retouch.clip.torchvision_compat import patch_torchvision
+from retouch.clip.text.tokens import Tokens
 from retouch.errors import UserError
+from retouch.torchvision_compat import patch_torchvision
 
 CONFIG, WEIGHTS = "open_clip_config.json", "open_clip_model.safetensors"
 

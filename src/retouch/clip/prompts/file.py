@@ -14,15 +14,15 @@ from pydantic import ValidationError, field_validator
 from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 
-from retouch import checksummed
-from retouch.checksummed import Document
 from retouch.clip.model import Clip
 from retouch.clip.prompts.expert import ExpertPrompts
 from retouch.clip.prompts.pool import PoolPrompts
 from retouch.clip.prompts.visual import PROMPTS, PromptShape, VisualPrompts, attach, prompts_of
 from retouch.clip.prompts.vit_adapter import ViTAdapter
 from retouch.errors import UserError, first_problem
-from retouch.files import write_atomically
+from retouch.files import checksummed
+from retouch.files.checksummed import Document
+from retouch.files.write import write_atomically
 from retouch.sparse import digest, fingerprint
 
 PROMPTS_FILE = "prompts.safetensors"

@@ -18,10 +18,10 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from retouch.checksummed import Count, Document
 from retouch.clip.model import Clip
 from retouch.clip.prompts.vit_adapter import ViTAdapter
 from retouch.distributed import collectives
+from retouch.files.checksummed import Count, Document
 from retouch.random_streams import RandomStream
 
 PROMPTS = "prompts"

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from retouch.data.benchmarks.dataset_facts import DatasetFacts, Part
+from retouch.data.formats.text_files import read_lines
 from retouch.data.splits import Splits
 from retouch.data.stores.file import FileStore
-from retouch.data.text_files import read_lines
 
 MARKER_PATHS = ("data/images_variant_test.txt", "images_variant_test.txt")
 

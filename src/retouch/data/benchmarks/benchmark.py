@@ -9,11 +9,11 @@ import numpy as np
 
 from retouch.data.benchmarks.dataset_facts import LEFT_OUT, DatasetFacts, read_facts
 from retouch.data.formats import webdataset
+from retouch.data.formats.text_files import read_lines
 from retouch.data.images import Images
 from retouch.data.splits import Splits
-from retouch.data.text_files import read_lines
 from retouch.errors import UserError
-from retouch.plural import count
+from retouch.text.plural import count
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ The images are links to other sites, and many are dead: a note says how many ima
 from pathlib import Path
 
 from retouch.data.benchmarks.dataset_facts import DatasetFacts, Part
+from retouch.data.formats.text_files import read_rows
 from retouch.data.splits import Splits
 from retouch.data.stores.file import FileStore
-from retouch.data.text_files import read_rows
 from retouch.errors import UserError
 
 MARKER_PATHS = ("test_images.txt",)

@@ -4,9 +4,9 @@ from pathlib import Path
 
 from retouch.data.benchmarks.dataset_facts import DatasetFacts, Part
 from retouch.data.benchmarks.named_splits import coop_split
+from retouch.data.formats.text_files import read_json
 from retouch.data.splits import Splits
 from retouch.data.stores.file import FileStore
-from retouch.data.text_files import read_json
 
 MARKER_PATHS = ("meta/train.json",)
 

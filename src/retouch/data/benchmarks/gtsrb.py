@@ -7,9 +7,9 @@ Two training sets are in circulation: `Final_Training` with 39,209 images, and `
 from pathlib import Path
 
 from retouch.data.benchmarks.dataset_facts import DatasetFacts, Part
+from retouch.data.formats.text_files import read_rows
 from retouch.data.splits import Splits
 from retouch.data.stores.file import FileStore
-from retouch.data.text_files import read_rows
 from retouch.errors import UserError
 
 MARKER_PATHS = ("Training", "Final_Training", "GTSRB/Training", "GTSRB/Final_Training")

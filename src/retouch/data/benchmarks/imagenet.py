@@ -5,9 +5,9 @@ from pathlib import Path
 from retouch.data.benchmarks.dataset_facts import DatasetFacts, Part
 from retouch.data.benchmarks.matlab import load_mat
 from retouch.data.formats.folder import image_names
+from retouch.data.formats.text_files import read_lines
 from retouch.data.splits import Splits
 from retouch.data.stores.file import FileStore
-from retouch.data.text_files import read_lines
 from retouch.errors import UserError
 
 _IMAGE_FOLDERS = ("val", "validation", "ILSVRC/Data/CLS-LOC/val")

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
-from retouch.data.text_files import open_regular
+from retouch.data.formats.text_files import open_regular
 from retouch.errors import UserError
 
 MAX_BYTES = 256 << 20

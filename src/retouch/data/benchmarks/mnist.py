@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from retouch.data.benchmarks.dataset_facts import DatasetFacts, Part
+from retouch.data.formats.text_files import open_regular
 from retouch.data.splits import Splits
 from retouch.data.stores.array import ArrayStore
-from retouch.data.text_files import open_regular
 from retouch.errors import UserError
 
 _TRAIN_IMAGES = "train-images-idx3-ubyte"

@@ -12,9 +12,9 @@ import torch
 
 from retouch.data.benchmarks.dataset_facts import DatasetFacts, Part
 from retouch.data.formats.folder import image_names
+from retouch.data.formats.text_files import read_json
 from retouch.data.splits import Splits
 from retouch.data.stores.file import FileStore
-from retouch.data.text_files import read_json
 from retouch.errors import UserError
 
 _SEED, _TRAIN_SHARE = 42, 0.8

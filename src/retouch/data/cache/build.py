@@ -1,7 +1,7 @@
 """Decode all images of a source into a cache of pixels.
 
 A block of images is one piece of work: whoever decodes it, a thread or a process
-(`decoding.processes`), also writes it and computes its checksum. Blocks are written in any order.
+(`loading.processes`), also writes it and computes its checksum. Blocks are written in any order.
 """
 
 import os
@@ -22,10 +22,10 @@ from retouch.data.cache.file import (
     npy_header,
     write_index,
 )
-from retouch.data.decoding.decode import DecodeError, decode_pool, workers
-from retouch.data.decoding.processes import MIN_IMAGES, MIN_WORKERS, DecodedBlock, DecodeProcesses
-from retouch.data.decoding.worker import write_at
-from retouch.data.progress import Progress
+from retouch.data.loading.decode import DecodeError, decode_pool, workers
+from retouch.data.loading.processes import MIN_IMAGES, MIN_WORKERS, DecodedBlock, DecodeProcesses
+from retouch.data.loading.progress import Progress
+from retouch.data.loading.worker import write_at
 from retouch.data.stores.cached import image_bytes
 from retouch.data.stores.image_store import ImageStore, Indices
 from retouch.errors import UserError

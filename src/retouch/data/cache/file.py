@@ -10,9 +10,9 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from retouch import checksummed
-from retouch.checksummed import Count, Document
 from retouch.errors import UserError
+from retouch.files import checksummed
+from retouch.files.checksummed import Count, Document
 
 PIXELS_FILE, INDEX_FILE = "pixels.npy", "index.json"
 BLOCK_SIZE = 16

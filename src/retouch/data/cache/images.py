@@ -14,6 +14,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -26,13 +27,14 @@ from retouch.clip.preprocess import Preprocess
 from retouch.data.cache.build import build, cannot_store, uses_processes
 from retouch.data.cache.file import find_damage
 from retouch.data.images import Images
-from retouch.data.progress import Progress, no_progress
+from retouch.data.loading.progress import Progress, no_progress
 from retouch.data.stores.cached import CachedStore
 from retouch.data.stores.composite import SubsetStore
 from retouch.data.stores.filling import BackgroundBuild, FillingStore
 from retouch.data.stores.image_store import ImageStore, Indices, UnreadableImage
+from retouch.distributed import collectives
 from retouch.errors import UserError
-from retouch.plural import count
+from retouch.text.plural import count
 
 log = logging.getLogger("retouch")
 
@@ -102,6 +104,31 @@ def cached(
     store = open_cache(progress)
     decoded = replace(images, store=SubsetStore(store, positions))
     return _without(decoded, unreadable(store), skip_bad)
+
+
+def decoded(
+    images: Images,
+    preprocess: Preprocess,
+    folder: Path | None = None,
+    *,
+    use_cache: bool = True,
+    skip_bad: bool = False,
+    background: Callable[[str], None] | None = None,
+    progress: Progress = no_progress,
+) -> Images:
+    """The same images, decoded once into a cache, or each time they are used.
+
+    Call it on every rank; rank 0 decodes. The arguments are those of `cached`; only a single
+    process decodes in the background.
+    """
+    if not use_cache:
+        return drop_unreadable(images, preprocess, progress) if skip_bad else images
+    if collectives.world_size() > 1:
+        background = None
+    with collectives.rank0_first() if background is None else nullcontext():
+        return cached(
+            images, preprocess, folder, skip_bad=skip_bad, background=background, progress=progress
+        )
 
 
 def _source_and_positions(images: Images) -> tuple[ImageStore, Indices]:

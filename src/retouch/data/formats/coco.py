@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from retouch.data.benchmarks.dataset_facts import DatasetFacts
+from retouch.data.formats.text_files import is_text, read_json
 from retouch.data.images import Images
 from retouch.data.splits import Splits
 from retouch.data.stores.file import FileStore
 from retouch.data.stores.image_store import Indices
-from retouch.data.text_files import is_text, read_json
 from retouch.errors import UserError
 
 MARKER_PATHS = ("annotations/instances_val2017.json", "instances.json")

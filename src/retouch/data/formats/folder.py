@@ -10,13 +10,12 @@ from pathlib import Path
 
 import numpy as np
 
-from retouch.data.decoding.decode import EXTENSIONS
 from retouch.data.formats.skipped_files import LINKED_FOLDER, SkippedFiles, skip_reason
 from retouch.data.images import Images, refuse_empty
-from retouch.data.split_names import assign_splits, role_of
-from retouch.data.splits import Splits
+from retouch.data.loading.decode import EXTENSIONS
+from retouch.data.splits import Splits, assign_splits, role_of
 from retouch.data.stores.file import FileStore
-from retouch.data.string_array import StringArray
+from retouch.data.stores.string_array import StringArray
 from retouch.errors import UserError
 
 _IGNORED_FOLDERS = ("__MACOSX", "@eaDir")

@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from retouch.data.decoding.decode import DecodeError, decode
 from retouch.data.images import Images
-from retouch.data.split_names import assign_splits, role_of
-from retouch.data.splits import Splits
+from retouch.data.loading.decode import DecodeError, decode
+from retouch.data.splits import Splits, assign_splits, role_of
 from retouch.data.stores.image_store import ImageStore
 from retouch.errors import UserError
 

@@ -4,8 +4,8 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from retouch.data.decoding.decode import EXTENSIONS
-from retouch.data.text_files import special_kind
+from retouch.data.formats.text_files import special_kind
+from retouch.data.loading.decode import EXTENSIONS
 
 _UNSUPPORTED = (
     ".heic", ".heif", ".avif", ".svg", ".psd", ".raw", ".dng", ".cr2", ".cr3", ".nef", ".arw",

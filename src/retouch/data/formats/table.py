@@ -11,12 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from retouch.data.formats.text_files import is_text, iterate_lines, parse_json, read_rows
 from retouch.data.images import Images
-from retouch.data.split_names import KNOWN_NAMES, assign_splits, role_of
-from retouch.data.splits import Splits
+from retouch.data.splits import KNOWN_NAMES, Splits, assign_splits, role_of
 from retouch.data.stores.file import FileStore
-from retouch.data.string_array import StringArray
-from retouch.data.text_files import is_text, iterate_lines, parse_json, read_rows
+from retouch.data.stores.string_array import StringArray
 from retouch.errors import UserError
 
 TABLE_EXTENSIONS = {".csv", ".tsv", ".jsonl"}

@@ -9,10 +9,10 @@ from tarfile import BLOCKSIZE
 
 import numpy as np
 
-from retouch.data.decoding.decode import EXTENSIONS
+from retouch.data.formats.text_files import LONGEST_LINE, open_regular
+from retouch.data.loading.decode import EXTENSIONS
+from retouch.data.stores.string_array import StringArray
 from retouch.data.stores.tar import TarStore
-from retouch.data.string_array import StringArray
-from retouch.data.text_files import LONGEST_LINE, open_regular
 from retouch.errors import UserError
 
 _END_OF_ARCHIVE = bytes(BLOCKSIZE)

@@ -6,12 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from retouch.clip.zero_shot import fill_template
+from retouch.clip.text.zero_shot import fill_template
 from retouch.data.formats.tar_shards import list_shards, scan_shards
+from retouch.data.formats.text_files import read_lines, read_text
 from retouch.data.images import DEFAULT_TEMPLATE, Images
-from retouch.data.split_names import assign_splits, role_of
-from retouch.data.splits import Splits
-from retouch.data.text_files import read_lines, read_text
+from retouch.data.splits import Splits, assign_splits, role_of
 from retouch.errors import UserError
 
 CLASSES_FILE, TEMPLATES_FILE = "classnames.txt", "zeroshot_classification_templates.txt"

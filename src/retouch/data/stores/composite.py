@@ -7,7 +7,7 @@ import numpy as np
 from PIL import Image
 
 from retouch.clip.preprocess import Preprocess, Uint8
-from retouch.data.progress import Progress, no_progress
+from retouch.data.loading.progress import Progress, no_progress
 from retouch.data.stores.file_range import FileRange
 from retouch.data.stores.image_store import ImageStore, Indices, output_buffer
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from PIL import Image
 
-from retouch.data.decoding.decode import decode
+from retouch.data.formats.text_files import special_kind
+from retouch.data.loading.decode import decode
 from retouch.data.stores.file_range import FileRange, size_and_mtime
 from retouch.data.stores.image_store import ImageStore, Indices
-from retouch.data.string_array import StringArray
-from retouch.data.text_files import special_kind
+from retouch.data.stores.string_array import StringArray
 
 
 class FileStore(ImageStore):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from retouch.clip.preprocess import Preprocess, Uint8
-from retouch.data.progress import Progress, no_progress
+from retouch.data.loading.progress import Progress, no_progress
 from retouch.data.stores.cached import CachedStore
 from retouch.data.stores.image_store import ImageStore, Indices
 from retouch.data.stores.preprocessed import PreprocessedStore

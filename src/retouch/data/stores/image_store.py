@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from retouch.clip.preprocess import Preprocess, Uint8
-from retouch.data.decoding.decode import DecodeError, parallel_map
-from retouch.data.progress import Progress, no_progress
+from retouch.data.loading.decode import DecodeError, parallel_map
+from retouch.data.loading.progress import Progress, no_progress
 from retouch.data.stores.file_range import FileRange
 from retouch.errors import UserError
 

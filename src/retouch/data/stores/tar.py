@@ -6,10 +6,10 @@ from pathlib import Path
 
 from PIL import Image
 
-from retouch.data.decoding.decode import DecodeError, decode
+from retouch.data.loading.decode import DecodeError, decode
 from retouch.data.stores.file_range import FileRange, size_and_mtime
 from retouch.data.stores.image_store import ImageStore, Indices
-from retouch.data.string_array import StringArray
+from retouch.data.stores.string_array import StringArray
 
 
 class TarStore(ImageStore):

@@ -10,8 +10,8 @@ from pydantic import Field
 from torch import Tensor
 
 from retouch.arguments import check_arguments
-from retouch.checksummed import Count, Document
 from retouch.errors import UserError
+from retouch.files.checksummed import Count, Document
 from retouch.sparse.delta.xor_diff import XorDiff
 
 BINS = 24

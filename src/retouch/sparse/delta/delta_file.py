@@ -19,9 +19,9 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from retouch.arguments import check_arguments
-from retouch.checksummed import Count, Document, from_metadata, refusal, to_metadata
 from retouch.errors import UserError, first_problem
-from retouch.files import write_atomically
+from retouch.files.checksummed import Count, Document, from_metadata, refusal, to_metadata
+from retouch.files.write import write_atomically
 from retouch.sparse.delta.change_stats import ChangeStats, by_tensor
 from retouch.sparse.delta.codec import Coding, decode, encode
 from retouch.sparse.delta.xor_diff import INTEGER_DTYPES, XorDiff

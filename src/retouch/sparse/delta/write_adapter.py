@@ -14,10 +14,10 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from retouch.errors import UserError
-from retouch.plural import count
 from retouch.sparse.delta.addition import Addition, addition
 from retouch.sparse.delta.delta import Delta
 from retouch.sparse.neuron_linear import linear_layers
+from retouch.text.plural import count
 
 
 def changed_weights(

@@ -17,7 +17,7 @@ from rich.progress import (
 )
 
 from retouch.evaluate.results import Results
-from retouch.plural import count
+from retouch.text.plural import count
 from retouch.train.callbacks.callback import Callback
 
 EVERY = 30.0

@@ -14,11 +14,11 @@ from pydantic import Field
 from safetensors.torch import save as to_bytes
 from torch import Tensor
 
-from retouch import checksummed
-from retouch.checksummed import Count, Document
 from retouch.clip import Clip
 from retouch.distributed import collectives
-from retouch.files import write_atomically
+from retouch.files import checksummed
+from retouch.files.checksummed import Count, Document
+from retouch.files.write import write_atomically
 from retouch.methods import Method, TaskUpdate
 from retouch.sparse import digest
 

@@ -9,23 +9,23 @@ from retouch.data.identity import (
     pairs_identity,
 )
 from retouch.methods.method_config import method_config
+from retouch.train.plan import Plan
 from retouch.train.run_folder.config_schema import result_settings
-from retouch.train.run_inputs import RunInputs
 
 
-def run_config(inputs: RunInputs, weights: str) -> dict[str, Any]:
+def run_config(plan: Plan, weights: str) -> dict[str, Any]:
     """The config of a run; `weights` is the fingerprint of the model before the first task.
 
     It is the content of a `RunConfig`. It also has what the result does not depend on: under
     "places", where model and images lie, and of the method, its description and whether images may
     be stored.
     """
-    stream, control = inputs.stream, inputs.control
-    reference = inputs.reference if inputs.method.needs_reference else None
+    stream, control = plan.stream, plan.control
+    reference = plan.reference if plan.method.needs_reference else None
     return {
         "weights": weights,
-        "method": method_config(inputs.method),
-        "settings": result_settings(inputs.settings),
+        "method": method_config(plan.method),
+        "settings": result_settings(plan.settings),
         "data": {
             "prompt": stream.train.prompt,
             "templates": list(stream.test.templates),
@@ -40,9 +40,9 @@ def run_config(inputs: RunInputs, weights: str) -> dict[str, Any]:
         "test": images_identity(stream.test),
         "control": control and images_identity(control),
         "reference": reference and pairs_identity(reference),
-        "learned before": inputs.earlier.results.done if inputs.earlier else 0,
+        "learned before": plan.earlier.results.done if plan.earlier else 0,
         "places": {
-            "model": inputs.clip.name,
+            "model": plan.clip.name,
             "train": stream.train.name,
             "test": stream.test.name,
             "control": control and control.name,

@@ -4,8 +4,8 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, model_validator
 
-from retouch.checksummed import Count, Document
 from retouch.data.stream import Choices, Twins
+from retouch.files.checksummed import Count, Document
 from retouch.methods import Settings
 
 

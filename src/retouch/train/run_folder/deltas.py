@@ -8,12 +8,11 @@ from typing import Protocol
 from torch import nn
 
 from retouch.clip import load
-from retouch.clip.hub import adapter_folder, deltas_folder, on_hub
-from retouch.clip.torchvision_compat import patch_torchvision
-from retouch.clip.user_model import refuse_code
+from retouch.clip.loading.hub import adapter_folder, deltas_folder, on_hub
+from retouch.clip.loading.user_model import refuse_code
 from retouch.errors import UserError
 from retouch.evaluate.results import Results
-from retouch.files import atomic_folder
+from retouch.files.write import atomic_folder
 from retouch.sparse import (
     Delta,
     Digests,
@@ -26,6 +25,7 @@ from retouch.sparse import (
     read_header,
     side_by_side,
 )
+from retouch.torchvision_compat import patch_torchvision
 from retouch.train.run_folder.read import OpenRun, delta_file, is_run, open_run
 from retouch.trainer.causal_model import is_causal_folder, load_causal
 from retouch.trainer.delta_chain import FOLDER

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from retouch.errors import UserError
 from retouch.evaluate import examples, per_class, results
-from retouch.output_paths import SYSTEM_FILES, foreign_file
+from retouch.files.output_paths import SYSTEM_FILES, foreign_file
 from retouch.train.run_folder import images
 from retouch.train.run_folder.checkpoint import CHECKPOINT
 from retouch.train.run_folder.metrics import METRICS

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from retouch.clip import Clip
 from retouch.data.images import Images
-from retouch.data.progress import Progress, no_progress
+from retouch.data.loading.progress import Progress, no_progress
 from retouch.data.stream import Stream
 from retouch.distributed import collectives
 from retouch.evaluate.per_class import PerClass

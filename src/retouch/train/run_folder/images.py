@@ -19,22 +19,22 @@ import numpy as np
 from PIL import Image
 from pydantic import Field, model_validator
 
-from retouch import checksummed
-from retouch.checksummed import Count, Document
 from retouch.clip.preprocess import Preprocess, Uint8
-from retouch.data.decoding.decode import parallel_map
 from retouch.data.images import Images
-from retouch.data.progress import Progress, no_progress
+from retouch.data.loading.decode import parallel_map
+from retouch.data.loading.progress import Progress, no_progress
 from retouch.data.replay import Group
 from retouch.data.stores.file import FileStore
 from retouch.data.stores.image_store import Indices
+from retouch.data.stores.string_array import StringArray
 from retouch.data.stream import Stream, Task
-from retouch.data.string_array import StringArray
 from retouch.errors import UserError
 from retouch.evaluate.results import Results
-from retouch.files import replace_folder
-from retouch.plural import count
+from retouch.files import checksummed
+from retouch.files.checksummed import Count, Document
+from retouch.files.write import replace_folder
 from retouch.random_streams import RandomStream
+from retouch.text.plural import count
 
 FOLDER = "images"
 INDEX = "index.json"

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from retouch.distributed import collectives
-from retouch.file_lock import exclusive_lock
-from retouch.output_paths import real_path
+from retouch.files.lock import exclusive_lock
+from retouch.files.output_paths import real_path
 from retouch.train.run_folder.set_aside import recover
 
 P = ParamSpec("P")

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from retouch.errors import UserError
 from retouch.evaluate.results import Results
-from retouch.files import write_atomically
+from retouch.files.write import write_atomically
 from retouch.methods import Method
 from retouch.sparse import digest
 from retouch.train.run_folder.checkpoint import method_state

@@ -14,11 +14,11 @@ from typing import Annotated
 
 from pydantic import Field
 
-from retouch import checksummed
-from retouch.checksummed import Count, Document
 from retouch.errors import UserError
 from retouch.evaluate.results import Results
-from retouch.files import write_atomically
+from retouch.files import checksummed
+from retouch.files.checksummed import Count, Document
+from retouch.files.write import write_atomically
 
 log = logging.getLogger("retouch")
 

@@ -7,16 +7,16 @@ from retouch.data.images import Images
 from retouch.data.stream import Stream
 from retouch.evaluate.results import Results
 from retouch.evaluate.task_info import DataInfo, TaskInfo
-from retouch.printable import printable
+from retouch.text.printable import printable
 from retouch.train.environment import environment
 from retouch.train.extend_stream import EarlierRun
+from retouch.train.plan import Plan
 from retouch.train.run_folder.config_schema import result_settings
-from retouch.train.run_inputs import RunInputs
 
 
-def new_results(inputs: RunInputs) -> Results:
+def new_results(plan: Plan) -> Results:
     """The results at the beginning; where the run continues another one, with those of that."""
-    clip, stream, method = inputs.clip, inputs.stream, inputs.method
+    clip, stream, method = plan.clip, plan.stream, plan.method
     results = Results(
         method=method.name,
         summary=method.summary,
@@ -32,14 +32,14 @@ def new_results(inputs: RunInputs) -> Results:
             for t in stream.tasks
         ],
         choices=stream.choices,
-        command=inputs.command,
+        command=plan.command,
         started=datetime.now(UTC).isoformat(timespec="seconds"),
-        data=_data_info(stream, inputs.control),
-        settings=result_settings(inputs.settings),
-        environment=environment(clip, inputs.settings),
+        data=_data_info(stream, plan.control),
+        settings=result_settings(plan.settings),
+        environment=environment(clip, plan.settings),
     )
-    if inputs.earlier is not None:
-        _take_over(results, inputs.earlier, inputs.control)
+    if plan.earlier is not None:
+        _take_over(results, plan.earlier, plan.control)
     return results
 
 

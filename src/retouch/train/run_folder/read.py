@@ -6,17 +6,17 @@ from typing import Any
 
 import torch
 
-from retouch import checksummed
 from retouch.arguments import check_arguments
 from retouch.clip import Clip, load
-from retouch.clip.user_model import refuse_code
+from retouch.clip.loading.user_model import refuse_code
 from retouch.errors import UserError
 from retouch.evaluate.choices import ClassChoices
 from retouch.evaluate.results import Results
+from retouch.files import checksummed
 from retouch.methods import Method, Settings
 from retouch.methods.method_config import check_method_config, read_method
-from retouch.plural import count
 from retouch.sparse import Delta, Digests, fingerprint
+from retouch.text.plural import count
 from retouch.train.run_folder.config_schema import RunConfig
 
 CONFIG, DELTAS = "config.yaml", "deltas"

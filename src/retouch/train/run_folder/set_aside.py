@@ -12,8 +12,8 @@ from pathlib import Path
 from retouch.errors import UserError
 from retouch.evaluate import results as results_file
 from retouch.evaluate.results import Results
-from retouch.files import written_whole
-from retouch.output_paths import foreign_file
+from retouch.files.output_paths import foreign_file
+from retouch.files.write import written_whole
 from retouch.train.run_folder.checkpoint import CHECKPOINT
 from retouch.train.run_folder.files import (
     COPY,

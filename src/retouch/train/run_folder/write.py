@@ -5,15 +5,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from retouch import checksummed
 from retouch.distributed import collectives
 from retouch.errors import UserError
 from retouch.evaluate import results as results_file
 from retouch.evaluate.results import Results
+from retouch.files import checksummed
 from retouch.methods.method_config import method_config
 from retouch.sparse import fingerprint
 from retouch.train.callbacks.callback import Callback
 from retouch.train.extend_stream import EarlierRun
+from retouch.train.plan import Plan
 from retouch.train.run_folder.config import run_config, why_not_resumable
 from retouch.train.run_folder.files import is_unused
 from retouch.train.run_folder.method_state import read_state
@@ -32,7 +33,6 @@ from retouch.train.run_folder.set_aside import (
     restore,
     set_aside,
 )
-from retouch.train.run_inputs import RunInputs
 
 _PARTIAL_FILES = (
     ".results.json.part",
@@ -46,7 +46,7 @@ _PARTIAL_FILES = (
 
 
 def open_record(
-    inputs: RunInputs,
+    plan: Plan,
     callback: Callback,
     folder: Path,
     *,
@@ -57,13 +57,13 @@ def open_record(
 
     Only rank 0 has the folder and knows whether the run is new.
     """
-    clip, method, stream = inputs.clip, inputs.method, inputs.stream
-    weights, new, is_new = fingerprint(clip.model), new_results(inputs), False
+    clip, method, stream = plan.clip, plan.method, plan.stream
+    weights, new, is_new = fingerprint(clip.model), new_results(plan), False
 
     def open_or_create() -> str:
         nonlocal is_new
-        config = run_config(inputs, weights)
-        results = _open_folder(folder, config, new, inputs.earlier, overwrite)
+        config = run_config(plan, weights)
+        results = _open_folder(folder, config, new, plan.earlier, overwrite)
         is_new = results is new
         results.check_replay(folder, len(stream.train))
         return results.to_json()
@@ -89,19 +89,19 @@ def open_record(
     return record, is_new
 
 
-def find_resumable(inputs: RunInputs, folder: Path) -> Results | None:
+def find_resumable(plan: Plan, folder: Path) -> Results | None:
     """The results of the run in the folder that `teach` would resume; nothing is changed.
 
     None if that run would be replaced, because it has learned nothing. One that `teach` would
     refuse is refused. Call it on every rank; rank 0 reads.
     """
-    weights, new = fingerprint(inputs.clip.model), new_results(inputs)
+    weights, new = fingerprint(plan.clip.model), new_results(plan)
 
     def read() -> str:
-        results = _resumable_results(folder, run_config(inputs, weights), new)
+        results = _resumable_results(folder, run_config(plan, weights), new)
         if results is None:
             return ""
-        results.check_replay(folder, len(inputs.stream.train))
+        results.check_replay(folder, len(plan.stream.train))
         return results.to_json()
 
     text = collectives.broadcast_str(read)

@@ -1,0 +1,1 @@
+"""Learned against forgotten, over a range of learning rates: points, figure and best rates."""

@@ -1,0 +1,1 @@
+"""`retouch export` and `retouch push`."""

@@ -1,0 +1,1 @@
+"""What the program prints, and how a stopped command goes on."""

@@ -1,0 +1,1 @@
+"""Loading a CLIP: by name, from the hub, from a user's Python file."""

@@ -1,0 +1,1 @@
+"""Prompts: from class names to tokens and text features."""

@@ -1,1 +1,0 @@
-"""From a file, or its bytes, to pixels; in this process, or in several."""

@@ -1,0 +1,1 @@
+"""From files to batches on the device: decoding, prefetch and progress."""

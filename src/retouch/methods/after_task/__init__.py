@@ -1,0 +1,1 @@
+"""What happens to the weights when a task is learned."""

@@ -1,0 +1,1 @@
+"""What keeps earlier knowledge while a task is trained."""

@@ -1,0 +1,1 @@
+"""What a method trains: all weights, selected ones, adapters or prompts."""

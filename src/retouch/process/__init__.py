@@ -1,0 +1,1 @@
+"""This Python process and those it starts."""

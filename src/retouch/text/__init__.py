@@ -1,0 +1,1 @@
+"""Text for people: plurals, unprintable characters, numbers and settings from strings."""
