@@ -14,7 +14,7 @@ retouch.teach, retouch.load, retouch.continue_run, retouch.open_run
 assert not [name for name in sys.modules if name.startswith("retouch.trainer")]
 import retouch.trainer
 assert "transformers" not in sys.modules
-assert sorted(retouch.trainer.__all__) == retouch.trainer.__all__
+assert retouch.trainer.__all__ == sorted(retouch.trainer._MODULES)
 """
 
 

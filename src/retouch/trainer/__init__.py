@@ -11,6 +11,8 @@ update.delta.save("chats.safetensors")
 
 from importlib import import_module
 
+from retouch.torchvision_compat import patch_torchvision
+
 # Imported on first use: transformers takes seconds, and whoever loads a model's folder for a delta
 # needs no trainer.
 _MODULES = {
@@ -23,7 +25,16 @@ _MODULES = {
     "is_causal_folder": "causal_model",
     "load_causal": "causal_model",
 }
-__all__ = sorted(_MODULES)
+__all__ = [
+    "BitsPerByte",
+    "CausalModel",
+    "ControlLoss",
+    "ReplayBuffer",
+    "SelectiveUpdate",
+    "bits_per_byte",
+    "is_causal_folder",
+    "load_causal",
+]
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,4 +48,5 @@ if TYPE_CHECKING:
 def __getattr__(name: str) -> object:
     if name not in _MODULES:
         raise AttributeError(f"retouch.trainer has no {name!r}")
+    patch_torchvision()
     return getattr(import_module(f"retouch.trainer.{_MODULES[name]}"), name)

@@ -14,6 +14,7 @@ from torch import nn
 from retouch.arguments import check_arguments
 from retouch.errors import UserError, message_of
 from retouch.sparse import fingerprint
+from retouch.torchvision_compat import patch_torchvision
 
 _ENDINGS = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
 _TOKENIZER = (
@@ -101,6 +102,7 @@ def _is_narrow(model: nn.Module) -> bool:
 
 
 def _load(folder: Path, architecture: str, dtype: str) -> Any:
+    patch_torchvision()
     import transformers
 
     kind = getattr(transformers, architecture, None)

@@ -25,7 +25,6 @@ from retouch.sparse import (
     read_header,
     side_by_side,
 )
-from retouch.torchvision_compat import patch_torchvision
 from retouch.train.run_folder.read import OpenRun, delta_file, is_run, open_run
 from retouch.trainer.causal_model import is_causal_folder, load_causal
 from retouch.trainer.delta_chain import FOLDER
@@ -59,7 +58,6 @@ def model_and_tasks(
 ) -> tuple[AnyModel, int]:
     """The same, and how many tasks of the run it has learned; 0 where it is not a run."""
     if is_causal_folder(name):
-        patch_torchvision()
         return load_causal(name, weights), 0
     if not is_run(name):
         return load(name, light=light), 0
