@@ -273,8 +273,9 @@ def _row(
         "before": {name: round(bits.value, 5) for name, bits in bench.before.items()},
         "after_each": after,
         "bits": {name: np.round(bits.bits, 1).tolist() for name, bits in measured.items()},
-        "bits_before": {name: np.round(b.bits, 1).tolist() for name, b in bench.before.items()},
-        "bytes": {name: bits.num_bytes.astype(int).tolist() for name, bits in measured.items()},
+        "bytes": {n: bits.num_bytes.astype(int).tolist() for n, bits in measured.items()}
+        if method is FROZEN
+        else None,
         "steps": bench.args.steps,
         "lora": _peft_version() if method.rank else None,
         "seconds": round(time.perf_counter() - started, 2),

@@ -70,6 +70,7 @@ def learned_and_lost(row: Row) -> tuple[float, float]:
 def summaries(rows: list[Row]) -> list[Summary]:
     """One per method that has all of its seeds, best objective first."""
     found = []
+    frozen = next(row for row in rows if row["method"] == FROZEN.name)
     for method in (FROZEN, WISE, *methods()):
         if not searched(rows, method):
             continue
@@ -90,23 +91,28 @@ def summaries(rows: list[Row]) -> list[Summary]:
                 len(tried) > 1 and lr in (min(tried), max(tried)),
                 chosen,
                 mean(learned for learned, _ in points),
-                _interval(chosen, DOMAINS, paired=False),
+                _interval(chosen, DOMAINS, frozen, paired=False),
                 mean(lost for _, lost in points),
-                _interval(chosen, CONTROLS, paired=True),
+                _interval(chosen, CONTROLS, frozen, paired=True),
             )
         )
     return sorted(found, key=lambda each: each.learned + each.lost)
 
 
-def _interval(rows: list[Row], names: tuple[str, ...], paired: bool) -> tuple[float, float]:
-    """The central 95 % over bootstrapped documents of the mean over sets and seeds."""
+def _interval(
+    rows: list[Row], names: tuple[str, ...], frozen: Row, paired: bool
+) -> tuple[float, float]:
+    """The central 95 % over bootstrapped documents of the mean over sets and seeds.
+
+    The frozen model's row has the bits before, and the sizes of all documents.
+    """
     rng = np.random.default_rng(0)
     samples = np.zeros(RESAMPLES)
     for name in names:
         bits = np.mean([row["bits"][name] for row in rows], axis=0)
         if paired:
-            bits = bits - np.array(rows[0]["bits_before"][name])
-        sizes = np.array(rows[0]["bytes"][name], float)
+            bits = bits - np.array(frozen["bits"][name])
+        sizes = np.array(frozen["bytes"][name], float)
         drawn = rng.integers(len(bits), size=(RESAMPLES, len(bits)))
         samples += bits[drawn].sum(axis=1) / sizes[drawn].sum(axis=1) / len(names)
     low, high = np.percentile(samples, [2.5, 97.5])

@@ -147,7 +147,7 @@ def language_step(shape: str, method: str, batch: int, args: argparse.Namespace)
             selection,
             1e-5,
             layers=layers,
-            release=True,
+            compact=True,
             fused=args.fused,
         )
         row["trained (M)"] = selection.count / 1e6

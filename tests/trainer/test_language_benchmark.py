@@ -101,7 +101,6 @@ def fake_row(language: Any, method: str, lr: float, seed: int, value: float) -> 
         "bpb": dict.fromkeys(names, value),
         "before": dict.fromkeys(names, 1.0),
         "bits": bits,
-        "bits_before": {key: [10.0, 20.0] for key in names},
         "bytes": {key: [10, 20] for key in names},
     }
 

@@ -40,8 +40,9 @@ class SparseAdamW(torch.optim.AdamW):
         no_decay: Names of parameters without weight decay, such as biases.
         layers: Linear layers of which whole rows may be selected (see `linear_layers`): only these
             rows get a gradient.
-        release: Free the copies of the selected entries between steps. It saves memory; `weights`
-            cannot be called then.
+        compact: Hold as little memory as possible between steps: no copy of the selected entries,
+            and half of their positions. A step takes a little longer, and `weights` cannot be
+            called.
         foreach: As in torch's AdamW.
         fused: As in torch's AdamW; faster on a GPU.
     """
@@ -59,7 +60,7 @@ class SparseAdamW(torch.optim.AdamW):
         lr_factors: Mapping[str, float] | None = None,
         no_decay: Collection[str] = (),
         layers: Mapping[str, nn.Linear] | None = None,
-        release: bool = False,
+        compact: bool = False,
         foreach: bool | None = None,
         fused: bool | None = None,
     ) -> None:
@@ -75,7 +76,7 @@ class SparseAdamW(torch.optim.AdamW):
                     "floating-point weights can be trained; leave it out of the selection"
                 )
         self._parts = [
-            _Part(parameters[name], selection[name], (layers or {}).get(name), release)
+            _Part(parameters[name], selection[name], (layers or {}).get(name), compact)
             for name in names
         ]
         by_options: dict[tuple[float, float], list[Tensor]] = {}
@@ -134,12 +135,12 @@ class _Part:
         parameter: nn.Parameter,
         index: SparseIndex,
         layer: nn.Linear | None = None,
-        release: bool = False,
+        compact: bool = False,
     ) -> None:
         self.parameter = parameter.requires_grad_()
         self._cleanup = ExitStack()
         self._rows: Tensor | None = None
-        self._positions: Tensor | None = None
+        self._positions: Tensor | _CompactPositions | None = None
         self._memory: int | None = None
         # A whole tensor needs no gathering: AdamW works on the parameter itself.
         self._whole = index.index is None
@@ -150,10 +151,10 @@ class _Part:
             self._rows = rows.to(parameter.device)
             self._cleanup.enter_context(train_rows_only(layer, self._rows, self.entries))
         else:
-            self._positions = _positions_on(parameter.device, index)
+            self._positions = _positions_on(parameter.device, index, compact)
         hook = parameter.register_post_accumulate_grad_hook(self._gather_gradient)
         self._cleanup.callback(hook.remove)
-        self._memory = self.entries.untyped_storage().nbytes() if release else None
+        self._memory = self.entries.untyped_storage().nbytes() if compact else None
         self._free()
 
     def _gather_gradient(self, parameter: Tensor) -> None:
@@ -168,8 +169,12 @@ class _Part:
         if self._rows is not None:
             rows = None if out is None else out.view(len(self._rows), -1)
             return torch.index_select(tensor, 0, self._rows, out=rows).flatten()
-        assert self._positions is not None
-        return torch.index_select(tensor.reshape(-1), 0, self._positions, out=out)
+        return torch.index_select(tensor.reshape(-1), 0, self._flat_positions(), out=out)
+
+    def _flat_positions(self) -> Tensor:
+        positions = self._positions
+        assert positions is not None
+        return positions.flat() if isinstance(positions, _CompactPositions) else positions
 
     def weight(self) -> Tensor:
         if self._rows is None:
@@ -189,7 +194,7 @@ class _Part:
             rows = self.entries.data.view(len(self._rows), -1)
             self.parameter.detach().index_copy_(0, self._rows, rows)
         elif self._positions is not None:
-            positions = SparseIndex(tuple(self.parameter.shape), self._positions.long())
+            positions = SparseIndex(tuple(self.parameter.shape), self._flat_positions().long())
             positions.scatter(self.parameter, self.entries.data)
         self._free()
 
@@ -202,12 +207,33 @@ class _Part:
         self._cleanup.close()
 
 
-def _positions_on(device: torch.device, index: SparseIndex) -> Tensor:
-    """The positions on a device; in half the memory, where they have to be copied to it."""
+class _CompactPositions:
+    """Positions in a matrix as the number of entries per row, and two bytes for each column."""
+
+    MAX_WIDTH = 2**16
+
+    def __init__(self, device: torch.device, index: SparseIndex) -> None:
+        assert index.index is not None
+        height, width = index.shape
+        rows, columns = index.index // width, index.index % width
+        self._counts = torch.bincount(rows, minlength=height).to(device)
+        self._starts = torch.arange(0, height * width, width, device=device)
+        self._columns = (columns - self.MAX_WIDTH // 2).to(torch.int16).to(device)
+
+    def flat(self) -> Tensor:
+        """The positions in the flat matrix."""
+        count = self._columns.numel()
+        starts = torch.repeat_interleave(self._starts, self._counts, output_size=count)
+        return starts.add_(self._columns).add_(self.MAX_WIDTH // 2)
+
+
+def _positions_on(
+    device: torch.device, index: SparseIndex, compact: bool
+) -> Tensor | _CompactPositions:
+    """The positions on a device."""
     assert index.index is not None
-    if index.index.device == device or index.size > torch.iinfo(torch.int32).max:
-        return index.index.to(device)
-    return index.index.to(torch.int32).to(device)
+    fits = len(index.shape) == 2 and index.shape[1] <= _CompactPositions.MAX_WIDTH
+    return _CompactPositions(device, index) if compact and fits else index.index.to(device)
 
 
 @contextmanager

@@ -224,7 +224,7 @@ class SelectiveUpdate(TrainerCallback):  # type: ignore[misc]
                 weight_decay=args.weight_decay,
                 no_decay=parameters.keys() - decayed,
                 layers=rows,
-                release=True,
+                compact=True,
                 fused=args.device.type == "cuda",
             )
             stack.callback(task.optimizer.close)
