@@ -56,7 +56,8 @@ def test_an_increase_is_paired_by_document():
 def test_the_logs_hold_it_before_during_and_after(tmp_path: Path):
     training = trainer(llama(), tmp_path)
     control = ControlLoss({"notes": TEXTS}, every=2).attach(training)
-    SelectiveUpdate().attach(training)  # attached later, and still it ends training first
+    # Attached later, and still it ends training first.
+    update = SelectiveUpdate().attach(training)
     training.train()
     rows = [row for row in training.state.log_history if "control_notes_bpb" in row]
     assert [row["step"] for row in rows] == [0, 2, 4, 4]
@@ -69,6 +70,9 @@ def test_the_logs_hold_it_before_during_and_after(tmp_path: Path):
     now = bits_per_byte(training.model, tokenizer(), TEXTS)
     assert control.after["notes"].value == pytest.approx(now.value, rel=1e-6)
     assert control.before["notes"].value == rows[0]["control_notes_bpb"]
+    assert update.delta.metadata["control"] == {
+        "notes": {"before": rows[0]["control_notes_bpb"], "after": last["control_notes_bpb"]}
+    }
 
 
 @pytest.mark.slow

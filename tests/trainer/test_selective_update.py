@@ -335,6 +335,20 @@ class Odd(nn.Module):
         return {"loss": self.table(input_ids).mean()}
 
 
+@pytest.mark.slow
+def test_what_is_frozen_stays_frozen(tmp_path):
+    model = llama()
+    model.model.layers[0].requires_grad_(False)
+    training = trainer(model, tmp_path)
+    update = SelectiveUpdate().attach(training)
+    training.train()
+    assert all(name.startswith("model.layers.1.") for name in update.selection)
+    assert not model.model.layers[0].mlp.up_proj.weight.requires_grad
+    model.requires_grad_(False)
+    with pytest.raises(UserError, match=r"all 4 matrices .* are frozen"):
+        SelectiveUpdate().attach(trainer(model, tmp_path / "other"))
+
+
 def test_a_model_without_a_known_layer_is_refused(tmp_path):
     with pytest.raises(UserError, match="Odd has no weights for where='first-mlp'"):
         attach(Odd(), tmp_path)

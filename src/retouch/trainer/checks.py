@@ -1,10 +1,12 @@
 """What cannot be trained selectively is refused before the first step."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from torch import nn
 
 from retouch.errors import UserError
+from retouch.sparse import locate
 from retouch.trainer.scoring import IGNORED
 
 ADAMW = ("adamw_torch", "adamw_torch_fused")
@@ -62,6 +64,24 @@ def check_model(model: nn.Module) -> None:
             f"the model's weights are quantized ({name}), and single weights cannot be changed in "
             "that form; load it in bfloat16 or float32, without quantization_config"
         )
+
+
+def trainable_of(model: nn.Module, where: str | Sequence[str]) -> dict[str, nn.Parameter]:
+    """The parameters that weights are selected from, without those that are frozen.
+
+    Args:
+        model: The model.
+        where: As in `retouch.sparse.locate`.
+    """
+    located = locate(model, where)
+    trainable = {name: p for name, p in located.items() if p.requires_grad}
+    if not trainable:
+        raise UserError(
+            f"all {len(located)} matrices that weights would be selected from are frozen, such as "
+            f"{next(iter(located))}; call requires_grad_(True) on those to train, or name others",
+            argument="where=…",
+        )
+    return trainable
 
 
 def _check_parallel(trainer: Any) -> None:

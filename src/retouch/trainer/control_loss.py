@@ -152,9 +152,9 @@ class ControlLoss(TrainerCallback):  # type: ignore[misc]
             self._log(self.measure(), state)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Measure after training, and after the change was scaled."""
+        """Log how it is after training, and after the change was scaled."""
         self._last_step = -1
-        self.after = self.measure()
+        self.after = self.after or self.measure()
         self._log(self.after, state)
 
     def bound(self, move_to: Callable[[float], None]) -> float:
@@ -176,6 +176,14 @@ class ControlLoss(TrainerCallback):  # type: ignore[misc]
             f"allowed; it costs {increase:.4f}"
         )
         return fraction
+
+    def lost(self) -> dict[str, dict[str, float]]:
+        """Bits per byte before and after training, by the name of the set."""
+        self.after = self.measure()
+        return {
+            name or "control": {"before": before.value, "after": self.after[name].value}
+            for name, before in self.before.items()
+        }
 
     def _log(self, measured: Mapping[str, BitsPerByte], state: Any) -> None:
         if state.global_step == self._last_step:

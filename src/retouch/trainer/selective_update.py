@@ -30,7 +30,6 @@ from retouch.sparse import (
     Snapshot,
     SparseAdamW,
     linear_layers,
-    locate,
     read_header,
     read_selection,
     trainable_only,
@@ -38,7 +37,7 @@ from retouch.sparse import (
 from retouch.sparse.delta.write_adapter import changed_weights, import_peft, write_adapters
 from retouch.sparse.select import Unit
 from retouch.text.plural import count
-from retouch.trainer.checks import check_batch, check_trainer
+from retouch.trainer.checks import check_batch, check_trainer, trainable_of
 from retouch.trainer.delta_chain import FOLDER, DeltaChain
 from retouch.trainer.replay import ReplayBuffer
 from retouch.trainer.scoring import ScoringBatches, select_by
@@ -54,6 +53,9 @@ class Bound(Protocol):
 
     def bound(self, move_to: Callable[[float], None]) -> float:
         """Keep less of it, if it must be; return the fraction that is kept."""
+
+    def lost(self) -> dict[str, Any]:
+        """What the model lost, for the delta's header."""
 
 
 class SelectiveUpdate(TrainerCallback):  # type: ignore[misc]
@@ -117,7 +119,7 @@ class SelectiveUpdate(TrainerCallback):  # type: ignore[misc]
         if self._trainer is not None:
             raise UserError("this update is attached to a trainer already; make another one")
         check_trainer(trainer)
-        locate(trainer.model, self.where)
+        trainable_of(trainer.model, self.where)
         if self.replay is not None:
             trainer.train_dataset = self.replay.mix(trainer.train_dataset, trainer.args.seed)
         self._trainer = trainer
@@ -194,6 +196,8 @@ class SelectiveUpdate(TrainerCallback):  # type: ignore[misc]
             finally:
                 self._stack.close()
                 trainer.optimizer = None
+                if self._task is not None:
+                    self._task.optimizer = self._task.gradients = None
 
         return trained
 
@@ -204,12 +208,8 @@ class SelectiveUpdate(TrainerCallback):  # type: ignore[misc]
             self._task.restart()
             self._task = None
         collectives.broadcast(trainer.model.state_dict().values())
-        self._task = _Task(self, trainer) if self._checkpoint is None else self._resumed()
-        task = self._task
-        chain_folder = self._folder or Path(args.output_dir) / FOLDER
-        task.chain = DeltaChain(
-            chain_folder, task.snapshot.before, _name(trainer.model), self._checkpoint is not None
-        )
+        folder = self._folder or Path(args.output_dir) / FOLDER
+        task = self._task = _Task(self, trainer, folder, self._checkpoint_file())
         parameters = dict(trainer.model.named_parameters())
         decayed = set(trainer.get_decay_parameter_names(trainer.model))
         with ExitStack() as stack:  # unfreezes the model if anything fails
@@ -235,15 +235,17 @@ class SelectiveUpdate(TrainerCallback):  # type: ignore[misc]
         trainer.optimizer = task.optimizer
         return task.optimizer
 
-    def _resumed(self) -> "_Task":
-        assert self._checkpoint is not None
+    def _checkpoint_file(self) -> Path | None:
+        """What a resumed training needs to know."""
+        if self._checkpoint is None:
+            return None
         file = self._checkpoint / CHECKPOINT_FILE
         if not file.is_file():
             raise UserError(
                 f"{self._checkpoint} was not written by a selective update: it has no "
                 f"{CHECKPOINT_FILE}. Resume from another checkpoint, or train anew"
             )
-        return _Task(self, self._trainer, file)
+        return file
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Refuse to train without a trainer."""
@@ -271,7 +273,6 @@ class SelectiveUpdate(TrainerCallback):  # type: ignore[misc]
         task = self._task
         assert task is not None
         assert task.training is not None
-        assert task.chain is not None
         task.training.close()
         metadata: dict[str, Any] = {}
         task.end = task.selection.gather(task.tensors)
@@ -279,12 +280,14 @@ class SelectiveUpdate(TrainerCallback):  # type: ignore[misc]
             task.move_to(0.5)
             metadata["half_step"] = True
             task.end = task.selection.gather(task.tensors)
-        for callback in self._trainer.callback_handler.callbacks:
-            if isinstance(callback, Bound):
-                fraction = callback.bound(task.move_to)
-                if fraction < 1:
-                    metadata["fraction_kept"] = metadata.get("fraction_kept", 1.0) * fraction
-                    task.end = task.selection.gather(task.tensors)
+        bounds = [b for b in self._trainer.callback_handler.callbacks if isinstance(b, Bound)]
+        for callback in bounds:
+            fraction = callback.bound(task.move_to)
+            if fraction < 1:
+                metadata["fraction_kept"] = metadata.get("fraction_kept", 1.0) * fraction
+                task.end = task.selection.gather(task.tensors)
+        for callback in bounds:
+            metadata.setdefault("control", {}).update(callback.lost())
         task.end = {}
         collectives.broadcast(task.tensors[name] for name in task.selection)
         self._delta = task.delta(metadata)
@@ -302,10 +305,13 @@ class _Task:
     Args:
         update: The settings.
         trainer: The trainer, before its first step.
+        folder: Where the delta will be written.
         checkpoint: The file of a checkpoint to go on from; its weights are loaded already.
     """
 
-    def __init__(self, update: SelectiveUpdate, trainer: Any, checkpoint: Path | None = None):
+    def __init__(
+        self, update: SelectiveUpdate, trainer: Any, folder: Path, checkpoint: Path | None
+    ) -> None:
         self.model = trainer.model
         self.tensors: dict[str, Tensor] = dict(self.model.state_dict())
         self.digests = Digests()
@@ -317,30 +323,31 @@ class _Task:
         self.optimizer: SparseAdamW | None = None
         self.gradients: _SparseGradients | None = None
         self.training: ExitStack | None = None
-        self.chain: DeltaChain | None = None
         self.end: Mapping[str, Tensor] = {}
         if checkpoint is None:
+            before = self.digests(self.tensors, ())
+            self.chain = DeltaChain(folder, before, _name(self.model), resumed=False)
             self.selection = _selected(update, trainer)
-            self.snapshot = self._take_snapshot()
+            self.snapshot = self._take_snapshot(before)
         else:
+            before = read_header(checkpoint).before
+            self.chain = DeltaChain(folder, before, _name(self.model), resumed=True)
             self.selection = _in_order_of(self.model, read_selection(checkpoint))
             self._go_on_from(checkpoint)
 
-    def _take_snapshot(self) -> Snapshot:
-        digest = self.digests(self.tensors, ())
-        return Snapshot(self.model, self.selection, digest, self.tensors, device="cpu")
+    def _take_snapshot(self, before: str) -> Snapshot:
+        return Snapshot(self.model, self.selection, before, self.tensors, device="cpu")
 
     def _go_on_from(self, checkpoint: Path) -> None:
         """Look at the weights before training, which the checkpoint's delta leads back to."""
-        header = read_header(checkpoint)
-        if self.digests(self.tensors, ()) != header.after:
+        so_far = Delta.load(checkpoint)
+        if self.digests(self.tensors, ()) != so_far.after:
             raise UserError(
                 f"{checkpoint} belongs to other weights than those of the checkpoint; resume from "
                 "another one, or train anew"
             )
-        so_far = Delta.load(checkpoint)
         so_far.undo(self.model, self.digests)
-        self.snapshot = self._take_snapshot()
+        self.snapshot = self._take_snapshot(so_far.before)
         so_far.apply(self.model, self.digests)
 
     def restart(self) -> None:
@@ -413,7 +420,7 @@ class _SparseGradients(AbstractContextManager[None]):
 
 def _selected(update: SelectiveUpdate, trainer: Any) -> Selection:
     """Localise, score and select."""
-    parameters = locate(trainer.model, update.where)
+    parameters = trainable_of(trainer.model, update.where)
     narrow = {p.dtype for p in parameters.values()} & {torch.bfloat16, torch.float16}
     if narrow:
         log.warning(
