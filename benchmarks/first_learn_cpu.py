@@ -3,7 +3,7 @@
     python benchmarks/first_learn_cpu.py --against ../before      # two threads, as long as it takes
     python benchmarks/first_learn_cpu.py --threads 8 --repeat 3
     python benchmarks/first_learn_cpu.py --epochs 2 --photos 10   # shorter
-    python benchmarks/first_learn_cpu.py --without neurons --without rows --without blocks
+    python benchmarks/first_learn_cpu.py --without rows --without blocks
     python benchmarks/first_learn_cpu.py --variable MIMALLOC_PURGE_DELAY=60000   # with and without
 
 The whole of it, with folders, reports and evaluations, each in a process of its own, with the model
@@ -86,11 +86,8 @@ def learn(args: argparse.Namespace, photos: Path, out: Path) -> dict[str, Any]:
 def leave_out(what: str | None) -> None:
     """Switch off one of the things that make a run faster; `blocks` is a setting."""
     from retouch.methods.updates import selective
-    from retouch.train import api
 
-    if what == "neurons":
-        api.SMALL_MODEL = sys.maxsize
-    elif what == "rows":  # without them, frozen neurons are not known either
+    if what == "rows":
         selective.linear_layers = lambda model, names: {}
 
 
@@ -137,7 +134,7 @@ def main() -> None:
     options.add_argument("--batch", type=int, help="default: as `learn` chooses")
     options.add_argument("--repeat", type=int, default=1)
     options.add_argument("--transformers", action="store_true", help="load its model")
-    options.add_argument("--without", action="append", choices=["blocks", "neurons", "rows"])
+    options.add_argument("--without", action="append", choices=["blocks", "rows"])
     options.add_argument("--leave-out", help=argparse.SUPPRESS)
     options.add_argument("--photos-in", type=Path, help=argparse.SUPPRESS)
     options.add_argument("--model-in", type=Path, help=argparse.SUPPRESS)

@@ -33,7 +33,7 @@ from stored_cells import StoredCells
 from retouch.bench import Bench, Suite, load_suite
 from retouch.bench.cells import Options
 from retouch.bench.datasets import BenchData
-from retouch.bench.engines.events import Done
+from retouch.bench.engines.events import CellResult
 from retouch.bench.runner import Incomplete
 from retouch.bench.tables.live import PlainView
 from retouch.bench.tables.table import tabulate
@@ -139,7 +139,7 @@ def benches(args: argparse.Namespace, suite: Suite, data: BenchData) -> list[Ben
     return result
 
 
-def finished_cells(bench: Bench) -> list[Done]:
+def finished_cells(bench: Bench) -> list[CellResult]:
     """Run the cells that are not finished yet. One that fails does not stop the others."""
     with suppress(Incomplete):
         bench.run(listener=PlainView(Console()))

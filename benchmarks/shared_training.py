@@ -17,7 +17,7 @@ from torch import Tensor
 from retouch.bench import Bench
 from retouch.bench.cell import Cell
 from retouch.bench.cell_runner import CellRunner
-from retouch.bench.engines.events import Done
+from retouch.bench.engines.events import CellResult
 from retouch.clip import Clip
 from retouch.evaluate import Results
 from retouch.evaluate.evaluator import Evaluator
@@ -50,7 +50,7 @@ class SharedTrainingRunner(CellRunner):
     trained: Trained = field(default_factory=dict)
     stored: StoredCells = field(default_factory=StoredCells)
 
-    def finished(self, cell: Cell) -> Done | None:
+    def finished(self, cell: Cell) -> CellResult | None:
         return super().finished(cell) or self.stored.find(cell)
 
     def run(self, cell: Cell, callback: Callback | None = None) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from retouch.bench.cell import Cell
-from retouch.bench.engines.events import Done
+from retouch.bench.engines.events import CellResult
 from retouch.evaluate import Results
 from retouch.evaluate.row import Row
 from retouch.evaluate.task_info import TaskInfo
@@ -37,12 +37,12 @@ class StoredCells:
         runs = [run for table in tables for run in json.loads(table.read_text())["runs"]]
         self._runs = {(run["row"], run["dataset"], run["seed"]): run for run in runs}
 
-    def find(self, cell: Cell) -> Done | None:
+    def find(self, cell: Cell) -> CellResult | None:
         """The results of this cell; None if it is not there, or was run with other settings."""
         run = self._runs.get((cell.row, cell.dataset, cell.seed))
         if run is None or not _same_settings(cell, run):
             return None
-        return Done(cell, _results(run), all_images=False)
+        return CellResult(cell, _results(run), all_images=False)
 
 
 def _same_settings(cell: Cell, run: dict[str, Any]) -> bool:

@@ -11,7 +11,7 @@ from model_copies import copy_module
 from recipes_for_tests import reference
 from tiny import images, tiny_config, tiny_tokenizer
 
-from retouch.bench import Bench, Done, load_suite
+from retouch.bench import Bench, CellResult, load_suite
 from retouch.bench.cell import Cell
 from retouch.bench.cells import Options
 from retouch.bench.datasets import BenchData
@@ -65,11 +65,11 @@ def fake_done(
     dataset: str = "signs",
     seed: int = 0,
     method: str = "er",
-) -> Done:
+) -> CellResult:
     """A cell of a pareto suite that was never run; `row` is such as `ER@0.001`."""
     moved = 0 if method == "frozen" else 27
     control = (90.0, 89.0, 88.0, 90.0 - lost)
     results = fake_results(method, (80, 70, learned), control, moved=moved)
     settings = {"lr": float(row.rpartition("@")[2])}
     cell = Cell(row, method, dataset, seed, "tiny", 3, "control", {}, settings)
-    return Done(cell, results, all_images=True)
+    return CellResult(cell, results, all_images=True)

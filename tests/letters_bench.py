@@ -4,7 +4,7 @@ from pathlib import Path
 
 from letters import letters_clip
 
-from retouch.bench import Bench, Done, Suite
+from retouch.bench import Bench, CellResult, Suite
 from retouch.bench.cells import Options
 from retouch.bench.datasets import BenchData
 
@@ -23,7 +23,7 @@ def letters_bench(
     return Bench(suite, BenchData(letters_clip, **data), "builtin", out, options)
 
 
-def numbers(done: list[Done]) -> dict[str, object]:
+def numbers(done: list[CellResult]) -> dict[str, object]:
     """What must be the same, whoever runs the cells."""
     return {
         d.cell.row: (d.results.matrix, [row.control for row in d.results.rows], d.all_images)

@@ -4,7 +4,7 @@ import pytest
 from bench_for_tests import fake_done
 from fake_results import evaluated_at_the_end
 
-from retouch.bench import Done
+from retouch.bench import CellResult
 from retouch.bench.pareto import points as pareto
 from retouch.bench.pareto.points import Point
 
@@ -14,7 +14,7 @@ def point(lost: float, learned: float, row: str = "x@1") -> Point:
     return Point(row, "x", "signs", 1.0, (0,), lost, learned, *ranges)
 
 
-def without_control(done: list[Done]) -> list[Done]:
+def without_control(done: list[CellResult]) -> list[CellResult]:
     for each in done:
         for row in each.results.rows:
             row.control = None

@@ -12,14 +12,14 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.transforms import Bbox
 
-from retouch.bench import Done
+from retouch.bench import CellResult
 from retouch.bench.pareto.figure import draw
 from retouch.bench.tables.write import write_pareto
 
 
 def made_up(
     datasets: tuple[str, ...] = ("signs", "birds"), seeds: tuple[int, ...] = (1, 2, 3)
-) -> list[Done]:
+) -> list[CellResult]:
     """Two methods at three rates: ER loses 2, 4 and 8 points, SPU 0.1, 0.4 and 1.6."""
     return [
         fake_done(

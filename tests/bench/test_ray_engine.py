@@ -11,7 +11,7 @@ import pytest
 from layouts import make_folder
 from letters_bench import TWO_METHODS, letters_bench, numbers
 
-from retouch.bench import Done, Incomplete, engine
+from retouch.bench import CellResult, Incomplete, engine
 from retouch.bench.engines.events import Event, Note, Progress
 from retouch.bench.engines.ray import _connect
 from retouch.errors import UserError
@@ -79,7 +79,7 @@ def check_a_killed_worker(out: Path, photos: Path, serial: dict[str, object]) ->
     assert not list(out.glob("**/.seen"))
     again: list[Event] = []
     assert numbers(letters_bench(out, photos).run(engine("ray"), again.append)) == serial
-    assert all(isinstance(event, Done) and event.earlier for event in again)
+    assert all(isinstance(event, CellResult) and event.earlier for event in again)
 
 
 def check_another_version(out: Path, photos: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from bench_for_tests import SMALL, blocks_for, tiny_bench, tiny_data, tiny_model
 
-from retouch.bench import SUITES, Bench, Done, Failed, Incomplete, Suite, load_suite
+from retouch.bench import SUITES, Bench, CellResult, Failed, Incomplete, Suite, load_suite
 from retouch.bench.cells import Options
 from retouch.bench.datasets import BenchData
 from retouch.bench.engines.events import Event
@@ -53,7 +53,7 @@ def test_finished_cells_are_not_run_twice(tmp_path: Path):
     ran: list[str] = []
 
     def listener(event: Event) -> None:
-        if isinstance(event, Done) and not event.earlier:
+        if isinstance(event, CellResult) and not event.earlier:
             ran.append(event.cell.row)
 
     bench = tiny_bench("demo", tmp_path, ["er", "spu"])
@@ -86,7 +86,7 @@ def test_a_cell_that_fails_does_not_affect_the_others(tmp_path: Path):
     assert [f.cell.row for f in caught.value.failed] == ["too fast"]
     assert "too fast, builtin, seed 0: task 1 left" in str(caught.value)
     assert "the same command tries these again" in str(caught.value)
-    assert [type(e) for e in events if isinstance(e, Done | Failed)] == [Failed, Done]
+    assert [type(e) for e in events if isinstance(e, CellResult | Failed)] == [Failed, CellResult]
 
 
 def test_a_bug_leaves_its_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -10,7 +10,7 @@ import pytest
 from bench_for_tests import fake_done, tiny_bench
 from fake_results import evaluated_at_the_end
 
-from retouch.bench import Done, Suite, load_suite
+from retouch.bench import CellResult, Suite, load_suite
 from retouch.bench.tables.formats import to_csv, to_json, to_latex, to_markdown, to_rich
 from retouch.bench.tables.table import COLUMNS, Table, tabulate
 from retouch.bench.tables.write import write_table
@@ -55,7 +55,7 @@ def test_the_seeds_are_named(table: Table):
     assert entry["range"][0] <= entry["mean"] <= entry["range"][1]
 
 
-def pareto_table(done: list[Done], **options: float) -> Table:
+def pareto_table(done: list[CellResult], **options: float) -> Table:
     return tabulate(load_suite("pareto"), done, **options)
 
 

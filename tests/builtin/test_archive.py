@@ -1,5 +1,6 @@
 """The archive holds what its index says, and no more can be requested than it holds."""
 
+import hashlib
 import io
 import tarfile
 
@@ -8,7 +9,16 @@ import pytest
 from PIL import Image
 
 from retouch.builtin.archive import ARCHIVE, check_request, read_index, read_sheets
+from retouch.builtin.noise import ONE, add_noise, rounded_noise
 from retouch.errors import UserError
+
+DIGESTS = {
+    "signs-train": "dee5de10533f28560dda1f343592392de91fd4ac1f60946819e574fa7a6ba7eb",
+    "signs-test": "71ac21319e9333e708baccc0e04c4b89c0ff3519bce40717d054e36fa8fa6432",
+    "control": "9da1e630ccdfe9848ac35058d0dec737d75f446259334a82e45bc19dbb290b48",
+    "pairs": "624582e3709698de2323089d42bdb83c29f52e45b27da60c88b1eec2ff29e491",
+    "boxes": "49fc3d2ad47cc409f897a92c538854fc44d7347115ca9147003153cc5d4be9a9",
+}
 
 
 def members() -> dict[str, bytes]:
@@ -17,12 +27,13 @@ def members() -> dict[str, bytes]:
 
 
 def test_the_members_are_those_of_the_index():
+    tables = {f"{name}/noise.npy" for name in read_index().sets}
     sheets = {
         f"{name}/{number:02}.webp"
         for name, stored in read_index().sets.items()
         for number in range(stored.sheets)
     }
-    assert members().keys() == {"index.json", *sheets}
+    assert members().keys() == {"index.json", *tables, *sheets}
 
 
 def test_every_picture_has_its_class_caption_or_box():
@@ -39,7 +50,41 @@ def test_sheets_are_read_in_order():
     assert both.dtype == np.uint8
     assert np.array_equal(first[0], both[0])
     with Image.open(io.BytesIO(members()["boxes/01.webp"])) as sheet:
-        assert np.array_equal(np.asarray(sheet)[64:128], both[1, 1])
+        picture = np.asarray(sheet)[64:128]
+    noise = np.load(io.BytesIO(members()["boxes/noise.npy"]))
+    seed = read_index().sets["boxes"].picture_seed(1, 1)
+    assert np.array_equal(add_noise(picture, seed, noise[1, 1]), both[1, 1])
+    assert not np.array_equal(picture, both[1, 1])
+
+
+@pytest.mark.parametrize(("name", "digest"), DIGESTS.items())
+def test_pixels_are_those_that_the_numbers_in_the_documents_were_measured_on(
+    name: str, digest: str
+):
+    pixels = read_sheets(name, read_index().sets[name].sheets)
+    assert hashlib.sha256(pixels.tobytes()).hexdigest() == digest
+
+
+def test_noise_is_that_of_numpys_generator():
+    """The same uniform numbers as `Generator.random` draws, whether or not a half is left over."""
+    for integers in (0, 1):
+        rng = np.random.default_rng([7, 8, 9])
+        rng.random(5)
+        rng.integers(10, size=integers, dtype=np.uint32)
+        uniform = rng.random((3, 64, 64), dtype=np.float32) - 0.5
+        entry = np.array([5 + integers, integers, 40 * ONE, 0, *[ONE // 2] * 3], np.int16)
+        difference = np.abs(rounded_noise([7, 8, 9], entry, 64) - 40 * uniform).ravel()
+        assert difference[integers:].max() < 0.51
+
+
+def test_values_beyond_black_and_white():
+    picture = np.full((64, 64, 3), 250, np.uint8)
+    offsets = 10 * ONE, 0, -128 * ONE + 1
+    clipped, wrapped = (
+        add_noise(picture, [1], np.array([0, 0, 0, wraps, *offsets], np.int16)) for wraps in (0, 1)
+    )
+    assert clipped[0, 0].tolist() == [255, 250, 122]
+    assert wrapped[0, 0].tolist() == [4, 250, 122]
 
 
 @pytest.mark.parametrize("requested", [-1, 0, 9])

@@ -72,7 +72,7 @@ def test_a_frontier_with_named_seeds_and_another_bound(tmp_path: Path):
     assert "builtin Acc. | builtin Lost |" in text
     assert "Means over seeds 1, 3;" in text
     assert (tmp_path / "b" / "pareto.png").exists()
-    again = run(*words, "--max-drop", 100)
+    again = run(*words, "--lost-at-most", 100)
     assert "(finished before)" in again.stdout
     text = (tmp_path / "b" / "table.md").read_text()
     (best,) = [line for line in text.splitlines() if line.startswith("| ER | ")]

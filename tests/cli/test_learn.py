@@ -246,7 +246,7 @@ def test_a_task_that_costs_more_than_the_allowed_drop_is_not_kept(
     assert facts["fraction_kept"][0] < 1
     words = ["learn", data / "more", "--from", tmp_path / "some", "--out", tmp_path / "on"]
     said = error_of(*words)
-    assert "was learned with --max-drop" in said
+    assert "was learned with a bound of 47.5" in said
     assert "name one with --control" in said
 
 

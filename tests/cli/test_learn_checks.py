@@ -71,7 +71,7 @@ ONWARD = ["{home}/more", "--from", "{home}/march", "--out", "{out}"]
         ([*PHOTOS, "--method", "spu-bounded"], "--control"),
         ([*PHOTOS, "--control", "{home}/nothing"], "there is no such file or folder"),
         ([*PHOTOS, "--control", "{home}/march/../photos"], "is what is to be learned"),
-        ([*PHOTOS[:2], "{home}/march", *PHOTOS[3:]], "continue it with --from {home}/march"),
+        ([*PHOTOS[:2], "{home}/march", *PHOTOS[3:]], "continue it, or export its model first (--from {home}/march)"),
         ([*PHOTOS, "--method", "spo"], "no method 'spo'"),
         ([*PHOTOS, "--method", "zscl"], "--reference"),
         ([*PHOTOS, "--reference", "{home}/nothing"], "no images with captions"),

@@ -8,6 +8,7 @@ import pytest
 import torch
 from backbones import MeanOfLetters
 from PIL import Image
+from safetensors.torch import load_file
 from torch import nn
 
 from retouch.clip import DualEncoder, Preprocess
@@ -130,3 +131,15 @@ def test_a_logit_bias_is_a_parameter_and_decides_the_loss():
     assert siglip.logit_bias == -10
     assert siglip.logit_bias.requires_grad
     assert siglip.frozen_copy().logit_bias == -10
+
+
+def test_weights_that_are_shared_are_saved_under_all_their_names(tmp_path: Path):
+    """So that whoever loads the file need not know that they are shared."""
+    image_tower, text_tower = nn.Linear(8, 8), nn.Linear(8, 8)
+    text_tower.weight = image_tower.weight
+    image_tower.bias.data = torch.arange(16.0)[::2]
+    clip = DualEncoder(image_tower, text_tower, tokenize, Preprocess(size=(4, 4)))
+    clip.save(tmp_path / "saved")
+    saved = load_file(tmp_path / "saved" / "model.safetensors")
+    assert saved.keys() == clip.model.state_dict().keys()
+    assert all(torch.equal(saved[name], t) for name, t in clip.model.state_dict().items())

@@ -18,10 +18,10 @@ from tiny import deep_clip, images, tiny_clip, tiny_siglip
 from torch import Tensor
 
 from retouch.clip import Clip
-from retouch.clip.free_memory import free_memory
 from retouch.clip.frozen.activation_store import ActivationStore
 from retouch.clip.frozen.keyed_images import KeyedImages
 from retouch.clip.frozen.reuse import release_if_trained, reuse_frozen
+from retouch.clip.memory import free_memory
 from retouch.data import Images, Stream
 from retouch.data.loading.prefetch import load_images
 from retouch.data.stores.image_store import ImageStore, Indices

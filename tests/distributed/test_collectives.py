@@ -12,7 +12,7 @@ from retouch.errors import UserError
 
 
 def test_rank_slices_cover_everything(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(collectives.world, "world_size", lambda: 3)
+    monkeypatch.setattr(collectives, "world_size", lambda: 3)
     for count in range(10):
         slices = [collectives.rank_slice(count, rank) for rank in range(3)]
         assert [i for part in slices for i in range(count)[part]] == list(range(count))

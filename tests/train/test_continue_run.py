@@ -240,6 +240,8 @@ def test_a_damaged_state_is_named_where_it_is(gone: bool, model: Path, tmp_path:
         file.unlink()
     else:
         file.write_bytes(file.read_bytes()[:-8])
-    with pytest.raises(UserError, match=rf"^{file}, the state of mas after .* is damaged"):
+    with pytest.raises(
+        UserError, match=rf"^{file}, the state of mas after .* (is damaged|cannot be read)"
+    ):
         april(tmp_path / "march", tmp_path / "april")
     assert [path.name for path in tmp_path.iterdir()] == ["march"]

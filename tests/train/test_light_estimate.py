@@ -56,7 +56,7 @@ def test_optimizers_without_the_compiler_do_the_same():
     code = """
 import sys, torch
 from torch.optim import Adam, AdamW, Optimizer
-from retouch.train.eager_optim import eager_optimizers
+from retouch.train.cpu_speed import eager_optimizers
 
 def train(kind):
     torch.manual_seed(0)

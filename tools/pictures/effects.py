@@ -4,7 +4,9 @@ Every function changes a float canvas (0 to 1) in place. Blur is two small matri
 fastest way to smooth 64 x 64 pixels in numpy.
 """
 
+from collections.abc import Mapping
 from functools import cache
+from typing import Any
 
 import numpy as np
 
@@ -45,8 +47,21 @@ def smooth_noise(rng: np.random.Generator, rows: int, columns: int) -> Array:
     return np.asarray(_upsampling_matrix(rows) @ coarse @ _upsampling_matrix(columns).T, np.float32)
 
 
+class NoiseRecorder(np.random.Generator):
+    """A generator that remembers the noise of the last picture that was drawn with it."""
+
+    canvas: Array
+    """The picture before the noise."""
+    state: Mapping[str, Any]
+    """The state of the bit generator before the noise."""
+    width: float
+    """From the least to the largest noise, where 1 is from black to white."""
+
+
 def noise(canvas: Array, rng: np.random.Generator, amount: float) -> None:
     """Sensor noise: every value moves by up to about twice `amount`."""
+    if isinstance(rng, NoiseRecorder):
+        rng.canvas, rng.state, rng.width = canvas.copy(), rng.bit_generator.state, 3.4 * amount
     grain = rng.random(canvas.shape, dtype=np.float32)
     grain -= np.float32(0.5)
     grain *= np.float32(3.4 * amount)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from retouch.builtin.archive import PictureSet as StoredSet
 from tools.pictures import signs, world
 from tools.pictures.boxes import Box, draw_boxed
 from tools.pictures.canvas import Pixels
@@ -18,22 +19,25 @@ SEEDS = {"signs-train": 1, "signs-test": 2, "control": 3, "pairs": 4, "boxes": 5
 
 @dataclass(frozen=True)
 class PictureSet:
-    """A set as the archive stores it: sheets, each a column of pictures."""
+    """A set of pictures: how the archive stores it, and how to draw it."""
 
-    sheets: int
-    rows: int
-    draw: Callable[[int, int], Pixels]
-    """Draws a picture, given its sheet and its row."""
+    stored: StoredSet
+    paint: Callable[[int, np.random.Generator], Pixels]
+    """Draws a picture of a row of the sheets, which is a class unless classes are of no concern."""
+
+    def draw(self, sheet: int, row: int) -> Pixels:
+        """A picture, given its sheet and its row."""
+        return self.paint(row, np.random.default_rng(self.stored.picture_seed(sheet, row)))
 
 
 def draw_sign(picture_set: str, label: int, number: int) -> Pixels:
     """Picture `number` of a traffic sign, for training or for testing."""
-    return signs.picture(label, np.random.default_rng([SEEDS[picture_set], label, number]))
+    return SETS[picture_set].draw(number, label)
 
 
 def draw_control(label: int, number: int) -> Pixels:
     """Picture `number` of a control class."""
-    return world.control_picture(label, np.random.default_rng([SEEDS["control"], label, number]))
+    return SETS["control"].draw(number, label)
 
 
 def draw_pair(number: int) -> tuple[Pixels, str]:
@@ -46,19 +50,15 @@ def draw_box(number: int) -> tuple[Pixels, str, Box]:
     return draw_boxed(np.random.default_rng([SEEDS["boxes"], 0, number]))
 
 
-def _sign_set(name: str, per_class: int) -> PictureSet:
-    return PictureSet(
-        per_class,
-        len(signs.CLASSES),
-        lambda sheet, row: draw_sign(name, row, sheet),
-    )
+def _stored(name: str, sheets: int, rows: int, by_class: bool) -> StoredSet:
+    return StoredSet(sheets=sheets, rows=rows, seed=SEEDS[name], by_class=by_class)
 
 
 SETS = {
-    "signs-train": _sign_set("signs-train", 40),
-    "signs-test": _sign_set("signs-test", 16),
-    "control": PictureSet(8, len(world.CONTROL), lambda sheet, row: draw_control(row, sheet)),
-    "pairs": PictureSet(8, 64, lambda sheet, row: draw_pair(64 * sheet + row)[0]),
-    "boxes": PictureSet(4, 50, lambda sheet, row: draw_box(50 * sheet + row)[0]),
+    "signs-train": PictureSet(_stored("signs-train", 40, len(signs.CLASSES), True), signs.picture),
+    "signs-test": PictureSet(_stored("signs-test", 16, len(signs.CLASSES), True), signs.picture),
+    "control": PictureSet(_stored("control", 8, len(world.CONTROL), True), world.control_picture),
+    "pairs": PictureSet(_stored("pairs", 16, 32, False), lambda _, rng: world.sample(rng)[0]),
+    "boxes": PictureSet(_stored("boxes", 8, 25, False), lambda _, rng: draw_boxed(rng)[0]),
 }
 """What the demo, the command line, the benchmarks and the tests use, and no more."""

@@ -2,14 +2,14 @@
 
 from retouch.bench.engines.choice import engine
 from retouch.bench.engines.engine import Engine, Serial
-from retouch.bench.engines.events import Done, Failed
+from retouch.bench.engines.events import CellResult, Failed
 from retouch.bench.runner import Bench, Incomplete
 from retouch.bench.suite import SUITES, Suite, load_suite
 
 __all__ = [
     "SUITES",
     "Bench",
-    "Done",
+    "CellResult",
     "Engine",
     "Failed",
     "Incomplete",

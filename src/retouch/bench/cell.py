@@ -93,8 +93,8 @@ class Cell:
         return f"{self.row}, {self.dataset}, seed {self.seed}"
 
     def folder(self, out: Path) -> Path:
-        rate = f" lr={self.settings['lr']:g}" if "@" in self.row else ""
-        names = self.row.split("@")[0] + rate, self.dataset
+        lr = f" lr={self.settings['lr']:g}" if "@" in self.row else ""
+        names = self.row.split("@")[0] + lr, self.dataset
         row, data = (re.sub(r"[^A-Za-z0-9.+=-]+", "-", name).strip("-") for name in names)
         return out / "cells" / row / data / f"seed-{self.seed}"
 

@@ -8,7 +8,7 @@ import torch
 
 from retouch.bench.cell import Cell, CellRecord, ExtraNeeds
 from retouch.bench.datasets import BenchData
-from retouch.bench.engines.events import Done
+from retouch.bench.engines.events import CellResult
 from retouch.distributed import collectives
 from retouch.errors import UserError
 from retouch.train import Callback, teach
@@ -64,7 +64,7 @@ class CellRunner:
         bounded = cell.stream.get("test_images") is not None
         return not bounded and all(map(self.data.has_all_images, cell.sources))
 
-    def finished(self, cell: Cell) -> Done | None:
+    def finished(self, cell: Cell) -> CellResult | None:
         """The results of a cell, if it was run to its end."""
         results = cell.finished(self.out)
         if results is None:
@@ -75,4 +75,4 @@ class CellRunner:
                 "there; delete it to run it again, choose another output folder, or leave "
                 "keep_deltas out"
             )
-        return Done(cell, results, cell.record(self.out).all_images)
+        return CellResult(cell, results, cell.record(self.out).all_images)

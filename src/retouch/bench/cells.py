@@ -46,14 +46,14 @@ def make_cells(
     _check_seeds(options.seeds)
     if suite.kind != "pareto" and len(options.lr) > 1:
         raise UserError(
-            f"lr={','.join(f'{rate:g}' for rate in options.lr)}: every row of {suite.name} is "
+            f"lr={','.join(f'{lr:g}' for lr in options.lr)}: every row of {suite.name} is "
             "run at one learning rate; give a single one, or run the suite pareto"
         )
     maker = _CellMaker(suite, base, model, options, paper)
     return [
-        maker.cell(row, dataset, seed, rate)
+        maker.cell(row, dataset, seed, lr)
         for row in suite.rows
-        for rate in maker.rates(row)
+        for lr in maker.learning_rates(row)
         for dataset in datasets
         for seed in options.seeds
     ]
@@ -76,21 +76,21 @@ class _CellMaker:
     options: Options
     paper: BenchDefaults
 
-    def rates(self, row: SuiteRow) -> tuple[float | None, ...]:
+    def learning_rates(self, row: SuiteRow) -> tuple[float | None, ...]:
         """The learning rates of a row of a pareto suite; a single None for other suites."""
         if self.suite.kind != "pareto":
             return (None,)
-        rates = self.options.lr or row.lr or self.suite.lr or self.base.pareto
-        return rates[:1] if recipe(row.method).trains_nothing else rates
+        values = self.options.lr or row.lr or self.suite.lr or self.base.pareto
+        return values[:1] if recipe(row.method).trains_nothing else values
 
-    def cell(self, row: SuiteRow, dataset: str, seed: int, rate: float | None) -> Cell:
+    def cell(self, row: SuiteRow, dataset: str, seed: int, lr: float | None) -> Cell:
         options, suite, base = self.options, self.suite, self.base
-        settings = self._settings(row, rate)
+        settings = self._settings(row, lr)
         one_stream = suite.stream is not None
         tasks = options.tasks or row.tasks or suite.tasks or (1 if one_stream else base.tasks)
         joined = suite.stream.model_dump(exclude={"builtin"}) if suite.stream else {}
         return Cell(
-            f"{row.name}@{rate:g}" if rate else row.name,
+            f"{row.name}@{lr:g}" if lr else row.name,
             row.method,
             dataset,
             seed,
@@ -101,7 +101,7 @@ class _CellMaker:
             settings,
             self._datasets if one_stream else (),
             joined,
-            self._differences(settings, row, tasks, rate),
+            self._differences(settings, row, tasks, lr),
         )
 
     @property
@@ -111,7 +111,7 @@ class _CellMaker:
         default = self.suite.stream.builtin if self.base.small_model else self.suite.datasets
         return self.options.datasets or default
 
-    def _settings(self, row: SuiteRow, rate: float | None) -> dict[str, Any]:
+    def _settings(self, row: SuiteRow, lr: float | None) -> dict[str, Any]:
         names = ("epochs", "batch", "precision", "compile")
         requested = {name: getattr(self.options, name) for name in names}
         if self.suite.kind != "pareto" and self.options.lr:
@@ -126,22 +126,23 @@ class _CellMaker:
             **self.base.settings,
             **own,
             **protocol,
-            **({"lr": rate} if rate else {}),
+            **({"lr": lr} if lr else {}),
             **{key: value for key, value in requested.items() if value is not None},
         }
 
     def _stream_settings(self, protocol: dict[str, Any]) -> dict[str, Any]:
         """What a published protocol states, as far as it applies to these data sets and options.
 
-        The built-in model has the demo's steps and rates; those of a ViT-B/16 teach it nothing.
+        The built-in model has the demo's steps and learning rates: those of a ViT-B/16 teach it
+        nothing.
         """
         if self.base.small_model:
             return {key: protocol[key] for key in ("label_smoothing",) if key in protocol}
         names, options = data_set_names(self._datasets), self.options
         applied = dict(protocol)
         if "domain_lr" in protocol:
-            rates = protocol["domain_lr"].items()
-            applied["domain_lr"] = {name: rate for name, rate in rates if name in names}
+            by_domain = protocol["domain_lr"].items()
+            applied["domain_lr"] = {name: lr for name, lr in by_domain if name in names}
         if options.epochs is not None:
             applied.pop("steps", None)
         if options.lr:
@@ -159,13 +160,13 @@ class _CellMaker:
         return {**row.change, **({} if size is None else {"replay.size": size})}
 
     def _differences(
-        self, settings: dict[str, Any], row: SuiteRow, tasks: int, rate: float | None
+        self, settings: dict[str, Any], row: SuiteRow, tasks: int, lr: float | None
     ) -> list[str]:
         """How a cell differs from the paper's setting."""
         differences = [] if self.model in self.paper.models else ["another model"]
         if self.suite.stream:
             return differences + self._protocol_differences(settings, row, tasks)
-        if rate is None:
+        if lr is None:
             expected = {**PAPER_SETTINGS, **row.settings}
             differences += [
                 f"{key} {settings[key]:g} instead of {expected[key]:g}"

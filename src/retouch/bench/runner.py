@@ -12,7 +12,7 @@ from retouch.bench.cell_runner import CellRunner
 from retouch.bench.cells import Options, make_cells
 from retouch.bench.datasets import BenchData
 from retouch.bench.engines.engine import Engine, Serial
-from retouch.bench.engines.events import Done, Failed, Finished, Listener, ignore_events
+from retouch.bench.engines.events import CellResult, Failed, Finished, Listener, ignore_events
 from retouch.bench.suite import BenchDefaults, Suite, load_defaults
 from retouch.distributed import collectives
 from retouch.errors import UserError
@@ -32,7 +32,7 @@ class Incomplete(UserError):
         failed: The cells that were not.
     """
 
-    def __init__(self, message: str, done: list[Done], failed: list[Failed]) -> None:
+    def __init__(self, message: str, done: list[CellResult], failed: list[Failed]) -> None:
         super().__init__(message)
         self.done, self.failed = done, failed
 
@@ -74,7 +74,9 @@ class Bench:
             self.data, self.out, self.keep_deltas, self.checkpoints, self.evaluate_each_task
         )
 
-    def run(self, engine: Engine | None = None, listener: Listener = ignore_events) -> list[Done]:
+    def run(
+        self, engine: Engine | None = None, listener: Listener = ignore_events
+    ) -> list[CellResult]:
         """Run all cells and return them in the suite's order; an interrupted bench is resumed.
 
         A failed cell does not affect the others: when all have ended, `Incomplete` names those that
@@ -100,7 +102,7 @@ class Bench:
                     continue
                 event = self._event(outcome)
                 listener(event)
-                if isinstance(event, Done):
+                if isinstance(event, CellResult):
                     done[event.cell.title] = event
                 else:
                     failed.append(event)
@@ -109,11 +111,11 @@ class Bench:
             raise Incomplete(_failures(failed, len(cells)), ordered, failed)
         return ordered
 
-    def _finished(self) -> dict[str, Done]:
+    def _finished(self) -> dict[str, CellResult]:
         results = [self.cell_runner.finished(cell) for cell in self.cells]
         return {done.cell.title: done for done in results if done}
 
-    def _event(self, outcome: Finished | Failed) -> Done | Failed:
+    def _event(self, outcome: Finished | Failed) -> CellResult | Failed:
         """The cell with its results, or why it failed, with its traceback in a file."""
         folder = outcome.cell.folder(self.out)
         if isinstance(outcome, Failed):

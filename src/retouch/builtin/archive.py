@@ -1,11 +1,14 @@
 """The archive of rendered pictures that comes with the package.
 
 `pictures.tar` holds `index.json` and sheets such as `signs-train/07.webp`: a sheet is a column of
-pictures, compressed without loss. For signs and control classes, sheet n holds picture n of every
-class, so a few pictures per class are a few sheets to decode. `tools/render.py` in the source
-repository writes the archive; a test draws some of the pictures again and compares every pixel.
+pictures without their noise, compressed without loss. The noise is added when they are read, from a
+table such as `signs-train/noise.npy` (see `retouch.builtin.noise`). For signs and control classes,
+sheet n holds picture n of every class, so a few pictures per class are a few sheets to decode.
+`tools/render.py` in the source repository writes the archive; a test draws some of the pictures
+again and compares every pixel.
 """
 
+import io
 import json
 import tarfile
 from collections.abc import Iterator
@@ -18,6 +21,7 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 from pydantic import BaseModel
 
+from retouch.builtin.noise import add_noise
 from retouch.clip.preprocess import Uint8
 from retouch.errors import UserError
 
@@ -30,6 +34,15 @@ class PictureSet(BaseModel):
     sheets: int
     rows: int
     """Pictures per sheet."""
+    seed: int
+    by_class: bool
+    """Whether sheet n holds picture n of every class."""
+
+    def picture_seed(self, sheet: int, row: int) -> list[int]:
+        """The seed that a picture was drawn from."""
+        if self.by_class:
+            return [self.seed, row, sheet]
+        return [self.seed, 0, sheet * self.rows + row]
 
 
 class SignClass(BaseModel):
@@ -71,12 +84,16 @@ def read_index() -> Index:
 
 def read_sheets(name: str, count: int) -> Uint8:
     """The first `count` sheets of a set as pixels [sheet, row, height, width, 3]."""
-    size, rows = read_index().picture_size, read_index().sets[name].rows
-    pixels = np.empty((count, rows * size, size, 3), np.uint8)
+    size, stored = read_index().picture_size, read_index().sets[name]
+    pixels = np.empty((count, stored.rows, size, size, 3), np.uint8)
     with _opened() as archive:
+        noise = np.load(io.BytesIO(_member(archive, f"{name}/noise.npy").read()))
         for number in range(count):
-            pixels[number] = _decode(_member(archive, f"{name}/{number:02}.webp"))
-    return pixels.reshape(count, rows, size, size, 3)
+            sheet = _decode(_member(archive, f"{name}/{number:02}.webp"))
+            for row, picture in enumerate(sheet.reshape(pixels.shape[1:])):
+                seed = stored.picture_seed(number, row)
+                pixels[number, row] = add_noise(picture, seed, noise[number, row])
+    return pixels
 
 
 def check_request(requested: int, shipped: int, what: str) -> None:

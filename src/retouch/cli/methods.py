@@ -14,37 +14,6 @@ from pydantic import BaseModel
 from retouch.cli.options import complete_method
 from retouch.cli.terminal.console import out, user_errors
 
-
-def field_docstrings(kind: type[BaseModel]) -> dict[str, str]:
-    """The string below each field of a class, in one line; of inherited fields, too.
-
-    Args:
-        kind: A pydantic model whose source can be read.
-    """
-    docstrings: dict[str, str] = {}
-    for base in reversed(kind.__mro__):
-        if issubclass(base, BaseModel) and base is not BaseModel:
-            docstrings |= _own_docstrings(base)
-    return docstrings
-
-
-def _own_docstrings(kind: type[BaseModel]) -> dict[str, str]:
-    try:
-        source = textwrap.dedent(inspect.getsource(kind))
-    except (OSError, TypeError):  # typed into a shell
-        return {}
-    body = ast.parse(source).body[0].body  # type: ignore[attr-defined]
-    docstrings = {}
-    for field, below in pairwise(body):
-        match field, below:
-            case (
-                ast.AnnAssign(target=ast.Name(id=name)),
-                ast.Expr(value=ast.Constant(value=str(text))),
-            ):
-                docstrings[name] = " ".join(text.split())
-    return docstrings
-
-
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -102,7 +71,6 @@ def _methods_table(methods: "Iterable[Method]") -> "Table":
 def _settings_table(method: "Method") -> "Table":
     from rich.table import Table
 
-    from retouch.cli.methods import field_docstrings
     from retouch.methods.method import PARTS
 
     table = Table(box=None)
@@ -116,6 +84,39 @@ def _settings_table(method: "Method") -> "Table":
                 setting = f"{prefix}{field}={_as_yaml(value)}"
                 table.add_row(setting, docstrings.get(field, ""))
     return table
+
+
+def field_docstrings(kind: type[BaseModel]) -> dict[str, str]:
+    """The string below each field of a class, in one line; of inherited fields, too.
+
+    Pydantic's own `use_attribute_docstrings` would parse every class whenever methods are imported,
+    which takes 0.2 s.
+
+    Args:
+        kind: A pydantic model whose source can be read.
+    """
+    docstrings: dict[str, str] = {}
+    for base in reversed(kind.__mro__):
+        if issubclass(base, BaseModel) and base is not BaseModel:
+            docstrings |= _own_docstrings(base)
+    return docstrings
+
+
+def _own_docstrings(kind: type[BaseModel]) -> dict[str, str]:
+    try:
+        source = textwrap.dedent(inspect.getsource(kind))
+    except (OSError, TypeError):  # typed into a shell
+        return {}
+    body = ast.parse(source).body[0].body  # type: ignore[attr-defined]
+    docstrings = {}
+    for field, below in pairwise(body):
+        match field, below:
+            case (
+                ast.AnnAssign(target=ast.Name(id=name)),
+                ast.Expr(value=ast.Constant(value=str(text))),
+            ):
+                docstrings[name] = " ".join(text.split())
+    return docstrings
 
 
 def _as_yaml(value: Any) -> str:

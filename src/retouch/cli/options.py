@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Callable, Iterator
 from copy import copy
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar, get_args, get_type_hints
 
@@ -136,6 +137,14 @@ class ComputeOptions(OptionGroup):
     device: Device = "auto"
     precision: Precision = "auto"
     compiled: Compile = None
+
+
+class TowerChoice(StrEnum):
+    """Which towers to analyze."""
+
+    image = "image"
+    text = "text"
+    both = "both"
 
 
 def analysis_folder(name: str) -> Any:

@@ -7,9 +7,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from retouch.clip.model import Clip
+from retouch.clip.model import Clip, save_weights
 from retouch.clip.preprocess import Preprocess
-from retouch.clip.savable_state import savable_state
 from retouch.clip.text.tokens import Tokens
 from retouch.errors import UserError
 
@@ -75,7 +74,7 @@ class DualEncoder(Clip):
         return self._checked("text", self.model.get_submodule("texts")(**tokens))
 
     def _checked(self, tower: str, features: object) -> Tensor:
-        """What an encoder returned, if it is a matrix as wide as the other tower's."""
+        """Check that an encoder returned a matrix as wide as the other tower's, and return it."""
         if not isinstance(features, Tensor) or features.ndim != 2:
             raise UserError(
                 f"the {tower} encoder must return a tensor [B, D], not {_describe(features)}"
@@ -113,10 +112,7 @@ class DualEncoder(Clip):
         return self.model._parameters["logit_bias"]
 
     def save(self, folder: str | Path) -> None:
-        from safetensors.torch import save_file
-
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        save_file(savable_state(self.model), Path(folder) / "model.safetensors")
+        save_weights(self.model, Path(folder) / "model.safetensors")
 
 
 def _number(name: str, value: float, above: float = -inf) -> float:

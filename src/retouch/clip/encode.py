@@ -17,7 +17,7 @@ Rows = TypeVar("Rows", bound=Pixels | range)
 
 
 def encode_rank_images(clip: Clip, pixels: Pixels) -> Tensor:
-    """Features of this rank's images, of which there may be none."""
+    """Features of this rank's images; it may have none."""
     if len(pixels):
         return clip.image_features(pixels)
     empty = pixels.pixels() if isinstance(pixels, KeyedImages) else pixels
@@ -50,7 +50,7 @@ def chunks(rows: Rows, count: int, chunk_size: int | None) -> list[Rows]:
     """Split this rank's rows (its share of `count`) into chunks; None makes a single chunk.
 
     Every rank gets the same number of chunks, the last of which may be empty: where weights are
-    sharded (`distributed.fsdp`), all ranks must run the encoder equally often.
+    sharded (`distributed.fsdp`), all ranks must run the encoder the same number of times.
     """
     num_rows = max(1, collectives.largest_rank_slice(count))
     step = chunk_size or num_rows

@@ -172,7 +172,7 @@ def sigmoid_classification(
 
 
 def classification(logits: Tensor, target: Tensor, bias: Tensor | None) -> Tensor:
-    """The cross-entropy over classes; of each class by itself where there is a logit bias.
+    """The cross-entropy over classes; with a logit bias, the binary one of each class.
 
     Args:
         logits: Similarities times the logit scale, [N, C].
@@ -219,7 +219,7 @@ class Batch:
     """Image–prompt pairs of the current task, followed by replayed ones."""
 
     pixels: Pixels
-    """8-bit pixels [b, H, W, 3] of this rank's images (without ranks, of all), or them by key."""
+    """This rank's images: 8-bit pixels [b, H, W, 3], or images by key."""
     tokens: Tokens
     """The P distinct prompts."""
     prompt: Tensor
@@ -264,7 +264,7 @@ SIGMOID_LOSSES = {
     "label-aware": sigmoid_label_aware,
     "cross-entropy": sigmoid_classification,
 }
-"""What the same names mean for a model with a logit bias."""
+"""The losses of the same names for a model with a logit bias."""
 
 
 def pair_loss(

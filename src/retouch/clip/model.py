@@ -9,7 +9,7 @@ from threading import RLock
 from typing import Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from retouch.clip.text.tokens import Tokens, TruncatedPrompts
 from retouch.clip.towers import Towers
@@ -94,3 +94,17 @@ class Clip(Towers):
         drop_replaced(other.model)  # those of this model read its weights, not the copy's
         other.model.requires_grad_(False)
         return other
+
+
+def save_weights(model: nn.Module, file: Path) -> None:
+    """Write a model's state dict as safetensors.
+
+    Tensors that share memory are written under each of their names, so that any program can load
+    the file; safetensors' own `save_model` leaves out all but one of them.
+    """
+    from safetensors.torch import save_file
+
+    whole = {"memory_format": torch.contiguous_format, "copy": True}
+    state = {name: tensor.to("cpu", **whole) for name, tensor in model.state_dict().items()}
+    file.parent.mkdir(parents=True, exist_ok=True)
+    save_file(state, file)

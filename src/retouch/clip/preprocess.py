@@ -53,7 +53,7 @@ class Preprocess:
     resample: Image.Resampling = Image.Resampling.BICUBIC
     """The filter used for resizing."""
     odd_pixel: Literal["floor", "round"] = "floor"
-    """Half of an odd margin: transformers floors it when cropping, torchvision rounds it."""
+    """How half of an odd margin is cropped: transformers floors it, torchvision rounds it."""
 
     def __post_init__(self) -> None:
         for name, valid, expected in (

@@ -12,13 +12,13 @@ from torch.nn.functional import normalize
 
 from retouch.clip.fast.compile import Backend, CompileTimer
 from retouch.clip.fast.cuda_graphs import GraphRecorder, has_hooks
-from retouch.clip.fast.fast_towers import fast_towers
+from retouch.clip.fast.fast_vit import fast_towers
 from retouch.clip.fast.graph_capture import ForwardPass
 from retouch.clip.fast.padding import pad_rows, padded_batch_size, padded_num_prompts
-from retouch.clip.fit_memory import encode_in_parts
 from retouch.clip.frozen.blocks import FrozenBlocks
 from retouch.clip.frozen.keyed_images import KeyedImages, Pixels
 from retouch.clip.frozen.texts import BatchKey, FrozenTexts
+from retouch.clip.memory import encode_in_parts
 from retouch.clip.preprocess import NormalizeFn, Preprocess, normalize_pixels
 from retouch.clip.text.tokens import Tokens, num_prompts
 from retouch.sparse.locate import block_names
@@ -41,7 +41,7 @@ class Towers(ABC):
     frozen_texts: FrozenTexts | None = None
     """The lower blocks of the text tower that are computed once per prompt in evaluations."""
     _most: Mapping[str, int] = MappingProxyType({})
-    """Images and prompts that memory sufficed for without gradients, where it did not for more."""
+    """How many images and prompts fit into memory without gradients, once more did not."""
     _recorder: GraphRecorder | None = None
     _normalize_pixels: NormalizeFn = staticmethod(normalize_pixels)
     """`normalize_pixels`, or its compiled version inside `fast`."""
@@ -87,8 +87,8 @@ class Towers(ABC):
 
         Args:
             tokens: Tokens, as `tokenize` returns them.
-            key: The batch's owner and number, if it is encoded again and again: what frozen blocks
-                make of it is then kept as long as the owner lives.
+            key: The batch's owner and number, if it is encoded repeatedly: activations of frozen
+                blocks are then kept as long as the owner lives.
         """
         count = num_prompts(tokens)
 
@@ -101,7 +101,7 @@ class Towers(ABC):
         return self._fitting("prompts", count, encode)
 
     def _fitting(self, what: str, count: int, encode: Callable[[slice], Tensor]) -> Tensor:
-        """All rows at once; without gradients, in parts where memory does not suffice."""
+        """All rows at once; without gradients, in parts if memory runs out."""
         if torch.is_grad_enabled():
             return encode(slice(0, count))
         most = min(count, self._most.get(what, count))
@@ -126,11 +126,7 @@ class Towers(ABC):
             inputs = images
         elif frozen is not None and frozen.usable(self.bf16, self.compiled):
             inputs = frozen.activations(images, self._encode_pixels)
-            neurons = None
-            if frozen.neurons is not None and not (self.compiled or self.captures):
-                with self.precision():
-                    neurons = frozen.neurons.output(images.keys, inputs, self.bf16)
-            run = partial(self._encode_upper, frozen, neurons)
+            run = partial(self._encode_upper, frozen)
         else:
             inputs = images.pixels()
         if self.compiled or self.captures:
@@ -145,9 +141,9 @@ class Towers(ABC):
         with self.precision():
             return self.encode_images(self.preprocess.normalize(pixels, self._normalize_pixels))
 
-    def _encode_upper(self, frozen: FrozenBlocks, neurons: Tensor | None, hidden: Tensor) -> Tensor:
-        """Features of images whose lower blocks and frozen neurons are computed."""
-        with self.precision(), frozen.starting_at(hidden, neurons):
+    def _encode_upper(self, frozen: FrozenBlocks, hidden: Tensor) -> Tensor:
+        """Features of images whose lower blocks are computed."""
+        with self.precision(), frozen.starting_at(hidden):
             return self.encode_images(frozen.blank)
 
     def _encode_texts(self, tokens: Tokens, key: BatchKey | None = None) -> ForwardPass:
@@ -213,13 +209,22 @@ class Towers(ABC):
         return self._recorder is not None
 
     def drop_kept(self) -> bool:
-        """Forget the activations that are kept, and keep none from now on; False if none were."""
+        """Drop the stored activations and store none from now on; False if there were none."""
         images = self.frozen is not None and self.frozen.close()
         texts = self.frozen_texts is not None and self.frozen_texts.close()
         return images or texts
 
-    def free_memory(self) -> None:
-        """Give back the memory of captured passes and of whatever torch holds in reserve."""
+    def limit_rows(self, most: int) -> None:
+        """Run the whole visual tower, if its lower blocks take more images at a time than fit.
+
+        Args:
+            most: How many images fit into memory.
+        """
+        if self.frozen is not None and most < self.frozen.batch_size:
+            self.frozen = None
+
+    def release_memory(self) -> None:
+        """Free the memory of captured passes, and torch's cached memory."""
         if self._recorder is not None:
             self._recorder.clear()
         torch.cuda.empty_cache()
@@ -236,7 +241,7 @@ class Towers(ABC):
         return {"image": image, "text": [name for name in names if name not in image]}
 
     def text_parameters(self, names: Iterable[str]) -> list[str]:
-        """Those of these parameters that are not the visual tower's.
+        """Those of these parameters that do not belong to the visual tower.
 
         Args:
             names: Names of parameters.

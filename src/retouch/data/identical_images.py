@@ -1,4 +1,4 @@
-"""Find images that are there more than once: listed twice, or as a copy of a file.
+"""Find images that occur more than once: listed twice, or as a copy of a file.
 
 The same image in two classes teaches a contradiction; one that is both in train and in test makes
 the result look better than it is. Images at the same place are found by their place alone, others
@@ -42,9 +42,7 @@ class IdenticalImages:
         self._starts = np.cumsum([0, *map(len, parts)])
         places, sizes = self._places()
         self.first = _first_of_each(places)
-        """For each image, of all sets one after the other, the first that is the same: mostly
-        itself.
-        """
+        """For each image, counting through all sets, the first identical one: usually itself."""
         if self.complete:
             candidates = np.flatnonzero((self.first == np.arange(len(sizes))) & (sizes > 0))
             for first, *others in self._same_files(candidates, sizes[candidates], across):
@@ -52,7 +50,7 @@ class IdenticalImages:
             self.first = self.first[self.first]
 
     def groups(self) -> list[list[Entry]]:
-        """The images that are there more than once, with their copies."""
+        """The images that occur more than once, with their copies."""
         copies: dict[int, list[int]] = {}
         for position in np.flatnonzero(self.first != np.arange(len(self.first))).tolist():
             first = int(self.first[position])
@@ -116,7 +114,7 @@ class IdenticalImages:
 
 
 def _first_of_each(keys: Indices) -> Indices:
-    """For each position the first that has the same key."""
+    """For each position, the first one with the same key."""
     order = np.argsort(keys, kind="stable")
     is_new = np.concatenate([[True], np.diff(keys[order]) != 0])[: len(keys)]
     first = np.empty_like(order)
@@ -142,8 +140,8 @@ class Duplicates:
 
         Args:
             source: The name of the images.
-            known: Notes that were made before. What they say is not said again, even if the numbers
-                are others because unreadable images were left out since.
+            known: Notes that were made before. They are not repeated, even if the numbers differ
+                because unreadable images were left out since.
         """
         kinds = (
             (self.across_classes, "in two classes", ""),
@@ -165,7 +163,7 @@ class Duplicates:
 
 
 def find_duplicates(train: Images, test: Images | None = None) -> Duplicates:
-    """Images that are there more than once, by what follows from it.
+    """Images that occur more than once, by the problem that this causes.
 
     Args:
         train: The training images, or all images if they are not split yet.
@@ -175,7 +173,7 @@ def find_duplicates(train: Images, test: Images | None = None) -> Duplicates:
 
 
 def duplicates_of(found: IdenticalImages) -> Duplicates:
-    """The same, of images that were searched: all of a data set, or its training and test images.
+    """The same, for images that were searched already: all of a data set, or its two splits.
 
     Args:
         found: Which of them are the same.

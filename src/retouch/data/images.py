@@ -243,5 +243,5 @@ def refuse_confusable_classes(name: str, classes: Sequence[str]) -> None:
 
 
 def _repeated(names: Sequence[str]) -> str | None:
-    """The first name that is there more than once."""
+    """The first name that occurs more than once."""
     return next((name for name, count in Counter(names).items() if count > 1), None)

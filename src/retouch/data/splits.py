@@ -126,7 +126,7 @@ class Splits:
 
 
 def _hold_out(images: Images, first: Indices, share: float, seed: int) -> tuple[Images, Images]:
-    """Hold out a share of the images of each class; `first` is where each image is first there."""
+    """Hold out a share of each class; `first` is the first identical image of each image."""
     if not 0 < share < 1:
         raise UserError(f"holdout={share} is not a share between 0 and 1, such as 0.2")
     if seed < 0:

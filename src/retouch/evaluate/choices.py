@@ -22,7 +22,7 @@ class PromptedClass(NamedTuple):
     """A class that a model may name."""
 
     name: str
-    """What it is called. Two that count as one class have the same name."""
+    """Its name; the same for two that count as one class."""
     prompts: list[str]
     """Its texts in evaluation; their features are averaged."""
     domain: str
@@ -47,7 +47,7 @@ class ClassChoices:
 
     @classmethod
     def of_stream(cls, stream: Stream) -> "ClassChoices":
-        """Those of a stream.
+        """The classes of a stream.
 
         Args:
             stream: The stream.
@@ -57,7 +57,7 @@ class ClassChoices:
 
     @classmethod
     def of_config(cls, data: Mapping[str, Any]) -> "ClassChoices":
-        """Those of a run.
+        """The classes of a run.
 
         Args:
             data: What the run's config says of its data.
@@ -69,7 +69,7 @@ class ClassChoices:
 
     @classmethod
     def of_names(cls, names: Sequence[str], templates: Sequence[str]) -> "ClassChoices":
-        """These classes, always all of them.
+        """These classes, any of which may always be predicted.
 
         Args:
             names: Their names.
@@ -92,7 +92,7 @@ class ClassChoices:
         return list(dict.fromkeys(name for task in tasks for name in task))
 
     def possible(self, learned: int) -> list[str]:
-        """The classes that may be predicted for one image or another.
+        """The classes that may be predicted for at least one image.
 
         Args:
             learned: How many tasks are learned; before the first, all classes are possible.
@@ -150,7 +150,7 @@ class ClassChoices:
         return PromptedClass(shown, prompts, domain.name if self.domains else "")
 
     def ids(self, names: Sequence[str]) -> Indices:
-        """A number for each of these classes, the same for those that count as one.
+        """An id for each of these classes; classes that count as one share it.
 
         Args:
             names: The classes.
@@ -167,12 +167,12 @@ class ClassChoices:
 
 
 def merge_twins(predicted: Indices, labels: Indices, ids: Indices) -> Indices:
-    """The predictions, with the image's own class in place of one that counts as the same.
+    """The predictions, with the true class in place of one that counts as the same.
 
     Args:
         predicted: The predicted class of each image.
         labels: The true class of each image.
-        ids: By class, a number that is the same for those that count as one.
+        ids: The id of each class; classes that count as one share it.
     """
     merged: Indices = np.where(ids[predicted] == ids[labels], labels, predicted)
     return merged

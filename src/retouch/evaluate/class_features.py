@@ -42,6 +42,6 @@ class ClassFeatures:
 
 
 def prompt_names(images: Images) -> list[str]:
-    """The names of the classes as prompts have them; two data sets may have the same one."""
+    """The names of the classes as they appear in prompts; two data sets may share one."""
     names = {key: name for group in images.prompt_groups for key, name in group.classes.items()}
     return [names[name] for name in images.classes]

@@ -30,7 +30,7 @@ class EvalSet:
     learned: bool = True
     """Whether these are new classes; False for the control set."""
     ids: Indices | None = None
-    """By class, a number that is the same for those that count as one; None if none do."""
+    """The id of each class, which classes that count as one share; None if none do."""
     notes: list[str] = field(default_factory=list)
     """For the user: what was left out, and which classes could be predicted."""
 

@@ -1,6 +1,6 @@
 """Text drift: how far the features of everyday words moved, where there is no control set.
 
-The prompts of some hundred everyday words (`clip.text.everyday_words`) pass through the text tower
+The prompts of a few hundred everyday words (`clip.text.everyday_words`) pass through the text tower
 before and after. Where their features moved, so did what the model can do with them; where they did
 not, the visual tower may still have changed. So this is weaker evidence than a control set of
 images, and is always labelled so.

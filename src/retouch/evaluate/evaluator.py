@@ -53,7 +53,7 @@ class Evaluator:
         self._words: tuple[PromptEnsemble, Tensor] | None = None
         self._prompts: dict[int, ClassFeatures] = {}
         self.predicted: dict[int, PredictedClasses] = {}
-        """The predictions before the first task and after the last, by how many were learned."""
+        """The predictions before the first task and after the last, by number of tasks learned."""
 
     def begin(self, clip: Clip) -> None:
         """Encode everyday words before anything is learned, to measure their drift later.

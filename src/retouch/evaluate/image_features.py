@@ -1,4 +1,4 @@
-"""Encode images for evaluation: on every rank its share, with reading and encoding overlapped."""
+"""Encode images for evaluation: each rank encodes its share, and reads ahead meanwhile."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice

@@ -11,7 +11,7 @@ from retouch.data.replay import ReplayState
 from retouch.data.stream import Choices
 from retouch.errors import UserError
 from retouch.evaluate import metrics
-from retouch.evaluate.domain_metrics import domain_accuracies, domain_metrics
+from retouch.evaluate.metrics import domain_accuracies, domain_metrics
 from retouch.evaluate.row import Row
 from retouch.evaluate.task_info import DataInfo, TaskInfo
 from retouch.files import checksummed
@@ -103,7 +103,7 @@ class Results(Document):
 
     @property
     def domains(self) -> list[str]:
-        """The names of the data sets, in the order in which they come; none of a single one."""
+        """The names of the data sets, in the order of the stream; empty if there is only one."""
         return list(dict.fromkeys(task.domain for task in self.tasks if task.domain))
 
     @property
@@ -221,7 +221,7 @@ class Results(Document):
         return results
 
     def _inconsistency(self) -> str:
-        """Why no run can have these results, though each entry may be; empty if all is well."""
+        """Why no run can have these results, even if each entry is valid; empty if all is well."""
         done, tasks = self.done, len(self.tasks)
         lengths = {len(row.tasks) for row in self.rows}
         lists = {

@@ -44,7 +44,7 @@ class ControlPart(Document):
 
     @classmethod
     def of(cls, hits: NDArray[np.bool_]) -> "ControlPart":
-        """The accuracy where these images were recognised."""
+        """The accuracy, given which images were recognised."""
         return cls(images=len(hits), accuracy=100 * float(hits.mean()))
 
 
@@ -62,7 +62,7 @@ class Row(Document):
     of it was checked, an estimate: before the first task, less what this part lost since.
     """
     control_part: ControlPart | None = None
-    """On a part of the control set, where no more was checked. Also before the first task, where
+    """On a part of the control set, where only that was checked. Also before the first task, where
     all of it was: what later rows are compared with.
     """
     joint: Joint | None = None

@@ -14,7 +14,7 @@ from retouch.evaluate.row import ControlPart
 from retouch.export.export_model import ExportModel
 from retouch.export.formats import LIBRARIES, Format, WriteReport
 from retouch.export.tokenizer import context_length
-from retouch.plotting import formatting
+from retouch.plotting.formatting import MISSING, percent, points, share
 from retouch.report import run_metrics
 from retouch.report.sentences import run_sentences
 from retouch.sparse import fingerprint
@@ -46,7 +46,11 @@ def card(model: ExportModel, to: Format, report: WriteReport) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters["escape_markdown"] = escape_markdown
+    environment.filters |= {
+        "escape_markdown": escape_markdown,
+        "percent": lambda value: MISSING if value is None else percent(value),
+        "points": points,
+    }
     context = {
         "front_matter": _front_matter(model, to),
         "to": to,
@@ -125,35 +129,19 @@ def _front_matter(model: ExportModel, to: Format) -> str:
 
 def _run(model: ExportModel, run: Results) -> dict[str, Any]:
     """What the template says about the run."""
-    metrics, before = run_metrics.metrics(run), run_metrics.starting_accuracy(run)
-    control = model.config.get("control")
+    metrics, learned = run_metrics.metrics(run), run.tasks[: run.done]
     config = {key: model.config[key] for key in ("method", "settings") if key in model.config}
     versions = [f"{k} {v}" for k, v in run.environment.items() if k in _PACKAGES]
     return {
-        "done": run.done,
-        "tasks": len(run.tasks),
-        "finished": run.finished,
-        "choices": run.choices,
+        "results": run,
+        "metrics": metrics,
+        "before": run_metrics.starting_accuracy(run) if run.finished else None,
+        "joint_before": run.rows[0].joint if run.finished else None,
         "verdict": run_sentences(run),
-        "joint": _joint(run),
-        "accuracy": formatting.percent(metrics["accuracy"]) if metrics else "",
-        "before": formatting.MISSING
-        if before is None or not run.finished
-        else formatting.percent(before),
-        "forgot": formatting.points(metrics["forgetting"])
-        if "forgetting" in metrics and run.done > 1
-        else "",
-        "scaled": [
-            (n, f"{100 * fraction:.0f} %")
-            for n, fraction in enumerate(run.fraction_kept, 1)
-            if fraction < 1
-        ],
-        "control": "control" in metrics and _control(metrics, control, run.rows[-1].control_part),
-        "num_test": sum(task.test for task in run.tasks[: run.done]),
-        "num_train": sum(task.train for task in run.tasks[: run.done]),
-        "method": run.method,
-        "summary": run.summary,
-        "moved": formatting.share(max(run.trained, default=0), run.parameters),
+        "control_set": _control_set(model.config.get("control"), run.rows[-1].control_part),
+        "num_test": sum(task.test for task in learned),
+        "num_train": sum(task.train for task in learned),
+        "moved": share(max(run.trained, default=0), run.parameters),
         "bf16": run.settings.get("precision") == "bf16",
         "rows": _class_rows(model, run)[:_MAX_CLASSES],
         "more": max(0, len(model.classes) - _MAX_CLASSES),
@@ -164,52 +152,27 @@ def _run(model: ExportModel, run: Results) -> dict[str, Any]:
     }
 
 
-def _control(
-    metrics: dict[str, float], control: dict[str, int] | None, part: ControlPart | None
-) -> dict[str, Any]:
-    name = ""
-    if control:
-        name = f"{count(control['images'], 'image')} of {count(control['classes'], 'class')}"
-    return {
-        "before": formatting.percent(metrics["control_before"]),
-        "after": formatting.percent(metrics["control"]),
-        "set": f"{part.images:,} of {name}" if part and name else name,
-    }
-
-
-def _joint(run: Results) -> dict[str, str] | None:
-    """Accuracy over new and control classes together, if it was measured."""
-    last, first = run.rows[-1].joint, run.rows[0].joint
-    if last is None:
-        return None
-    before = formatting.percent(first.overall) if first and run.finished else formatting.MISSING
-    return {
-        "classes": f"{last.classes:,}",
-        "before": before,
-        "now": formatting.percent(last.overall),
-    }
+def _control_set(control: dict[str, int] | None, part: ControlPart | None) -> str:
+    """The control set in words; "" if it is not known."""
+    if not control:
+        return ""
+    name = f"{count(control['images'], 'image')} of {count(control['classes'], 'class')}"
+    return f"{part.images:,} of {name}" if part else name
 
 
 def _class_rows(model: ExportModel, run: Results) -> list[dict[str, Any]]:
     """One row per class, with its accuracy before and after if the run measured it."""
     measured = {row.name: row for row in model.by_class.classes} if model.by_class else {}
     return [
-        {"name": name, "task": number, **_accuracies(measured.get(name))}
+        {"name": name, "task": number, "measured": measured.get(name)}
         for number, task in enumerate(run.tasks[: run.done], 1)
         for name in task.classes
     ]
 
 
-def _accuracies(row: ClassRow | None) -> dict[str, str]:
-    before = (
-        formatting.percent(row.before) if row and row.before is not None else formatting.MISSING
-    )
-    return {"before": before, "after": formatting.percent(row.after) if row else formatting.MISSING}
-
-
-def _most_lost(model: ExportModel) -> list[dict[str, str]]:
+def _most_lost(model: ExportModel) -> list[ClassRow]:
     """The control classes whose accuracy fell most."""
     rows = [r for r in model.by_class.classes if not r.learned] if model.by_class else []
     fell = [(r.before - r.after, r) for r in rows if r.before is not None and r.before > r.after]
     fell.sort(key=lambda pair: (-pair[0], pair[1].name))
-    return [{"name": r.name, **_accuracies(r)} for _, r in fell[:_MAX_LOST]]
+    return [row for _, row in fell[:_MAX_LOST]]

@@ -126,12 +126,9 @@ def to_metadata(content: Mapping[str, Any]) -> dict[str, str]:
     return {"retouch": json.dumps(seal(content))}
 
 
-def from_metadata(metadata: Mapping[str, str] | None, schema: type[D]) -> D:
+def from_metadata(metadata: Mapping[str, str], schema: type[D]) -> D:
     """The header in the metadata of a safetensors file. Raises ValueError; see `refusal`."""
-    text = (metadata or {}).get("retouch")
-    if text is None:
-        raise ValueError("it has no header of retouch")
-    return _document(_unseal(parse_json(text)), schema)
+    return _document(_unseal(parse_json(metadata["retouch"])), schema)
 
 
 # Files that grow line by line.

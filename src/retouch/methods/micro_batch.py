@@ -7,8 +7,8 @@ from typing import TypeVar
 from torch import Tensor
 
 from retouch.clip import Batch, Clip, Features
-from retouch.clip.fit_memory import until_it_fits
 from retouch.clip.losses import losses
+from retouch.clip.memory import until_it_fits
 from retouch.clip.text.tokens import num_prompts
 from retouch.distributed import collectives
 from retouch.errors import UserError

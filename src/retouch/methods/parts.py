@@ -197,8 +197,8 @@ class AfterTask(Part):
     """What happens when a task ends? Nothing."""
 
     @property
-    def merges(self) -> bool:
-        """Whether the next task starts from the weights before `end`, not from those after it.
+    def keeps_trained_weights(self) -> bool:
+        """Whether it keeps the trained weights for the next task, and `end` replaces the model's.
 
         The regularizer's `end` sees the weights that the next task starts from.
         """

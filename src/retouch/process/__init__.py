@@ -1,1 +1,1 @@
-"""This Python process and those it starts."""
+"""This Python process, those it starts, and its CUDA streams."""

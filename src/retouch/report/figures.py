@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from retouch.analysis.overlap import figure as overlap_plots
 from retouch.analysis.overlap.compute import NothingToCompareError, Overlap, read_overlap
-from retouch.analysis.overlap.heat_map import color_limit, layer_title
+from retouch.analysis.overlap.figure import color_limit, layer_title
 from retouch.analysis.overlap.text import TITLE, layers_to_show, sentences
 from retouch.analysis.result_files import AnalysisFacts, analysis_folder
 from retouch.errors import UserError

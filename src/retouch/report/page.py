@@ -28,7 +28,7 @@ from retouch.report.figures import (
     result_figures,
 )
 from retouch.report.run_metrics import class_count, control_part
-from retouch.report.sentences import matrix_texts
+from retouch.report.sentences import CHOICES
 from retouch.report.summary import Run, RunSummary, named_results, run_summaries
 from retouch.report.table import columns, rows
 from retouch.train.run_folder.files import PAGE, PLOTS, check_page_folder
@@ -114,7 +114,8 @@ def _results_content(runs: Sequence[Results]) -> dict[str, Any]:
         "many_tasks": max(run.done for run in runs) > 1,
         "control_part": any(control_part(run) for run in runs),
         "theme": THEME,
-        **matrix_texts(runs),
+        "domains": all(run.domains for run in runs),
+        "choices": list(dict.fromkeys(CHOICES[run.choices] for run in runs)),
     }
 
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from retouch.arguments import check_arguments
-from retouch.distributed.cuda_streams import thread_pool
 from retouch.errors import UserError
+from retouch.process.cuda_streams import thread_pool
 from retouch.sparse.storage import sharing_memory
 
 Group = Sequence[str]

@@ -7,7 +7,7 @@ multiplies only the selected columns of the output gradient.
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -39,6 +39,8 @@ def whole_rows(index: SparseIndex) -> Tensor | None:
 def linear_layers(model: nn.Module, names: Iterable[str]) -> dict[str, nn.Linear]:
     """The plain linear layers that have these weights, by the weight's name.
 
+    One whose forward pass was replaced is not plain.
+
     Args:
         model: Any torch module.
         names: Names of parameters.
@@ -46,44 +48,10 @@ def linear_layers(model: nn.Module, names: Iterable[str]) -> dict[str, nn.Linear
     layers = {}
     for name in names:
         module = module_of(model, name)
-        if name.rpartition(".")[2] == "weight" and type(module) is nn.Linear:
+        is_weight = name.rpartition(".")[2] == "weight"
+        if is_weight and type(module) is nn.Linear and "forward" not in vars(module):
             layers[name] = module
     return layers
-
-
-class TrainedRows(NamedTuple):
-    """The rows of a layer that are trained alone at present."""
-
-    rows: Tensor
-    """Their numbers."""
-    entries: nn.Parameter
-    """What gets their gradient."""
-
-
-def trained_rows(layer: nn.Module) -> TrainedRows | None:
-    """The rows of a layer that are trained, inside `train_rows_only`; else None.
-
-    Args:
-        layer: A module.
-    """
-    trained = getattr(vars(layer).get("forward"), "trained_rows", None)
-    return trained if isinstance(trained, TrainedRows) else None
-
-
-def linear_of_rows(inputs: Tensor, layer: nn.Linear, trained: TrainedRows) -> Tensor:
-    """The outputs of a layer's trained rows only [..., R], differentiable in their entries.
-
-    Args:
-        inputs: The layer's input.
-        layer: The layer.
-        trained: Its trained rows.
-    """
-    bias = None if layer.bias is None else layer.bias.index_select(0, trained.rows)
-    rows = torch.arange(len(trained.rows), device=trained.rows.device)
-    output: Tensor = _RowLinear.apply(  # type: ignore[no-untyped-call]
-        inputs, layer.weight.detach().index_select(0, trained.rows), bias, rows, trained.entries
-    )
-    return output
 
 
 @contextmanager
@@ -99,7 +67,6 @@ def train_rows_only(layer: nn.Linear, rows: Tensor, entries: nn.Parameter) -> It
         )
         return output
 
-    forward.trained_rows = TrainedRows(rows, entries)  # type: ignore[attr-defined]
     with replaced_forward({layer: forward}):
         yield
 

@@ -75,15 +75,15 @@ class SparseAdamW(torch.optim.AdamW):
                     f"{name} is {str(parameters[name].dtype).removeprefix('torch.')}, and only "
                     "floating-point weights can be trained; leave it out of the selection"
                 )
-        self._parts = [
-            _Part(parameters[name], selection[name], (layers or {}).get(name), compact)
+        self._entries = [
+            _Entries(parameters[name], selection[name], (layers or {}).get(name), compact)
             for name in names
         ]
         by_options: dict[tuple[float, float], list[Tensor]] = {}
-        for name, part in zip(names, self._parts, strict=True):
+        for name, each in zip(names, self._entries, strict=True):
             factor, decay = (lr_factors or {}).get(name, 1.0), weight_decay
             options = lr * factor, 0.0 if name in no_decay else decay
-            by_options.setdefault(options, []).append(part.entries)
+            by_options.setdefault(options, []).append(each.entries)
         groups = [
             {"params": entries, "lr": group_lr, "weight_decay": decay}
             for (group_lr, decay), entries in by_options.items()
@@ -92,18 +92,18 @@ class SparseAdamW(torch.optim.AdamW):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        for part in self._parts:
-            part.gather()
+        for each in self._entries:
+            each.gather()
         loss = super().step(closure)
         with _nondeterministic_allowed():
-            for part in self._parts:
-                part.scatter()
+            for each in self._entries:
+                each.scatter()
         return loss
 
     def weights(self) -> dict[str, Tensor]:
         """The parameters as the model uses them now, differentiable in the trained entries."""
         names = [name for name, index in self._selection.items() if index.count]
-        return {name: part.weight() for name, part in zip(names, self._parts, strict=True)}
+        return {name: each.weight() for name, each in zip(names, self._entries, strict=True)}
 
     def state_dict(self) -> dict[str, Any]:
         """AdamW's own state, and the selection it belongs to."""
@@ -123,11 +123,11 @@ class SparseAdamW(torch.optim.AdamW):
 
     def close(self) -> None:
         """Remove the hooks from the model's parameters."""
-        for part in self._parts:
-            part.close()
+        for each in self._entries:
+            each.close()
 
 
-class _Part:
+class _Entries:
     """One parameter and the short tensor that holds its selected entries."""
 
     def __init__(

@@ -1,8 +1,9 @@
 """Teach a CLIP a stream of tasks: `teach`, and `preview` to see what it would change."""
 
 import importlib
+import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -23,14 +24,11 @@ from retouch.methods import DEFAULT_METHOD, Method, Settings, TaskUpdate, recipe
 from retouch.sparse import Selection
 from retouch.train.arguments import REMEDIES, check_domain_rates
 from retouch.train.callbacks.callback import Callback
-from retouch.train.cpu_speed import faster_on_cpu
-from retouch.train.defaults import SMALL_MODEL
-from retouch.train.eager_optim import eager_optimizers
+from retouch.train.cpu_speed import eager_optimizers, faster_on_cpu
 from retouch.train.environment import deterministic_algorithms
 from retouch.train.extend_stream import EarlierRun
 from retouch.train.hardware import check_shard
 from retouch.train.loop import task_context, train, trained_parameters
-from retouch.train.notes import add_image_notes, warn_about_plain_sigmoid, warnings_as_notes
 from retouch.train.plan import Plan, plan_stream
 from retouch.train.run_folder.finish import finish
 from retouch.train.run_folder.lock import with_run_lock
@@ -165,8 +163,7 @@ def _teach(
     add_image_notes(record.results, (stream.train, stream.test, plan.control))
     trained = trained_parameters(clip, method, settings)
     texts = trained_parameters(clip, method, settings, texts=True)
-    neurons = clip.size >= SMALL_MODEL
-    reuse = reuse_frozen(clip, trained, cache_folder(), neurons=neurons, trained_texts=texts)
+    reuse = reuse_frozen(clip, trained, cache_folder(), trained_texts=texts)
     with faster_on_cpu(clip, settings), reuse:
         with _running(plan, record, folder, is_new):
             warn_about_plain_sigmoid(clip, method)
@@ -271,3 +268,48 @@ def preview_update(
     context = task_context(clip, stream, stream.tasks[0], started, settings)
     with started.update.begin(context) as update:
         yield update
+
+
+log = logging.getLogger("retouch")
+
+
+def add_image_notes(results: Results, sets: Iterable[Images | None]) -> None:
+    """Add what was noticed when these images were read, such as skipped files."""
+    for images in sets:
+        results.notes += [n for n in (images.notes if images else []) if n not in results.notes]
+
+
+@contextmanager
+def warnings_as_notes(results: Results) -> Iterator[None]:
+    """Inside, whatever is logged as a warning becomes a note in the results."""
+    handler, log = _NotesHandler(results), logging.getLogger("retouch")
+    log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+
+
+class _NotesHandler(logging.Handler):
+    def __init__(self, results: Results) -> None:
+        super().__init__(logging.WARNING)
+        self._results = results
+
+    def emit(self, record: logging.LogRecord) -> None:
+        line = record.getMessage()
+        if line not in self._results.notes:
+            self._results.notes.append(line)
+
+
+def warn_about_plain_sigmoid(clip: Clip, method: Method) -> None:
+    """In a batch with k images of a class, the plain sigmoid loss pulls their match to 1/k.
+
+    Each image has its prompt as a match once and as a mismatch k − 1 times. A softmax adds up what
+    equal prompts get, so that CLIP does not have this problem.
+    """
+    if clip.logit_bias is not None and method.loss == "contrastive" and not method.trains_nothing:
+        log.warning(
+            "%s has a sigmoid loss, whose plain form takes images of one class for mismatches of "
+            "each other's prompt and so lowers its probabilities; with loss=label-aware they match",
+            clip.name,
+        )

@@ -19,15 +19,15 @@ import torch
 from torch import Tensor, nn
 
 from retouch.clip import Clip
-from retouch.clip.free_memory import free_gpu_memory
 from retouch.clip.frozen.reuse import reuse_frozen
+from retouch.clip.memory import free_gpu_memory
 from retouch.clip.text.tokens import Tokens, num_prompts
 from retouch.data.stores.image_store import Indices
 from retouch.data.stream import Stream
 from retouch.distributed import collectives
 from retouch.methods import Method, Regularizer, Settings, TaskContext
 from retouch.sparse import Selection
-from retouch.train.eager_optim import eager_optimizers
+from retouch.train.cpu_speed import eager_optimizers
 from retouch.train.loop import backward, task_context, trained_parameters
 from retouch.train.run_folder.images import TEST_IMAGES_PER_CLASS
 from retouch.train.work import Work
@@ -254,7 +254,7 @@ def _storage(tensor: Tensor) -> torch.UntypedStorage:
 
 
 def _time_frozen(clip: Clip, encode: Callable[[], object]) -> float:
-    """Seconds of encoding a batch of which nothing is known; 0 if nothing is kept of an image."""
+    """Seconds to encode a batch whose activations are not stored yet; 0 if none are stored."""
     if clip.frozen is None:
         return 0.0
     clip.frozen.store.clear()

@@ -23,10 +23,10 @@ from retouch.methods.method import PARTS
 from retouch.methods.method_config import method_config
 from retouch.methods.part_classes import part_name
 from retouch.text.plural import count
+from retouch.train.run_folder.checkpoint import parts_with_state, state_file
 from retouch.train.run_folder.files import COPY, OLD_COPY, delete_run_folder
 from retouch.train.run_folder.images import FOLDER as IMAGES
 from retouch.train.run_folder.images import StoredImages, has_stored_images, with_classes
-from retouch.train.run_folder.method_state import parts_with_state, state_file
 from retouch.train.run_folder.metrics import METRICS
 from retouch.train.run_folder.read import CONFIG, OpenRun, delta_file, is_run
 

@@ -70,10 +70,10 @@ def train(
 
 def end_task(method: Method, context: TaskContext, update: TaskUpdate) -> None:
     """The regularizer sees the weights that the next task starts from."""
-    if method.after_task.merges:
+    if method.after_task.keeps_trained_weights:
         method.regularizer.end(context)
     method.after_task.end(context, update)
-    if not method.after_task.merges:
+    if not method.after_task.keeps_trained_weights:
         method.regularizer.end(context)
 
 

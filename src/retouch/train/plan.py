@@ -164,8 +164,9 @@ class Plan:
         if not self.chosen or not is_run(folder):
             return self
         stored = read_config(folder)["settings"]
-        kept = {name: stored[name] for name in MACHINE if name in self.chosen and name in stored}
-        computed = self.hardware and replace(self.hardware, **kept)
+        kept = {name: stored[name] for name in self.chosen if name in stored}
+        shown = {name: value for name, value in kept.items() if name in MACHINE}
+        computed = self.hardware and replace(self.hardware, **shown)
         return replace(self.with_settings(**kept), hardware=computed)
 
 
@@ -259,11 +260,10 @@ def plan(
     _check_sources(sources, control, choices, earlier, names=names, order=order)
     with status(f"Reading {', '.join(map(_description, sources))}"):
         named = partial(_with_names, names=names or {}, templates=tuple(templates))
-        read = partial(_read_stream, root=root, named=named)
-        streams = {
-            name: read(source, holdout=holdout, tasks=tasks, order=order)
-            for name, source in zip(_names(sources), sources, strict=True)
-        }
+        split = partial(_split, holdout=holdout, tasks=tasks, order=order)
+        found = [_read(source, root, named) for source in sources]
+        names_of = _names(sources)
+        streams = dict(zip(names_of, map(split, found), strict=True))
         control_set = _read_control(control, root, streams)
         pairs = read_pairs(reference) if isinstance(reference, str | Path) else reference
     _check_classes(streams, finished)
@@ -277,9 +277,11 @@ def plan(
         background=background if on_gpu else None,
         progress=progress,
     )
-    for name, source in zip(streams, sources, strict=True):
-        if isinstance(source, str | Path):
-            stream = streams[name]
+    for name, source, images in zip(names_of, sources, found, strict=True):
+        stream = streams[name]
+        if isinstance(source, str | Path) and isinstance(images, Splits) and skip_bad:
+            streams[name] = split(images.map(decode))  # of those that can be read
+        elif isinstance(source, str | Path):
             streams[name] = stream.with_images(decode(stream.train), decode(stream.test))
     if control_set is not None and isinstance(control, str | Path):
         control_set = decode(control_set)
@@ -335,6 +337,7 @@ def plan_stream(
     computed = hardware(clip.device, clip.size, precision, compiled, planned.work)
     chosen = {"precision"} if precision == "auto" else set[str]()
     chosen |= {"compile", "cuda_graphs"} if compiled is None else set()
+    chosen |= {"micro_batch"} - requested.keys()
     return replace(
         planned.with_settings(**{name: getattr(computed, name) for name in MACHINE}),
         hardware=computed,
@@ -460,22 +463,22 @@ def _names(sources: Sequence[Source]) -> list[str]:
     return data_set_names([_description(source) for source in sources])
 
 
-def _read_stream(
-    source: Source,
-    *,
-    root: str | Path | None,
-    named: Callable[[Images], Images],
-    holdout: float,
-    tasks: int,
-    order: int | Sequence[str],
-) -> Stream:
-    """The tasks of one data set; none of its images is decoded yet."""
-    if isinstance(source, Stream):
+def _read(
+    source: Source, root: str | Path | None, named: Callable[[Images], Images]
+) -> Splits | Stream:
+    """What a data set has; none of its images is decoded yet."""
+    if isinstance(source, Splits | Stream):
         return source
-    splits = source
-    if not isinstance(splits, Splits):
-        splits = add_dataset_notes(read_data(splits, root)).map(named)
-    return Stream.split(*splits.train_and_test(holdout), tasks=tasks, order=order)
+    return add_dataset_notes(read_data(source, root)).map(named)
+
+
+def _split(
+    found: Splits | Stream, holdout: float, tasks: int, order: int | Sequence[str]
+) -> Stream:
+    """The tasks of one data set."""
+    if isinstance(found, Stream):
+        return found
+    return Stream.split(*found.train_and_test(holdout), tasks=tasks, order=order)
 
 
 def _with_names(images: Images, names: Mapping[str, str], templates: tuple[str, ...]) -> Images:

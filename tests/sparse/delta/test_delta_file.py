@@ -62,7 +62,7 @@ IMPOSSIBLE_HEADERS = {
     "classes that are no list": (lambda h: h["metadata"].update(classes=5), "classes=5"),
     "parts that are no list": (lambda h: h["metadata"].update(of=5), "of=5"),
     "more moved than there are": (lambda h: h["change_stats"][0].update(moved=10**9), "contradict"),
-    "another payload": (lambda h: h.update(payload="0" * 64), "content does not match"),
+    "another digest": (lambda h: h.update(content="0" * 64), "content does not match"),
 }
 
 

@@ -15,6 +15,7 @@ Chen et al., "gScoreCAM: What objects is CLIP looking at?" (2022), and H. Wang e
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,10 +23,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import interpolate, normalize
 
-from retouch.analysis.cam.full_length_text import encode_full_text
 from retouch.analysis.cam.neurons import NeuronChoice, NeuronLayer, neuron_layer, select_neurons
 from retouch.analysis.token_regions import Grid
 from retouch.clip import Clip
+from retouch.errors import UserError
 
 DEFAULT_SHARE = 0.1
 HeatMap = NDArray[np.float32]
@@ -166,3 +167,31 @@ def _similarities(clip: Clip, pixels: Tensor, text_feature: Tensor) -> Tensor:
     with clip.precision():
         features = clip.encode_images(pixels)
     return normalize(features.float(), dim=-1) @ text_feature
+
+
+@torch.no_grad()
+def encode_full_text(clip: Clip, text: str) -> Tensor:
+    """The feature of a text [D], of unit length."""
+    if not text.strip():
+        raise UserError("the text is empty; say what to look for")
+    length, context = _token_count(clip, text)
+    if length > context:
+        excerpt = text if len(text) < 60 else f"{text[:57]}…"
+        raise UserError(
+            f"the text {excerpt!r} has {length} tokens, more than the {context} that {clip.name} "
+            "reads; use a shorter one"
+        )
+    return clip.text_features(clip.tokenize([text]))[0]
+
+
+def _token_count(clip: Clip, text: str) -> tuple[int, int]:
+    """How many tokens a text has, and how many the model reads; (0, 0) if that is unknown."""
+    tokenizer: Any = getattr(clip, "tokenizer", None)
+    config: Any = getattr(clip.model, "config", None)
+    if config is not None and callable(tokenizer):  # transformers
+        ids = tokenizer(text, verbose=False)["input_ids"]
+        return len(ids), int(config.text_config.max_position_embeddings)
+    context = getattr(tokenizer, "context_length", None)
+    if context and hasattr(tokenizer, "encode"):  # open_clip, which adds a start and an end token
+        return len(tokenizer.encode(text)) + 2, int(context)
+    return 0, 0

@@ -16,8 +16,8 @@ from matplotlib.patches import Rectangle
 
 from retouch.analysis.layer_names import TowerName
 from retouch.analysis.overlap.compute import LayerOverlap, Overlap
+from retouch.analysis.overlap.figure import add_axes
 from retouch.analysis.overlap.pairwise import PairwiseOverlap
-from retouch.analysis.overlap.panels import add_axes
 from retouch.analysis.result_files import write_analysis
 from retouch.plotting.formatting import percent
 from retouch.plotting.label_layout import shorten, text_width

@@ -3,8 +3,8 @@
 B: batch, T: tokens, W: width of the tower.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -14,6 +14,7 @@ from retouch.analysis.layer_names import TowerName
 from retouch.clip import Clip
 from retouch.clip.prompts.visual import PROMPTS
 from retouch.errors import UserError
+from retouch.sparse.replaced_forward import replaced_forward
 
 Site = Literal["layer", "attention", "mlp"]
 """What is restored: the output of a whole block, of its attention or of its MLP."""
@@ -74,17 +75,10 @@ def _submodule(clip: Clip, block_name: str, candidates: tuple[str, ...], what: s
     )
 
 
-@contextmanager
-def hooked_forward(module: nn.Module, hook: ForwardHook) -> Iterator[None]:
+def hooked_forward(module: nn.Module, hook: ForwardHook) -> AbstractContextManager[None]:
     """Within this context, calling the module runs `hook` instead of its forward."""
-    instance_forward, forward = vars(module).get("forward"), module.forward
-    vars(module)["forward"] = lambda *args, **kwargs: hook(forward, args, kwargs)
-    try:
-        yield
-    finally:
-        del vars(module)["forward"]
-        if instance_forward is not None:
-            vars(module)["forward"] = instance_forward
+    forward = module.forward
+    return replaced_forward({module: lambda *args, **kwargs: hook(forward, args, kwargs)})
 
 
 def input_tokens(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:

@@ -8,7 +8,7 @@ from retouch.evaluate import Results
 
 
 @dataclass
-class Done:
+class CellResult:
     """A finished cell with its results."""
 
     cell: Cell
@@ -88,7 +88,7 @@ class Note:
         return f"{self.cell}: {self.text}" if self.cell else self.text
 
 
-Event = Progress | Note | Done | Failed
+Event = Progress | Note | CellResult | Failed
 Outcome = Finished | Failed | WorkerLost
 Listener = Callable[[Event], None]
 

@@ -23,9 +23,9 @@ def to_rich(table: Table) -> Iterator[RichTable]:
         rich = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left")
         for head in HEADS:
             rich.add_column(head, justify="right" if head else "left")
-        for rate in rates:
-            style = "bold" if _is_best(rate, rates, table) else ""
-            rich.add_row(*(Text(cell, style=style) for cell in _cells(rate, table)))
+        for best in rates:
+            style = "bold" if _is_best(best, rates, table) else ""
+            rich.add_row(*(Text(cell, style=style) for cell in _cells(best, table)))
         yield rich
 
 
@@ -37,9 +37,9 @@ def to_markdown(table: Table) -> list[str]:
     for dataset, rates in _by_dataset(table).items():
         lines += [f"### {dataset}", ""] if len(table.datasets) > 1 else []
         lines += [_line(HEADS), "| --- | --: | --: | --: | --: |"]
-        for rate in rates:
-            name, *cells = _cells(rate, table)
-            if _is_best(rate, rates, table):
+        for best in rates:
+            name, *cells = _cells(best, table)
+            if _is_best(best, rates, table):
                 cells[1] = f"**{cells[1]}**"
             lines.append(_line((name, *cells)))
         lines.append("")
@@ -50,7 +50,7 @@ def to_dict(table: Table) -> dict[str, Any]:
     """What a JSON file holds of them; nothing without a control set."""
     if not table.best_rates:
         return {}
-    return {"max_drop": table.max_drop, "best_rates": [asdict(rate) for rate in table.best_rates]}
+    return {"max_drop": table.max_drop, "best_rates": [asdict(best) for best in table.best_rates]}
 
 
 def _title(table: Table) -> str:
@@ -58,37 +58,37 @@ def _title(table: Table) -> str:
 
 
 def _by_dataset(table: Table) -> dict[str, list[BestRate]]:
-    datasets = dict.fromkeys(rate.dataset for rate in table.best_rates)
-    return {each: [rate for rate in table.best_rates if rate.dataset == each] for each in datasets}
+    datasets = dict.fromkeys(best.dataset for best in table.best_rates)
+    return {each: [best for best in table.best_rates if best.dataset == each] for each in datasets}
 
 
-def _cells(rate: BestRate, table: Table) -> tuple[str, ...]:
-    area = number(rate.area)
-    if rate.row is None:
-        return rate.name, MISSING, MISSING, MISSING, area
-    row, lr = table.rows[rate.row], MISSING if rate.lr is None else learning_rate(rate.lr)
-    return rate.name, lr, *(row[rate.dataset, column].text() for column in HEADS[2:4]), area
+def _cells(best: BestRate, table: Table) -> tuple[str, ...]:
+    area = number(best.area)
+    if best.row is None:
+        return best.name, MISSING, MISSING, MISSING, area
+    row, lr = table.rows[best.row], MISSING if best.lr is None else learning_rate(best.lr)
+    return best.name, lr, *(row[best.dataset, column].text() for column in HEADS[2:4]), area
 
 
-def _is_best(rate: BestRate, rates: list[BestRate], table: Table) -> bool:
+def _is_best(best: BestRate, rates: list[BestRate], table: Table) -> bool:
     """Whether no other method has a higher accuracy, as it is shown."""
 
-    def accuracy(rate: BestRate) -> float:
-        mean = table.rows[rate.row][rate.dataset, "Acc."].mean if rate.row else None
+    def accuracy(best: BestRate) -> float:
+        mean = table.rows[best.row][best.dataset, "Acc."].mean if best.row else None
         return -1.0 if mean is None else round(mean, 1)
 
-    return rate.row is not None and accuracy(rate) == max(map(accuracy, rates))
+    return best.row is not None and accuracy(best) == max(map(accuracy, rates))
 
 
 def _legend(table: Table) -> str:
-    several = len(table.rows) > len({rate.name for rate in table.best_rates})
+    several = len(table.rows) > len({best.name for best in table.best_rates})
     chosen = (
         "The rates are chosen on the seeds that are shown; for unbiased numbers, choose them on "
         "others. "
     )
     return (
         "For every method, the learning rate with the highest mean accuracy among those at which "
-        f"it lost at most {table.max_drop:g} on average; {MISSING} if it lost more at every rate. "
+        f"it lost at most {table.max_drop:g} on average; {MISSING} if it lost more at every best. "
         f"{chosen if several else ''}The last column is the mean accuracy over losses from 0 to "
         f"{AREA_LIMIT:g} points: the area under the method's frontier."
     )

@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
 from retouch.bench.cell import seeds_text
-from retouch.bench.engines.events import Done
+from retouch.bench.engines.events import CellResult
 from retouch.bench.pareto import points as pareto
 from retouch.bench.pareto.points import MAX_DROP, Point
 from retouch.plotting.axes import LEFT, accuracy_limits, marker_style, padded_limits
@@ -24,7 +24,7 @@ from retouch.report.charts.series import line_styles
 
 LINE, CAPTION_LINE, GAP = 0.25, 0.19, 0.12  # inches
 KEY_WIDTH = 48.0  # points: of a key without its label, and of the space between two
-RATE_WIDTH = 30.0  # points: of the marker of a learning rate, and of the space between two
+MARKER_WIDTH = 30.0  # points: of the marker of a learning rate, and of the space between two
 CAPTION_SIZE = 9.0  # points
 RING: dict[str, Any] = {"color": INK, "marker": "o", "fillstyle": "none", "markeredgewidth": 0.9}
 FRONTIER: dict[str, Any] = {"color": MUTED, "linewidth": 0.9, "linestyle": (0, (2, 2))}
@@ -84,13 +84,13 @@ class Legend:
         title = "learning rate"
         figure.text(0, bottom / figure.get_size_inches()[1], title, va="bottom")
         place = (text_width(title) + 4) / 72, bottom
-        rates = list(self.sizes.items())
-        widest = max(text_width(learning_rate(rate)) for rate in self.sizes) + RATE_WIDTH
+        sizes = list(self.sizes.items())
+        widest = max(text_width(learning_rate(lr)) for lr in self.sizes) + MARKER_WIDTH
         room = int((self.width - place[0]) * 72 / widest)
-        shown = np.linspace(0, len(rates) - 1, min(max(2, room), len(rates))).round().astype(int)
+        shown = np.linspace(0, len(sizes) - 1, min(max(2, room), len(sizes))).round().astype(int)
         markers = [
-            _key(learning_rate(rate), color=NEUTRAL, marker="o", markersize=size, linestyle="")
-            for rate, size in (rates[i] for i in shown)
+            _key(learning_rate(lr), color=NEUTRAL, marker="o", markersize=size, linestyle="")
+            for lr, size in (sizes[i] for i in shown)
         ]
         _add_keys(figure, markers, len(markers), place, handlelength=1.0, handletextpad=0.4)
 
@@ -119,7 +119,7 @@ LINEAR_UP_TO = 1.0  # points lost: farther out, the axis is logarithmic if it is
 TICKS = (-50, -20, -10, -5, -2, -1, -0.5, 0, 0.5, 1, 2, 5, 10, 20, 50)
 
 
-def draw(done: Sequence[Done], max_drop: float = MAX_DROP) -> Figure:
+def draw(done: Sequence[CellResult], max_drop: float = MAX_DROP) -> Figure:
     """A panel per data set; lines join the learning rates of a method, from lowest to highest.
 
     Markers are means over seeds, and thin lines span the range over seeds. With a control set, the
@@ -151,7 +151,7 @@ def draw(done: Sequence[Done], max_drop: float = MAX_DROP) -> Figure:
     return figure
 
 
-def _styles(done: Sequence[Done]) -> dict[str, LineStyle]:
+def _styles(done: Sequence[CellResult]) -> dict[str, LineStyle]:
     first = {pareto.method_name(d.cell): d.results for d in reversed(done)}
     names = list(dict.fromkeys(pareto.method_name(d.cell) for d in done))
     return dict(zip(names, line_styles([first[name] for name in names]), strict=True))
@@ -159,10 +159,10 @@ def _styles(done: Sequence[Done]) -> dict[str, LineStyle]:
 
 def _sizes(points: Sequence[Point]) -> dict[float, float]:
     """The size of a marker, by learning rate."""
-    rates = sorted({point.lr for point in points if point.lr is not None})
-    if len(rates) == 1:
-        return {rates[0]: MIDDLE}
-    return dict(zip(rates, np.linspace(SMALLEST, LARGEST, len(rates)).tolist(), strict=True))
+    values = sorted({point.lr for point in points if point.lr is not None})
+    if len(values) == 1:
+        return {values[0]: MIDDLE}
+    return dict(zip(values, np.linspace(SMALLEST, LARGEST, len(values)).tolist(), strict=True))
 
 
 def _size(point: Point, sizes: dict[float, float]) -> float:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from statistics import mean
 
 from retouch.bench.cell import Cell
-from retouch.bench.engines.events import Done
+from retouch.bench.engines.events import CellResult
 
 MAX_DROP = 0.5
 """Points of control accuracy that a method may lose at the learning rate that is called best."""
@@ -48,7 +48,7 @@ class BestRate:
     """Mean accuracy over losses from 0 to `AREA_LIMIT` points (see `area`)."""
 
 
-def loss_metric(done: Sequence[Done]) -> str:
+def loss_metric(done: Sequence[CellResult]) -> str:
     """The metric of loss: control accuracy, or new classes if some run has no control set.
 
     Empty if neither is known: without a control set, and evaluated only after the last task.
@@ -58,18 +58,18 @@ def loss_metric(done: Sequence[Done]) -> str:
     return next((name for name in names if all(name in values for values in measured)), "")
 
 
-def points(done: Sequence[Done]) -> list[Point]:
+def points(done: Sequence[CellResult]) -> list[Point]:
     """All methods at all learning rates on all data sets; none if losses are not known."""
     metric = loss_metric(done)
     if not metric:
         return []
-    groups: dict[tuple[str, str], list[Done]] = {}
+    groups: dict[tuple[str, str], list[CellResult]] = {}
     for each in done:
         groups.setdefault((each.cell.dataset, each.cell.row), []).append(each)
     return [_point(cells, metric) for cells in groups.values()]
 
 
-def _point(done: Sequence[Done], metric: str) -> Point:
+def _point(done: Sequence[CellResult], metric: str) -> Point:
     cell, measured = done[0].cell, [d.results.metrics() for d in done]
     lost, learned = ([m[name] for m in measured] for name in (metric, "accuracy"))
     return Point(
@@ -125,7 +125,7 @@ def area(points: Sequence[Point], start: float, limit: float) -> float:
     return (total + (limit - previous) * height) / limit
 
 
-def areas(done: Sequence[Done], limit: float = AREA_LIMIT) -> dict[str, dict[str, float]]:
+def areas(done: Sequence[CellResult], limit: float = AREA_LIMIT) -> dict[str, dict[str, float]]:
     """By data set: the area of every method, and of all together; empty without a control set.
 
     The scale starts where nothing is lost, at the model before training. On the new classes even
@@ -143,7 +143,7 @@ def areas(done: Sequence[Done], limit: float = AREA_LIMIT) -> dict[str, dict[str
     return by_dataset
 
 
-def best_rates(done: Sequence[Done], max_drop: float = MAX_DROP) -> list[BestRate]:
+def best_rates(done: Sequence[CellResult], max_drop: float = MAX_DROP) -> list[BestRate]:
     """The best learning rate of every method on every data set; none without a control set."""
     result = []
     for dataset, by_name in areas(done).items():

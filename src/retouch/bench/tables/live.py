@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from retouch.bench.cell import Cell
-from retouch.bench.engines.events import Done, Event, Note, Progress
+from retouch.bench.engines.events import CellResult, Event, Note, Progress
 from retouch.train.callbacks.progress import EVERY
 
 State = Literal["waiting", "running", "done", "failed"]
@@ -89,8 +89,8 @@ class LiveTable(ProgressView):
             row.state, row.text, row.where = "running", event.status, event.where
         else:
             row = self._rows[event.cell.title]
-            row.state = "done" if isinstance(event, Done) else "failed"
-            row.text = event.numbers if isinstance(event, Done) else event.reason
+            row.state = "done" if isinstance(event, CellResult) else "failed"
+            row.text = event.numbers if isinstance(event, CellResult) else event.reason
 
     def _add_note(self, note: Note) -> None:
         if note.cell is None:

@@ -13,7 +13,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from retouch.bench.cell import seeds_text
-from retouch.bench.engines.events import Done
+from retouch.bench.engines.events import CellResult
 from retouch.bench.pareto import points as pareto
 from retouch.bench.pareto.points import MAX_DROP, BestRate
 from retouch.bench.suite import Suite
@@ -23,7 +23,7 @@ MOST_NAMED = 5
 """More missing cells than this are counted, not named."""
 
 
-def notes(suite: Suite, done: Sequence[Done]) -> list[str]:
+def notes(suite: Suite, done: Sequence[CellResult]) -> list[str]:
     """Sentences to be printed below a table."""
     reasons = dict.fromkeys(reason for d in done for reason in d.cell.differs)
     if not all(d.all_images for d in done):
@@ -41,14 +41,14 @@ def notes(suite: Suite, done: Sequence[Done]) -> list[str]:
     return [sentence for sentence in sentences if sentence]
 
 
-def _seeds(done: Sequence[Done]) -> str:
+def _seeds(done: Sequence[CellResult]) -> str:
     seeds = list(dict.fromkeys(d.cell.seed for d in done))
     if len(seeds) == 1:
         return f"One run each, with {seeds_text(seeds)}."
     return f"Means over {seeds_text(seeds)}; ± is the standard deviation."
 
 
-def _missing(done: Sequence[Done]) -> str:
+def _missing(done: Sequence[CellResult]) -> str:
     """Cells that are not finished: means without them are of fewer seeds or data sets."""
     finished = dict.fromkeys((d.cell.row, d.cell.dataset, d.cell.seed) for d in done)
     rows, datasets, seeds = (dict.fromkeys(values) for values in zip(*finished, strict=True))
@@ -60,7 +60,7 @@ def _missing(done: Sequence[Done]) -> str:
     return f"Not finished, so not in the means: {'; '.join(named)}{more}."
 
 
-def _forgetting(done: Sequence[Done]) -> str:
+def _forgetting(done: Sequence[CellResult]) -> str:
     if all("forgetting_paper" in d.results.metrics() for d in done):
         return "F. is the paper's forgetting; table.json has the standard one."
     return (
@@ -69,7 +69,7 @@ def _forgetting(done: Sequence[Done]) -> str:
     )
 
 
-def _stream_columns(done: Sequence[Done]) -> list[str]:
+def _stream_columns(done: Sequence[CellResult]) -> list[str]:
     names = ", ".join(done[0].results.domains)
     return [
         f"One stream: {names}. Transfer: mean accuracy on a data set before its turn. Average: "
@@ -77,7 +77,7 @@ def _stream_columns(done: Sequence[Done]) -> list[str]:
     ]
 
 
-def _pareto_columns(done: Sequence[Done]) -> list[str]:
+def _pareto_columns(done: Sequence[CellResult]) -> list[str]:
     lost = {
         "control_drop": "Lost: points of control accuracy lost.",
         "forgetting": "Lost: points forgotten of the new classes, as there is no control set.",
@@ -144,7 +144,7 @@ class Table:
         return columns + [("average", column) for column in AVERAGE]
 
 
-def tabulate(suite: Suite, done: Sequence[Done], max_drop: float = MAX_DROP) -> Table:
+def tabulate(suite: Suite, done: Sequence[CellResult], max_drop: float = MAX_DROP) -> Table:
     """Means over seeds, and averages over data sets as in the paper.
 
     A pareto suite also has the best learning rates at which at most `max_drop` points are lost.
@@ -168,7 +168,7 @@ def tabulate(suite: Suite, done: Sequence[Done], max_drop: float = MAX_DROP) -> 
 
 
 def _pareto_row(
-    done: Sequence[Done], datasets: Sequence[str], loss_metric: str
+    done: Sequence[CellResult], datasets: Sequence[str], loss_metric: str
 ) -> dict[tuple[str, str], Entry]:
     entries = {}
     for dataset in datasets:
@@ -179,7 +179,7 @@ def _pareto_row(
 
 
 def _row(
-    suite: Suite, name: str, done: Sequence[Done], datasets: Sequence[str]
+    suite: Suite, name: str, done: Sequence[CellResult], datasets: Sequence[str]
 ) -> dict[tuple[str, str], Entry]:
     suite_row = next((row for row in suite.rows if row.name == name), None)
     paper = suite_row.paper if suite_row else {}
@@ -201,18 +201,18 @@ def _row(
     return entries
 
 
-def _same_setting(done: Sequence[Done]) -> bool:
+def _same_setting(done: Sequence[CellResult]) -> bool:
     """Whether these cells were run in the paper's setting."""
     return all(d.all_images and not d.cell.differs for d in done)
 
 
-def _value(done: Done, column: str) -> float | None:
+def _value(done: CellResult, column: str) -> float | None:
     if done.cell.recipe.trains_nothing and column == "F.":
         return None
     return done.results.metrics().get(_METRICS[column])
 
 
-def _average(done: Sequence[Done], column: str) -> float | None:
+def _average(done: Sequence[CellResult], column: str) -> float | None:
     measured = [d.results.metrics() for d in done]
     if column == "Acc. In.":
         accuracies = [m["accuracy"] for m in measured]
@@ -247,7 +247,7 @@ def _mark_best(table: Table, column: tuple[str, str]) -> None:
         entry.best = value == best
 
 
-def _mark_frontier(table: Table, done: Sequence[Done]) -> None:
+def _mark_frontier(table: Table, done: Sequence[CellResult]) -> None:
     """In a pareto suite, the best are all rows on the frontier of a data set."""
     points = pareto.points(done)
     for dataset in table.datasets:
@@ -256,7 +256,7 @@ def _mark_frontier(table: Table, done: Sequence[Done]) -> None:
                 table.rows[point.row][dataset, column].best = True
 
 
-def _run(done: Done) -> dict[str, Any]:
+def _run(done: CellResult) -> dict[str, Any]:
     """A cell with everything that the table is made from."""
     cell, results = done.cell, done.results
     return {

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from retouch.bench.engines.events import Done
+from retouch.bench.engines.events import CellResult
 from retouch.bench.pareto import figure as pareto_figure
 from retouch.bench.pareto import points as pareto
 from retouch.bench.runner import Bench
@@ -51,7 +51,7 @@ def write_table(out: Path, table: Table) -> None:
         write_atomically(out / f"table.{suffix}", to_text(table))
 
 
-def write_pareto(out: Path, done: Sequence[Done], max_drop: float = pareto.MAX_DROP) -> str:
+def write_pareto(out: Path, done: Sequence[CellResult], max_drop: float = pareto.MAX_DROP) -> str:
     """`pareto.png`, `.svg` and `.json`; returns the metric of loss.
 
     Without one there is nothing to draw, and nothing is written.

@@ -1,13 +1,12 @@
 """`retouch overlap`."""
 
 from collections.abc import Sequence
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from retouch.cli.options import Json
+from retouch.cli.options import Json, TowerChoice
 from retouch.cli.terminal.console import out, print_json, print_line, user_errors
 from retouch.errors import UserError
 from retouch.files.output_paths import check_folder
@@ -16,14 +15,6 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from retouch.analysis.overlap.compute import Overlap
-
-
-class Towers(StrEnum):
-    """Which towers to analyze."""
-
-    image = "image"
-    text = "text"
-    both = "both"
 
 
 def overlap(
@@ -37,7 +28,7 @@ def overlap(
             show_default=False,
         ),
     ] = None,
-    tower: Annotated[Towers, typer.Option(help="Towers to compare.")] = Towers.both,
+    tower: Annotated[TowerChoice, typer.Option(help="Towers to compare.")] = TowerChoice.both,
     folder: Annotated[
         Path | None,
         typer.Option(
@@ -71,8 +62,8 @@ def overlap(
             check_analysis_folder(folder, NAME, domains.NAME)
         requested = _layer_numbers(layers)
         results = read_overlap(run)
-        if tower is not Towers.both:
-            results = results.restrict_to("image" if tower is Towers.image else "text")
+        if tower is not TowerChoice.both:
+            results = results.restrict_to("image" if tower is TowerChoice.image else "text")
         learned, target = Results.read(run), folder or analysis_folder(run, NAME)
         title = f"{run.resolve().name} ({learned.method})"
         files = write_overlap(target, results, layers_to_show(results, requested), title)

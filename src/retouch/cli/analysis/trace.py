@@ -2,25 +2,24 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
 from retouch.cli.load_models import ModelOptions
-from retouch.cli.options import Config, Json, OptionGroup, Seed, analysis_folder, command
+from retouch.cli.options import (
+    Config,
+    Json,
+    OptionGroup,
+    Seed,
+    TowerChoice,
+    analysis_folder,
+    command,
+)
 from retouch.cli.terminal.console import out, print_json, print_line, progress_bar, user_errors
 from retouch.errors import UserError
 from retouch.files.output_paths import check_folder
-
-
-class Towers(StrEnum):
-    """Which towers to analyze."""
-
-    image = "image"
-    text = "text"
-    both = "both"
 
 
 class TraceModelOptions(ModelOptions):
@@ -48,7 +47,7 @@ class ImageOptions(OptionGroup):
 class TraceOptions(OptionGroup):
     panel: ClassVar[str] = "Tracing"
 
-    tower: Annotated[Towers, typer.Option(help="Towers to trace.")] = Towers.both
+    tower: Annotated[TowerChoice, typer.Option(help="Towers to trace.")] = TowerChoice.both
     noise: Annotated[
         float,
         typer.Option(help="Strength of the noise, in standard deviations of the embeddings."),
@@ -156,7 +155,7 @@ def _settings(options: TraceOptions) -> "TraceSettings":
         raise UserError(f"--noise {noise:g} corrupts nothing; choose a number above 0, such as 3")
     return TraceSettings.model_validate(
         {
-            "towers": ("image", "text") if tower is Towers.both else (tower.value,),
+            "towers": ("image", "text") if tower is TowerChoice.both else (tower.value,),
             "noise": noise,
             "draws": options.draws,
             "tokens": int(tokens) if tokens.isdecimal() else tokens,

@@ -19,7 +19,7 @@ from retouch.files.output_paths import check_folder
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from retouch.bench import Bench, Done, Engine
+    from retouch.bench import Bench, CellResult, Engine
     from retouch.bench.suite import Suite
     from retouch.bench.tables.live import ProgressView
 
@@ -127,7 +127,7 @@ def _run(bench: "Bench", engine: "Engine", view: "ProgressView", lost_at_most: f
         _show(bench, done, lost_at_most)
 
 
-def _show(bench: "Bench", done: "Sequence[Done]", lost_at_most: float) -> None:
+def _show(bench: "Bench", done: "Sequence[CellResult]", lost_at_most: float) -> None:
     from retouch.bench.tables.formats import to_rich
     from retouch.bench.tables.table import tabulate
     from retouch.bench.tables.write import write_pareto, write_table

@@ -43,7 +43,7 @@ def delta_pages(
 
 def delta_json(header: Header) -> dict[str, Any]:
     """Everything in the header, and the file's size."""
-    content = header.model_dump(exclude={"change_stats", "payload"})
+    content = header.model_dump(exclude={"change_stats", "content"})
     known = {stats.tensor: stats.model_dump() for stats in header.change_stats}
     for name, layout in content["tensors"].items():
         layout |= {key: value for key, value in known.get(name, {}).items() if key != "tensor"}

@@ -24,7 +24,7 @@ from retouch.clip.fast.graph_capture import (
 WARMUP_PASSES = 2
 """How often a pass runs eagerly (which also compiles it) before it is captured."""
 RETRY_FACTOR = 3
-"""A pass that could not be captured is tried again after this many times as many passes."""
+"""After each failed capture, this many times as many passes are awaited before the next try."""
 
 
 @dataclass
@@ -69,7 +69,7 @@ class GraphRecorder:
         return (replay_with_gradient if with_grad else replay_forward)(graphs, passes)
 
     def _capture_if_recurring(self, cache: _GraphCache, forward_pass: ForwardPass) -> None:
-        """Capture a pass seen often enough; if that fails, try again after ever more passes.
+        """Capture a pass that was seen often enough; if that fails, retry at growing intervals.
 
         By then the obstacle may be gone, such as a gradient that somebody still holds.
         """
@@ -96,7 +96,7 @@ class GraphRecorder:
         return free if len(free) == len(graphs) else None
 
     def _pool(self, name: str) -> Any:
-        """The memory pool of a tower's graphs, which share it: no two are in use at a time.
+        """The memory pool that a tower's graphs share, since no two are in use at a time.
 
         After a failed capture, torch's allocator of pinned memory goes on recording to its pool and
         refuses another capture into it.

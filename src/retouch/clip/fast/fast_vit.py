@@ -1,4 +1,4 @@
-"""A visual tower without the work whose result nobody reads; features and gradients are as exact.
+"""A visual tower that skips work whose result is never used; features and gradients stay exact.
 
 Only the class token of the last block's output is used, so only its query, its attention and its
 MLP are computed, which saves most of a block. Patch embedding is done as a matrix product; as a
@@ -6,9 +6,9 @@ convolution it takes many times as long. What comes before the first block is co
 in bfloat16, hidden states between blocks are bfloat16 too: half the memory traffic, and as close to
 float32 as without (docs/performance.md).
 
-A tower that pools all tokens (SigLIP, PE-Core), or that is not of transformers, has no work of this
-kind to save: only its patch embedding is replaced, its blocks are compiled as any, and
-`skipped_shortcut` says so.
+A tower that pools all tokens (SigLIP, PE-Core) has no such work, and those of other libraries than
+transformers have other parts: only their patch embedding is replaced, their blocks are compiled
+like any others, and `skipped_shortcut` says so.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,7 +21,10 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from retouch.clip.fast.attention import fused_attention
+from retouch.clip.fast.compile import Backend, CompileTimer, compiled
 from retouch.clip.fast.plain_clip import ImageTower
+from retouch.clip.preprocess import NormalizeFn, normalize_pixels
+from retouch.sparse.locate import block_names
 from retouch.sparse.replaced_forward import replaced_forward
 
 Wrap = Callable[[Callable[..., Tensor]], Callable[..., Tensor]]
@@ -40,7 +43,7 @@ def fast_vit(model: nn.Module, prefix: str, wrap: Wrap) -> Iterator[None]:
         plain = isinstance(module, nn.Conv2d) and type(module).forward is nn.Conv2d.forward
         if plain and _is_patch_embedding(module):
             replaced[module] = _as_matrix_product(module)
-    tower = _class_token_tower(model, prefix)
+    tower = _replaceable_tower(model, prefix)
     if tower is not None:
         replaced |= _fused_embeddings(tower, wrap)
         replaced[tower.encoder] = _class_token_encoder(tower, wrap)
@@ -59,7 +62,7 @@ def class_token_only(model: nn.Module, prefix: str) -> Iterator[None]:
         model: Both towers.
         prefix: What the names of the visual tower's parameters begin with.
     """
-    tower = _class_token_tower(model, prefix)
+    tower = _replaceable_tower(model, prefix)
     shortened = {} if tower is None else {tower.encoder: _class_token_encoder(tower, _as_it_is)}
     with replaced_forward(shortened):
         yield
@@ -74,7 +77,7 @@ def skipped_shortcut(model: nn.Module, prefix: str) -> str | None:
 
 
 def compile_with(backend: Any) -> Wrap:
-    """Compiles functions with a backend; without one, leaves them as they are."""
+    """A function that compiles functions with a backend; without one, it returns them unchanged."""
     if backend is None:
         return _as_it_is
     return lambda function: torch.compile(function, backend=backend, dynamic=False)
@@ -102,7 +105,7 @@ def _as_matrix_product(layer: nn.Conv2d) -> Callable[[Tensor], Tensor]:
 
 
 def _class_token_tower(model: nn.Module, prefix: str) -> Any | None:
-    """The visual tower, if it reads its class token and is plain or one of transformers."""
+    """The visual tower, if it pools its class token and is a plain one or one of transformers."""
     tower = dict(model.named_modules()).get(prefix.rstrip("."))
     if isinstance(tower, ImageTower):
         return tower
@@ -110,6 +113,15 @@ def _class_token_tower(model: nn.Module, prefix: str) -> Any | None:
     if tower is None or type(tower).__name__ not in kinds:
         return None
     return tower if hasattr(getattr(tower, "encoder", None), "layers") else None
+
+
+def _replaceable_tower(model: nn.Module, prefix: str) -> Any | None:
+    """That tower, unless somebody else has replaced the forward pass of one of its parts."""
+    tower = _class_token_tower(model, prefix)
+    if tower is None:
+        return None
+    parts = tower.embeddings, tower.pre_layrnorm, tower.encoder
+    return None if any("forward" in vars(part) for part in parts) else tower
 
 
 def _has_hooks(tower: nn.Module) -> bool:
@@ -187,3 +199,22 @@ def _class_token_block(block: Any) -> Callable[[Tensor], Tensor]:
 def _to_autocast_dtype(tensor: Tensor) -> Tensor:
     kind = tensor.device.type
     return tensor.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else tensor
+
+
+@contextmanager
+def fast_towers(
+    model: nn.Module, prefix: str, backend: Backend | None
+) -> Iterator[tuple[CompileTimer, NormalizeFn]]:
+    """Inside this context both towers are faster. Without a backend, nothing is compiled.
+
+    Yields the time that compiling has taken so far, and `normalize_pixels`, compiled.
+
+    Args:
+        model: Both towers.
+        prefix: What the names of the visual tower's parameters begin with.
+        backend: The backend of `torch.compile`, or None.
+    """
+    wrap = compile_with(backend)
+    blocks = [model.get_submodule(name) for name in block_names(model)]
+    with fast_vit(model, prefix, wrap), compiled(blocks, backend) as timer:
+        yield timer, wrap(normalize_pixels)

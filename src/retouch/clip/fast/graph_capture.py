@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx, once_differentiable
 
-from retouch.distributed.cuda_streams import side_stream
+from retouch.process.cuda_streams import side_stream
 from retouch.process.no_gc import no_gc
 
 T = TypeVar("T")
@@ -78,7 +78,7 @@ class CapturedGraph:
 
     @property
     def awaits_backward(self) -> bool:
-        """Whether the backward pass of a replay may still run, so its activations must stay."""
+        """Whether the backward pass of a replay may still run, which needs its activations."""
         return self._pending is not None and self._pending() is not None
 
     def set_pending(self, token: "_BackwardToken | None") -> None:
@@ -86,7 +86,7 @@ class CapturedGraph:
 
 
 class _BackwardToken:
-    """Alive as long as somebody can still run the backward pass of a replay."""
+    """Alive as long as the backward pass of a replay can still be run."""
 
 
 class _Replay(torch.autograd.Function):
@@ -131,7 +131,7 @@ def replay_forward(graphs: Sequence[CapturedGraph], passes: Sequence[ForwardPass
 
 
 def capture(forward_pass: ForwardPass, pool: Any, again: bool = False) -> CapturedGraph | None:
-    """Capture a pass into a memory pool; None if it cannot be, as when it synchronizes.
+    """Capture a pass into a memory pool; None if that is impossible, as when it synchronizes.
 
     The first failure may pass, such as a gradient that is still held; one that happens `again` is
     worth a warning.
@@ -186,7 +186,7 @@ def _capture(graph: torch.cuda.CUDAGraph, pool: Any, stream: torch.cuda.Stream) 
 
 
 def _abort_capture(device: int, pool: Any) -> None:
-    """Clean up after a failed capture, of which torch leaves half behind.
+    """Clean up what torch leaves behind after a failed capture.
 
     Without this, memory that was used on two streams is never freed, and drawing a random number
     raises an error.

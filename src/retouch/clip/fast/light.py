@@ -60,7 +60,7 @@ _TOKENIZERS = {"CLIPTokenizer", "CLIPTokenizerFast", "PreTrainedTokenizerFast", 
 
 
 class LightClip(HuggingFaceClip):
-    """A CLIP that learns as any other, but cannot be saved."""
+    """A CLIP that learns like any other, but cannot be saved."""
 
     def encode_images(self, pixels: Tensor) -> Tensor:
         features: Tensor = self._hf.visual_projection(self._hf.vision_model(pixels))

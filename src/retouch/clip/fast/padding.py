@@ -47,7 +47,7 @@ def padded_length(length: int, context: int) -> int:
 
 
 def pad_rows(rows: Tensor, count: int) -> Tensor:
-    """Repeat the last row until there are `count`."""
+    """Repeat the last row until there are `count` rows."""
     missing = count - len(rows)
     if missing <= 0:
         return rows

@@ -19,7 +19,7 @@ from retouch.clip.fast.attention import attention
 
 
 class _SkipInit(TorchFunctionMode):
-    """Inside this context, layers get no random weights: theirs come from a file.
+    """Inside this context, layers are not initialized at random: their weights come from a file.
 
     The layers themselves are torch's own, so whatever looks for an `nn.Linear` finds them.
     """
@@ -53,7 +53,7 @@ class Attention(nn.Module):
         self.q_proj, self.out_proj = nn.Linear(width, width), nn.Linear(width, width)
 
     def forward(self, x: Tensor) -> tuple[Tensor, None]:
-        """A pair, as transformers returns it: learned prompts rely on that."""
+        """Returns a pair, as in transformers: learned prompts rely on that."""
         layers = (self.q_proj, self.k_proj, self.v_proj)
         query, key, value = (
             layer(x).unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for layer in layers
@@ -88,7 +88,7 @@ class _Block(nn.Module):
         self.layer_norm2 = nn.LayerNorm(width, eps=eps)
 
     def forward(self, x: Tensor, mask: None = None) -> Tensor:
-        """Called as a block of transformers is, which gets a mask; here it is always None."""
+        """The signature is that of a block of transformers; here the mask is always None."""
         x = x + self.self_attn(self.layer_norm1(x))[0]
         out: Tensor = x + self.mlp(self.layer_norm2(x))
         return out

@@ -1,1 +1,1 @@
-"""What a run never changes, computed once: lower blocks and neurons, by image and by prompt."""
+"""Lower blocks that a run never changes, computed once per image and once per prompt."""

@@ -1,4 +1,4 @@
-"""Activations of many images, within a bound: in the device's memory, or on a CPU also on disk.
+"""A bounded store of activations, in the device's memory and, on a CPU, also on disk.
 
 What does not fit is not stored, and the caller computes it again. Files have no name: whatever
 happens to the process, nothing is left behind.
@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from retouch.clip.free_memory import free_memory
+from retouch.clip.memory import free_memory
 
 _FREE_SHARE = 4
-"""One in so many of the bytes that are free when a run begins may be used."""
+"""The store may use 1/4 of the bytes that are free when a run begins."""
 _CHUNK_BYTES = 2**27
 """Memory is allocated in pieces of about this size."""
 
@@ -25,9 +25,9 @@ class ActivationStore:
     """Tensors of one shape, by key.
 
     Args:
-        folder: Where files may lie once a CPU's memory is used up. None: nowhere.
-        memory: The most bytes in memory. Default: a share of what is free.
-        disk: The most bytes in files. Default: a share of what is free.
+        folder: Where files are written once a CPU's memory is used up. None: no files.
+        memory: Maximum number of bytes in memory. Default: a share of what is free.
+        disk: Maximum number of bytes in files. Default: a share of what is free.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class ActivationStore:
         return len(self._slots)
 
     def empty(self, count: int) -> Tensor:
-        """Uninitialized memory for this many of the tensors; at least one is stored."""
+        """Uninitialized memory for this many tensors. The store must not be empty."""
         return self._chunks[0].new_empty((count, *self._chunks[0].shape[1:]))
 
     @property
@@ -59,7 +59,7 @@ class ActivationStore:
         return sizes
 
     def clear(self) -> None:
-        """Forget everything; as much may be stored again."""
+        """Forget everything; the same amount can be stored again."""
         for kind, size in self.bytes_held.items():
             self._left[kind] = size + (self._left[kind] or 0) if size else self._left[kind]
         self._slots, self._chunks, self._kinds, self._per_chunk = {}, [], [], 0
@@ -123,7 +123,7 @@ class ActivationStore:
 
 
 def _allocate(shape: tuple[int, ...], like: Tensor, folder: Path | None) -> Tensor:
-    """Memory for these rows, or a file without a name that is mapped into memory."""
+    """Memory for these rows, or an unnamed file that is mapped into memory."""
     if folder is None:
         return torch.empty(shape, dtype=like.dtype, device=like.device)
     size = int(np.prod(shape)) * like.element_size()

@@ -5,36 +5,32 @@ of every task, and in every evaluation. It is computed once per image and kept
 (`frozen.activation_store`). Where that block's attention is not trained either, as with SPU, it is
 computed once as well, and the tower starts in the middle of the block.
 
-Lower blocks always run on batches of one size, in whichever batch an image is met: its activations
+Lower blocks always run on batches of one size, whichever batch an image is in: its activations
 then have the same bits whether they were kept or computed again. So a run that is resumed, or one
 with less memory, gives the same result.
 """
 
 from collections.abc import Callable, Collection
-from contextlib import AbstractContextManager
 from functools import partial
 
 import torch
 from torch import Tensor
 
-from retouch.clip.fast.cuda_graphs import has_hooks
 from retouch.clip.fast.padding import pad_rows
-from retouch.clip.fast.split_tower import run_below, splits_at, starting_at
 from retouch.clip.frozen.activation_store import ActivationStore
 from retouch.clip.frozen.keyed_images import KeyedImages
-from retouch.clip.frozen.lower import FrozenLower, Tower
-from retouch.clip.frozen.neurons import FrozenNeurons, frozen_neurons
+from retouch.clip.frozen.split_tower import SplitTower, Tower
 
 BATCH = {"cuda": 64}
 """Images that pass through the lower blocks at a time, by kind of device."""
 CPU_BATCH = 8
-"""The same on a CPU, where eight are as fast as more, and little is wasted on padding."""
+"""The same on a CPU, where larger batches are no faster and waste more on padding."""
 
 Encode = Callable[[Tensor], Tensor]
 
 
-class FrozenBlocks(FrozenLower):
-    """The blocks of a visual tower below one of them, and what they made of the images so far.
+class FrozenBlocks(SplitTower):
+    """A visual tower whose lower blocks are frozen, and their activations for the images so far.
 
     Args:
         tower: The tower.
@@ -49,14 +45,12 @@ class FrozenBlocks(FrozenLower):
         super().__init__(tower, trained)
         self.store = store
         device = next(tower.model.parameters()).device
-        halves = self.first and device.type == "cpu"  # a GPU gains more from a compiled block
-        self.half = tower.frozen_half(self.first, trained) if halves else None
+        if device.type == "cpu":  # a GPU gains more from a compiled block
+            self.half = self.frozen_half()
         self.batch_size = BATCH.get(device.type, CPU_BATCH)
         """How many images pass through the lower blocks at a time."""
-        self.neurons: FrozenNeurons | None = None
-        """The frozen neurons of that block, where they are computed once per image as well."""
         self.blank = torch.zeros(self.batch_size, 3, *size, device=device)
-        """An input for the tower where its blocks ignore it."""
+        """A blank input, for when the blocks ignore the tower's input."""
 
     def works(self, encode: Encode) -> bool:
         """Whether the tower can be run in two parts, with the same features to the bit.
@@ -64,15 +58,12 @@ class FrozenBlocks(FrozenLower):
         Args:
             encode: The tower's forward pass, from normalized pixels.
         """
-        if not self.first or has_hooks(self._tower.model):
-            return False
         rng = torch.Generator().manual_seed(0)
         pixels = torch.randn(2, *self.blank.shape[1:], generator=rng).to(self.blank)
         inputs = (pixels, torch.zeros_like(pixels[:1]))
-        splits = partial(splits_at, self._tower.blocks, self.first, encode, *inputs, rows=2)
-        if self.half and not splits(self.half):
+        if self.half is not None and not self.splits(encode, *inputs, rows=2):
             self.half = None
-        return self.half is not None or splits()
+        return self.half is not None or self.splits(encode, *inputs, rows=2)
 
     def activations(self, images: KeyedImages, encode: Encode) -> Tensor:
         """What enters the lowest block that is trained, or its second half [B, T, D].
@@ -97,48 +88,18 @@ class FrozenBlocks(FrozenLower):
 
     @torch.no_grad()
     def _compute(self, pixels: Tensor, encode: Encode) -> Tensor:
-        """In batches of one size, so that an image's bits do not depend on the others."""
-        blocks, first = self._tower.blocks, self.first
+        """In batches of one size, so that an image's activations do not depend on the others."""
         parts = []
         for part in pixels.split(self.batch_size):
             padded = pad_rows(part, self.batch_size)
-            hidden = run_below(blocks, first, partial(encode, padded), self.half)
+            hidden = self.run_below(partial(encode, padded))
             assert hidden is not None
             parts.append(hidden[: len(part)])
         return torch.cat(parts)
 
-    def reuse_neurons(self, store: ActivationStore) -> None:
-        """Compute frozen neurons of the lowest trained block once per image, where possible.
-
-        Args:
-            store: Where activations are kept.
-        """
-        if self.half is not None:
-            trained = self._tower.inside(self.first, self.trained)
-            block = self._tower.blocks[self.first]
-            self.neurons = frozen_neurons(block, trained, store, self.batch_size)
-
-    def starting_at(
-        self, hidden: Tensor, neurons: Tensor | None = None
-    ) -> AbstractContextManager[None]:
-        """Inside this context the tower starts with its lowest trained block, given its input.
-
-        Args:
-            hidden: What `activations` returned.
-            neurons: What `neurons.output` returned.
-        """
-        replaced = {}
-        if self.neurons is not None and neurons is not None:
-            replaced[self.neurons.mlp] = self.neurons.forward(neurons)
-        return starting_at(self._tower.blocks, self.first, hidden, self.half, replaced)
-
     def clear(self) -> None:
         self.store.clear()
-        if self.neurons is not None:
-            self.neurons.store.clear()
 
     def close(self) -> bool:
         """Forget everything and store nothing from now on; False if there was nothing to forget."""
-        stores = [self.store] + ([] if self.neurons is None else [self.neurons.store])
-        held = [store.close() for store in stores]
-        return any(held)
+        return self.store.close()

@@ -1,4 +1,4 @@
-"""A batch of images that are known by a key, so that what was computed of them can be found again.
+"""A batch of images with a key each, by which their activations are looked up.
 
 Pixels are read only when they are needed. `preload` reads those of images that are not known yet,
 in a background thread; the rest is read on demand.
@@ -37,7 +37,7 @@ class KeyedImages:
         return other
 
     def split(self, size: int) -> "list[KeyedImages]":
-        """Parts of at most this many images, as `Tensor.split`."""
+        """Parts of at most this many images, like `Tensor.split`."""
         return [self[start : start + size] for start in range(0, len(self), size)]
 
     def preload(self, known: Container[Key]) -> "KeyedImages":

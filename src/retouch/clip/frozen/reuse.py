@@ -1,4 +1,4 @@
-"""Compute the lower blocks that a run never changes once for every image, and every prompt."""
+"""Compute lower blocks that a run never changes once per image and once per prompt."""
 
 import logging
 from collections.abc import Collection, Iterator
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from retouch.clip.frozen.activation_store import ActivationStore
 from retouch.clip.frozen.blocks import FrozenBlocks
-from retouch.clip.frozen.lower import Tower
+from retouch.clip.frozen.split_tower import Tower
 from retouch.clip.frozen.texts import FrozenTexts
 from retouch.clip.model import Clip
 from retouch.clip.towers import Towers
@@ -21,29 +21,24 @@ def reuse_frozen(
     trained: Collection[str] | None,
     folder: Path | None = None,
     *,
-    neurons: bool = False,
     trained_texts: Collection[str] | None = None,
 ) -> Iterator[None]:
     """Inside this context, blocks below the lowest one that is trained run once per image.
 
-    Features are the same; what a batch of images by key (`KeyedImages`) needs below is kept and
-    found again, and so is what batches of prompts need that are encoded again and again. Nothing
-    changes for a tower that cannot be run in two parts, or a `Clip` that encodes in its own way.
+    Features are the same. The activations of images with a key (`KeyedImages`) are kept, and so are
+    those of prompts that every evaluation encodes. Nothing changes for a tower that cannot be run
+    in two parts, or a `Clip` that encodes in its own way.
 
     Args:
         clip: The model.
         trained: The names of the parameters that may change. None: any.
-        folder: Where activations may lie on disk when memory does not suffice. None: nowhere.
-        neurons: Reuse what frozen neurons of the lowest trained block give, too, where whole
-            neurons are trained on a CPU. Features then differ by rounding.
+        folder: Where activations are written when memory runs out. None: they are not.
         trained_texts: As `trained`, for the text tower.
     """
-    store, neuron_store = ActivationStore(folder), ActivationStore(folder)
+    store = ActivationStore(folder)
     with clip.precision():
         if trained is not None and type(clip).image_features is Towers.image_features:
             clip.frozen = _frozen_images(clip, trained, store)
-            if neurons and clip.frozen is not None:
-                clip.frozen.reuse_neurons(neuron_store)
         if trained_texts is not None and type(clip).text_features is Towers.text_features:
             clip.frozen_texts = _frozen_texts(clip, trained_texts)
     try:
@@ -51,7 +46,6 @@ def reuse_frozen(
     finally:
         clip.frozen = clip.frozen_texts = None
         store.close()
-        neuron_store.close()
 
 
 def _frozen_images(
@@ -81,11 +75,11 @@ def _frozen_texts(clip: Clip, trained: Collection[str]) -> FrozenTexts | None:
         return None
     tokens = clip.tokenize(["one", "a photo"])
     tokens = {name: ids.to(clip.device) for name, ids in tokens.items()}
-    return frozen if frozen.works(clip.encode_texts, tokens) else None
+    return frozen if frozen.splits(clip.encode_texts, tokens, tokens) else None
 
 
 def release_if_trained(clip: Clip, names: Collection[str]) -> None:
-    """Run a whole tower from now on, if parameters are trained that were to stay as they are."""
+    """Run the whole tower from now on, if parameters are trained that should have stayed frozen."""
     if clip.frozen is not None and not clip.frozen.trained.issuperset(names):
         clip.frozen.close()
         clip.frozen = None

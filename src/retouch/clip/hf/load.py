@@ -72,7 +72,7 @@ def load_hf(
 
 
 def hub_options(name: str, random_weights: bool) -> dict[str, Any]:
-    """Ask the hub once whether it has the model, and its files; offline, use the cache.
+    """Ask the hub once whether it has the model and its files; offline, use the cache.
 
     Returns options for downloading.
     """

@@ -85,7 +85,7 @@ class HuggingFaceClip(Clip):
 
     @property
     def _keys(self) -> tuple[str, ...]:
-        """What the text tower gets of a tokenizer's output."""
+        """The part of a tokenizer's output that the text tower takes."""
         return ("input_ids",) if self._causal else ("input_ids", "attention_mask")
 
     @property

@@ -14,11 +14,11 @@ log = logging.getLogger("retouch")
 PREPROCESSOR = "preprocessor_config.json"
 PROCESSOR = "processor_config.json"
 _FIXED_SIZE = ("clip", "siglip", "metaclip_2")
-"""Visual towers whose position embeddings allow one size of images."""
+"""Visual towers whose position embeddings allow only one image size."""
 
 
 def default_settings(vision_config: Any) -> dict[str, Any]:
-    """What transformers takes for settings that a file leaves out: CLIP's, or SigLIP's."""
+    """What transformers uses for settings that a file leaves out: CLIP's, or SigLIP's."""
     if not vision_config.model_type.startswith("siglip"):
         return {}
     half, side = [0.5, 0.5, 0.5], vision_config.image_size
@@ -26,7 +26,7 @@ def default_settings(vision_config: Any) -> dict[str, Any]:
 
 
 def read_preprocess(source: str, vision_config: Any, options: dict[str, Any]) -> Preprocess:
-    """How a model's images are prepared; as its kind is, with a warning, if no file says."""
+    """How a model's images are prepared; if no file says it, the usual way, with a warning."""
     from transformers import ImageProcessingMixin
 
     files = [name for name in (PREPROCESSOR, PROCESSOR) if find_file(source, name, options)]

@@ -1,6 +1,6 @@
 """Read deltas and adapters from the Hugging Face hub, where `retouch push` writes them.
 
-`hf:OWNER/NAME` names a repository there, `hf:OWNER/NAME@REVISION` one moment of it. Only
+`hf:OWNER/NAME` names a repository there, `hf:OWNER/NAME@REVISION` one revision of it. Only
 safetensors and JSON are downloaded. Without a connection, the copy in the cache is used.
 """
 
@@ -19,7 +19,7 @@ PREFIX, SEPARATOR = "hf:", "@hf:"
 DELTA_FILES = ("task-??.safetensors", "task-???.safetensors")
 ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
 TIMEOUT = 60.0
-"""Seconds that the hub has for each answer; without it, huggingface_hub would wait for ever."""
+"""Timeout in seconds of each request; without it, huggingface_hub would wait for ever."""
 PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".joblib")
 
 
@@ -113,7 +113,7 @@ def _download(name: str, patterns: list[str]) -> Path:
 
 @contextmanager
 def bars_on_a_terminal_only() -> Iterator[None]:
-    """huggingface_hub shows its progress bars in log files, too."""
+    """Hide progress bars in log files, where huggingface_hub shows them too."""
     from huggingface_hub.utils.tqdm import (
         are_progress_bars_disabled,
         disable_progress_bars,

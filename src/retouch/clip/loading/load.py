@@ -114,7 +114,7 @@ def check_name(name: str) -> None:
 
 
 def _model_folder(name: str, hub: dict[str, Any] | None) -> Path:
-    """The folder of a model's files, which may hold prompts too; from the hub, it has those."""
+    """The folder of a model's files, prompts included; those on the hub are downloaded."""
     if hub is not None and (prompts := find_on_hub(name, PROMPTS_FILE, hub)):
         return prompts.parent
     file = name.partition("@")[2] if name.startswith("open_clip:") else ""

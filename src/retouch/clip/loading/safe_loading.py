@@ -162,7 +162,7 @@ def count_tensors(files: Iterable[str | Path]) -> tuple[int, int]:
 
 
 def check_sizes(source: str, config: Mapping[str, Any], tensors: int, size: int) -> None:
-    """Refuse a config whose model cannot be in the weights, before it is built.
+    """Refuse a config whose model is larger than the weights, before it is built.
 
     Otherwise a billion layers would take forever. A layer has at least one tensor, and a width or
     a vocabulary at least as many entries.
@@ -213,5 +213,5 @@ def _check_index(source: str, file: Path) -> set[str]:
 
 
 def _is_file_name(name: object, suffixes: tuple[str, ...]) -> bool:
-    """Whether it is the name of a file with such a suffix, without any folder."""
+    """Whether it is a bare file name with one of these suffixes."""
     return isinstance(name, str) and name.endswith(suffixes) and not set(name) & set("/\\\0")

@@ -84,7 +84,7 @@ def _function(module: ModuleType, name: str, file: str) -> Callable[[], object]:
 
 
 def _try_encoders(clip: Clip) -> None:
-    """Encode two images and two prompts: better now than after the images were read."""
+    """Encode two images and two prompts, to find mistakes before the data is read."""
     height, width = clip.preprocess.size
     pixels = torch.zeros(2, height, width, 3, dtype=torch.uint8)
     with torch.no_grad():

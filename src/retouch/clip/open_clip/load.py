@@ -69,7 +69,7 @@ def load_open_clip_folder(folder: Path) -> OpenClip:
 
 
 def _check_sizes(folder: Path, weights: Path) -> None:
-    """Refuse a model that the weights cannot hold; files that are broken are explained later."""
+    """Refuse a model that is larger than the weights; broken files are reported later."""
     try:
         config, held = json.loads((folder / CONFIG).read_text("utf-8")), count_tensors([weights])
     except (ValueError, RecursionError, SafetensorError):
@@ -132,7 +132,7 @@ def _common_preprocess(library: Any, name: str) -> dict[str, Any] | None:
 
 
 def _preprocess_of_file(library: Any, name: str, weights: Path) -> dict[str, Any] | None:
-    """As the config beside the weights says, or as all weights of this name have it."""
+    """The preprocessing in the config beside the weights, or that of all weights of this name."""
     config = weights.with_name(CONFIG)
     content = _read_config(config) if config.is_file() else {}
     if described := _preprocess_keys(content.get("preprocess_cfg") or {}):

@@ -13,10 +13,9 @@ from torch.func import functional_call
 from torch.nn.functional import pad
 
 from retouch.clip.fast.padding import padded_length
-from retouch.clip.model import Clip
+from retouch.clip.model import Clip, save_weights
 from retouch.clip.preprocess import Preprocess
 from retouch.clip.prompts.file import without_prompts
-from retouch.clip.savable_state import savable_state
 from retouch.clip.text.tokens import Tokens
 from retouch.errors import UserError
 from retouch.torchvision_compat import patch_torchvision
@@ -98,7 +97,7 @@ class OpenClip(Clip):
         return {"text": text[:, : int(self._end(text).max()) + 1]}
 
     def _report_truncated(self, prompts: Sequence[str], hf_tokenizer: Any, context: int) -> None:
-        """If the tokenizer can tell how many tokens the whole prompts have."""
+        """Whether the tokenizer can tell how many tokens the untruncated prompts have."""
         if hf_tokenizer is not None:
             clean = getattr(self.tokenizer, "clean_fn", str)
             cleaned = [clean(prompt) for prompt in prompts]
@@ -129,11 +128,8 @@ class OpenClip(Clip):
         return bias
 
     def save(self, folder: str | Path) -> None:
-        from safetensors.torch import save_file
-
-        Path(folder).mkdir(parents=True, exist_ok=True)
         with without_prompts(self.model, folder):
-            save_file(savable_state(self.model), Path(folder) / WEIGHTS)
+            save_weights(self.model, Path(folder) / WEIGHTS)
 
     @property
     def _causal(self) -> bool:

@@ -23,6 +23,7 @@ from retouch.clip.prompts.visual import (
 )
 from retouch.clip.prompts.vit_adapter import ViTAdapter, attend
 from retouch.errors import UserError
+from retouch.sparse.replaced_forward import ReplacedForward
 
 Layers = Annotated[list[Size], Field(min_length=1)]
 
@@ -86,7 +87,8 @@ class ExpertPrompts(VisualPrompts):
     def register_prompt_hooks(self, tower: ViTAdapter) -> None:
         for layer in (*self._layers["general"], *self._layers["expert"]):
             attention = tower.attentions[layer - 1]
-            vars(attention)["forward"] = partial(self._attend, attention, layer)
+            forward = partial(self._attend, attention, layer)
+            self._handles.append(ReplacedForward(attention, forward))
 
     def select(self, query: Tensor) -> Tensor:
         if self.task is not None:

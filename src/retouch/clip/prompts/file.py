@@ -9,9 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
-import safetensors
 from pydantic import ValidationError, field_validator
-from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 
 from retouch.clip.model import Clip
@@ -20,10 +18,9 @@ from retouch.clip.prompts.pool import PoolPrompts
 from retouch.clip.prompts.visual import PROMPTS, PromptShape, VisualPrompts, attach, prompts_of
 from retouch.clip.prompts.vit_adapter import ViTAdapter
 from retouch.errors import UserError, first_problem
-from retouch.files import checksummed
-from retouch.files.checksummed import Document
 from retouch.files.write import write_atomically
-from retouch.sparse import digest, fingerprint
+from retouch.sparse import fingerprint
+from retouch.sparse.sealed_tensors import SealedHeader, open_sealed, sealed_bytes
 
 PROMPTS_FILE = "prompts.safetensors"
 _REMEDY = "take another copy, or delete it to load the model without its prompts"
@@ -32,7 +29,7 @@ _KINDS: dict[str, type[VisualPrompts]] = {
 }
 
 
-class PromptHeader(Document):
+class PromptHeader(SealedHeader):
     """The header of a file of prompts."""
 
     format: Literal["retouch prompts 1"] = "retouch prompts 1"
@@ -42,8 +39,6 @@ class PromptHeader(Document):
     """The arguments they are constructed with: the content of their `shape_type`."""
     weights: str
     """Fingerprint of the model without them."""
-    content: str
-    """Checksum of the tensors."""
 
     @field_validator("kind")
     @classmethod
@@ -82,10 +77,8 @@ def without_prompts(model: nn.Module, folder: str | Path) -> Iterator[None]:
         for name in order[order.index(PROMPTS) + 1 :]:  # restores the order of the modules
             model._modules[name] = model._modules.pop(name)
     tensors = {name: t.cpu().contiguous() for name, t in prompts.state_dict().items()}
-    header = PromptHeader(
-        kind=prompts.kind, shape=prompts.shape, weights=weights, content=digest(tensors)
-    )
-    write_atomically(file, to_bytes(tensors, checksummed.to_metadata(header.model_dump())))
+    header = PromptHeader(kind=prompts.kind, shape=prompts.shape, weights=weights)
+    write_atomically(file, sealed_bytes(header, tensors))
 
 
 def load_prompts(clip: Clip, folder: Path) -> None:
@@ -93,17 +86,9 @@ def load_prompts(clip: Clip, folder: Path) -> None:
     path = folder / PROMPTS_FILE
     if not path.is_file():
         return
-    try:
-        with safetensors.safe_open(str(path), framework="pt") as file:
-            header = checksummed.from_metadata(file.metadata(), PromptHeader)
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        if header.content != digest(tensors):
-            raise ValueError("its content does not match its checksum")
+    with open_sealed(path, PromptHeader, "a file of prompts", _REMEDY) as file:
+        header, tensors = file.header, file.tensors()
         _check_shape(header.read_shape(), tensors, ViTAdapter(clip))
-    except UserError:
-        raise
-    except (safetensors.SafetensorError, ValueError) as why:
-        raise checksummed.refusal(str(path), why, _REMEDY) from None
     if header.weights != fingerprint(clip.model):
         raise UserError(
             f"{path} belongs to other weights than those in its folder; take all files from the "

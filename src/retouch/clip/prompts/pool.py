@@ -70,7 +70,7 @@ class PoolPrompts(VisualPrompts):
         return ["pool", "keys"]
 
     def _insert_tokens(self, norm: nn.Module, args: tuple[Tensor]) -> tuple[Tensor] | None:
-        """After the class token, whose position the tower reads; the order of the rest is free."""
+        """Insert them after the class token, which the tower finds by its position."""
         if self._tokens is None:
             return None
         tokens = args[0]

@@ -109,7 +109,7 @@ class VisualPrompts(nn.Module):
     def batch_matching_loss(self, num_images: int, new: int) -> Tensor:
         """`matching_loss` of the batch that was encoded last, with the gradient of the keys.
 
-        Queries carry no gradient, so those recorded in the latest passes serve, whether the batch
+        Queries carry no gradient, so those of the latest passes are used, whether the batch
         was encoded whole or in chunks, with or without a graph. Each rank recorded its own images.
         """
         assert self._queries is not None
@@ -128,11 +128,9 @@ class VisualPrompts(nn.Module):
         handles.append(tower.post_norm.register_forward_hook(self._capture_query))
         self.register_prompt_hooks(tower)
 
-    def remove_hooks(self, tower: ViTAdapter) -> None:
+    def remove_hooks(self) -> None:
         for handle in self._handles:
             handle.remove()
-        for attention in tower.attentions:
-            vars(attention).pop("forward", None)
 
     def _run_query(self, tower: nn.Module, args: Any, kwargs: Any) -> None:
         """Before the tower's forward pass: run it without prompts, then select prompts."""
@@ -156,7 +154,7 @@ class VisualPrompts(nn.Module):
             self.activate(None)
 
     def _capture_query(self, norm: nn.Module, args: Any, output: Tensor) -> None:
-        """The pooled output before the projection, which is trained: a query should not change."""
+        """Keep the pooled output before the projection, which is trained: queries must not move."""
         if self._querying:
             self._last_query = (output if output.ndim == 2 else output[:, 0]).detach().float()
 
@@ -186,6 +184,6 @@ def attach(clip: Clip, prompts: VisualPrompts) -> None:
     """Add prompts to the model, replacing any that it has."""
     tower, existing = ViTAdapter(clip), prompts_of(clip.model)
     if existing is not None:
-        existing.remove_hooks(tower)
+        existing.remove_hooks()
     prompts.register_hooks(tower)
     clip.model.add_module(PROMPTS, prompts.to(clip.device))

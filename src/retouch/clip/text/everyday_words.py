@@ -1,4 +1,4 @@
-"""Some hundred everyday words: what a model knows beyond the classes it is taught."""
+"""A few hundred everyday words: what a model knows beyond the classes it is taught."""
 
 from importlib.resources import files
 
@@ -16,7 +16,7 @@ def words() -> list[str]:
 
 
 def word_prompts(clip: Clip) -> PromptEnsemble:
-    """A prompt per word; keep it if the features are needed again."""
+    """One prompt per word, tokenized once; keep it to encode them again."""
     return PromptEnsemble(clip, [(words(), (TEMPLATE,))])
 
 

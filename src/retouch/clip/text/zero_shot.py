@@ -30,10 +30,10 @@ def classifier(clip: Clip, names: Sequence[str], templates: Sequence[str]) -> Te
 
 
 def probabilities(clip: Clip, similarity: Tensor) -> Tensor:
-    """Of each image's similarities to the classes [B, C], how probable the model holds each class.
+    """The probability of each class for each image, from their similarities [B, C].
 
-    CLIP divides certainty among the classes given: a softmax. SigLIP judges each by itself: all may
-    be improbable.
+    CLIP's is a softmax over the classes given. SigLIP judges each class by itself: all may be
+    improbable.
     """
     scores = clip.logit_scale * similarity
     return (

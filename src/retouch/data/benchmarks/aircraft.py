@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from retouch.data.benchmarks.dataset_facts import DatasetFacts, Part
+from retouch.data.benchmarks.dataset_facts import DatasetFacts, SplitImages
 from retouch.data.formats.text_files import read_lines
 from retouch.data.splits import Splits
 from retouch.data.stores.file import FileStore
@@ -20,7 +20,7 @@ def read(folder: Path, facts: DatasetFacts) -> Splits:
     return facts.make_splits(_read_lists(folder, *training), _read_lists(folder, "test"))
 
 
-def _read_lists(folder: Path, *lists: str) -> Part:
+def _read_lists(folder: Path, *lists: str) -> SplitImages:
     names, variants = [], []
     for list_name in lists:
         for line in read_lines(folder / f"images_variant_{list_name}.txt"):

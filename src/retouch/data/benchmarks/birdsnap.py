@@ -5,7 +5,7 @@ The images are links to other sites, and many are dead: a note says how many ima
 
 from pathlib import Path
 
-from retouch.data.benchmarks.dataset_facts import DatasetFacts, Part
+from retouch.data.benchmarks.dataset_facts import DatasetFacts, SplitImages
 from retouch.data.formats.text_files import read_rows
 from retouch.data.splits import Splits
 from retouch.data.stores.file import FileStore
@@ -30,7 +30,7 @@ def read(folder: Path, facts: DatasetFacts) -> Splits:
     if missing := len(classes) - len(existing):
         notes.append(f"Birdsnap: {missing} of {len(classes)} images are missing")
 
-    def part(is_test: bool) -> Part:
+    def part(is_test: bool) -> SplitImages:
         paths = [path for path in existing if (path in test_paths) == is_test]
         return FileStore(images, paths), [classes[path] for path in paths]
 

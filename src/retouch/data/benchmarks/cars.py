@@ -7,7 +7,7 @@ single `cars_annos.mat` beside `car_ims/`. Classes are numbered from 1.
 from pathlib import Path
 from typing import Any
 
-from retouch.data.benchmarks.dataset_facts import DatasetFacts, Part
+from retouch.data.benchmarks.dataset_facts import DatasetFacts, SplitImages
 from retouch.data.benchmarks.matlab import load_mat
 from retouch.data.benchmarks.named_splits import coop_split
 from retouch.data.splits import Splits
@@ -42,7 +42,7 @@ def _read_all_annotations(file: Path, facts: DatasetFacts) -> Splits:
     content = load_mat(file)
     names, all_cars = content["class_names"], content["annotations"]
 
-    def part(test: int) -> Part:
+    def part(test: int) -> SplitImages:
         cars = [car for car in all_cars if car.test == test]
         return FileStore(file.parent, [car.relative_im_path for car in cars]), _classes(cars, names)
 
@@ -53,7 +53,7 @@ def _read_devkit(folder: Path, facts: DatasetFacts) -> Splits:
     devkit = next(folder / meta for meta in _DEVKIT_META if (folder / meta).is_file()).parent
     names = load_mat(devkit / "cars_meta.mat")["class_names"]
 
-    def part(images: str, annotations: str) -> Part:
+    def part(images: str, annotations: str) -> SplitImages:
         candidates = (devkit / annotations, folder / annotations)
         file = next((file for file in candidates if file.is_file()), None)
         if file is None:

@@ -6,7 +6,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from retouch.data.benchmarks.dataset_facts import DatasetFacts, Part
+from retouch.data.benchmarks.dataset_facts import DatasetFacts, SplitImages
 from retouch.data.formats.text_files import open_regular
 from retouch.data.splits import Splits
 from retouch.data.stores.array import ArrayStore
@@ -19,7 +19,7 @@ def read(folder: Path, facts: DatasetFacts) -> Splits:
     (encoded_names,) = _load(folder / "meta", "fine_label_names")
     names = [name.decode() for name in encoded_names]
 
-    def part(file: str) -> Part:
+    def part(file: str) -> SplitImages:
         rows, labels = _load(folder / file, "data", "fine_labels")
         pixels = rows.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
         store = ArrayStore(np.ascontiguousarray(pixels), f"{folder / file}, picture")

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from retouch.data.benchmarks.dataset_facts import DatasetFacts, Part
+from retouch.data.benchmarks.dataset_facts import DatasetFacts, SplitImages
 from retouch.data.formats.text_files import read_lines
 from retouch.data.splits import Splits
 from retouch.data.stores.file import FileStore
@@ -16,7 +16,7 @@ def read(folder: Path, facts: DatasetFacts) -> Splits:
     class_ids = _read_mapping(folder / "image_class_labels.txt")
     is_train = _read_mapping(folder / "train_test_split.txt")
 
-    def part(flag: str) -> Part:
+    def part(flag: str) -> SplitImages:
         image_ids = [image_id for image_id in images if is_train[image_id] == flag]
         store = FileStore(folder / "images", [images[image_id] for image_id in image_ids])
         return store, [classes[class_ids[image_id]] for image_id in image_ids]

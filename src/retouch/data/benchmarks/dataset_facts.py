@@ -16,7 +16,7 @@ from retouch.data.stores.composite import SubsetStore
 from retouch.data.stores.image_store import ImageStore
 from retouch.errors import UserError
 
-Part = tuple[ImageStore, Sequence[str]]
+SplitImages = tuple[ImageStore, Sequence[str]]
 """The images of a split, and each one's class as the files on disk spell it."""
 ImageCounts = dict[Literal["train", "test"], int]
 LEFT_OUT = -1
@@ -101,7 +101,7 @@ class DatasetFacts(BaseModel, extra="forbid", frozen=True):
         return in_order
 
     def make_splits(
-        self, train: Part | None, test: Part | None, notes: Sequence[str] = ()
+        self, train: SplitImages | None, test: SplitImages | None, notes: Sequence[str] = ()
     ) -> Splits:
         """Labelled images from what a reader read; only the classes that every split has."""
         parts = {"train": train, "test": test}

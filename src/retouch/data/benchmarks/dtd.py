@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from retouch.data.benchmarks.dataset_facts import DatasetFacts, Part
+from retouch.data.benchmarks.dataset_facts import DatasetFacts, SplitImages
 from retouch.data.benchmarks.named_splits import coop_split
 from retouch.data.formats.text_files import read_lines
 from retouch.data.splits import Splits
@@ -23,7 +23,7 @@ def read(folder: Path, facts: DatasetFacts) -> Splits:
     return facts.make_splits(_read_lists(folder, *training), _read_lists(folder, "test"))
 
 
-def _read_lists(folder: Path, *lists: str) -> Part:
+def _read_lists(folder: Path, *lists: str) -> SplitImages:
     files = (folder / "labels" / f"{name}1.txt" for name in lists)
     names = [line for file in files for line in read_lines(file)]
     return FileStore(folder / "images", names), [_class_of(name) for name in names]

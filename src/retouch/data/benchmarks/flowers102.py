@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from retouch.data.benchmarks.dataset_facts import DatasetFacts, Part
+from retouch.data.benchmarks.dataset_facts import DatasetFacts, SplitImages
 from retouch.data.benchmarks.matlab import load_mat
 from retouch.data.benchmarks.named_splits import coop_split
 from retouch.data.splits import Splits
@@ -24,7 +24,7 @@ def read(folder: Path, facts: DatasetFacts) -> Splits:
     classes = dict(enumerate(load_mat(folder / _LABELS)["labels"], 1))
     numbers = load_mat(folder / "setid.mat")
 
-    def part(*lists: str) -> Part:
+    def part(*lists: str) -> SplitImages:
         selected = [int(number) for name in lists for number in numbers[name]]
         store = FileStore(images, [f"image_{number:05d}.jpg" for number in selected])
         return store, [str(int(classes[number])) for number in selected]

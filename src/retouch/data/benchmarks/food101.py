@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from retouch.data.benchmarks.dataset_facts import DatasetFacts, Part
+from retouch.data.benchmarks.dataset_facts import DatasetFacts, SplitImages
 from retouch.data.benchmarks.named_splits import coop_split
 from retouch.data.formats.text_files import read_json
 from retouch.data.splits import Splits
@@ -19,7 +19,7 @@ def read(folder: Path, facts: DatasetFacts) -> Splits:
             *coop_split(folder, images, file, lambda path, _: path.split("/")[0])
         )
 
-    def part(split: str) -> Part:
+    def part(split: str) -> SplitImages:
         listed = read_json(folder / "meta" / f"{split}.json")
         rows = [(name, f"{path}.jpg") for name, paths in listed.items() for path in paths]
         return FileStore(images, [path for _, path in rows]), [name for name, _ in rows]

@@ -6,7 +6,7 @@ Two training sets are in circulation: `Final_Training` with 39,209 images, and `
 
 from pathlib import Path
 
-from retouch.data.benchmarks.dataset_facts import DatasetFacts, Part
+from retouch.data.benchmarks.dataset_facts import DatasetFacts, SplitImages
 from retouch.data.formats.text_files import read_rows
 from retouch.data.splits import Splits
 from retouch.data.stores.file import FileStore
@@ -21,7 +21,7 @@ def read(folder: Path, facts: DatasetFacts) -> Splits:
     return facts.make_splits(_read_train(root), _read_test(root))
 
 
-def _read_train(folder: Path) -> Part:
+def _read_train(folder: Path) -> SplitImages:
     candidates = (folder / "Training", folder / "Final_Training" / "Images")
     images = next(candidate for candidate in candidates if candidate.is_dir())
     names, classes = [], []
@@ -34,7 +34,7 @@ def _read_train(folder: Path) -> Part:
     return FileStore(images, names), classes
 
 
-def _read_test(folder: Path) -> Part:
+def _read_test(folder: Path) -> SplitImages:
     images = folder / "Final_Test" / "Images"
     candidates = [parent / _TEST_TABLE for parent in (folder.parent, folder, images)]
     table = next((candidate for candidate in candidates if candidate.is_file()), None)

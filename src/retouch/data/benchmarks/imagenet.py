@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from retouch.data.benchmarks.dataset_facts import DatasetFacts, Part
+from retouch.data.benchmarks.dataset_facts import DatasetFacts, SplitImages
 from retouch.data.benchmarks.matlab import load_mat
 from retouch.data.formats.folder import image_names
 from retouch.data.formats.text_files import read_lines
@@ -25,7 +25,7 @@ def read(folder: Path, facts: DatasetFacts) -> Splits:
         classes = [name.split("/")[0] for name in names]
     else:
         classes = _classes_from_devkit(images, names)
-    part: Part = FileStore(images, names), classes
+    part: SplitImages = FileStore(images, names), classes
     return facts.make_splits(None, part)
 
 

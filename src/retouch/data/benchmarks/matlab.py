@@ -1,8 +1,8 @@
 """Read MATLAB 5 `.mat` files, in which three benchmarks store their annotations.
 
-This reads what these contain: struct arrays, cell arrays, text and numbers. It calls
-nothing in the file, and believes no size that the file does not have the bytes for. (scipy's reader
-crashes the process on some damaged files.)
+This reads what these contain: struct arrays, cell arrays, text and numbers. It executes nothing in
+the file, and checks every size in it against the bytes that are left. (scipy's reader crashes the
+process on some damaged files.)
 """
 
 import math

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from retouch.data.benchmarks.dataset_facts import DatasetFacts, Part
+from retouch.data.benchmarks.dataset_facts import DatasetFacts, SplitImages
 from retouch.data.formats.text_files import open_regular
 from retouch.data.splits import Splits
 from retouch.data.stores.array import ArrayStore
@@ -27,7 +27,7 @@ _MAX_BYTES = 256 << 20
 def read(folder: Path, facts: DatasetFacts) -> Splits:
     folder = folder / "raw" if (folder / "raw").is_dir() else folder
 
-    def part(prefix: str) -> Part:
+    def part(prefix: str) -> SplitImages:
         images = _read_idx(folder, f"{prefix}-images-idx3-ubyte", 3)
         labels = _read_idx(folder, f"{prefix}-labels-idx1-ubyte", 1)
         if len(images) != len(labels):

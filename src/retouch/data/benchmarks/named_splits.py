@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from retouch.data.benchmarks.dataset_facts import DatasetFacts, Part
+from retouch.data.benchmarks.dataset_facts import DatasetFacts, SplitImages
 from retouch.data.formats.folder import image_names
 from retouch.data.formats.text_files import read_json
 from retouch.data.splits import Splits
@@ -41,7 +41,7 @@ def read_named_split(
 
 def zscl_split(
     images: Path, names: Sequence[str], class_of: Callable[[str], str]
-) -> tuple[Part, Part]:
+) -> tuple[SplitImages, SplitImages]:
     """80 % for training, as `torch.utils.data.random_split` with ZSCL's seed chooses them.
 
     `names` are the paths of all images below `images`, in torchvision's order, which both parts
@@ -49,7 +49,7 @@ def zscl_split(
     """
     shuffled = torch.randperm(len(names), generator=torch.Generator().manual_seed(_SEED)).numpy()
 
-    def part(positions: np.ndarray) -> Part:
+    def part(positions: np.ndarray) -> SplitImages:
         chosen = [names[i] for i in np.sort(positions)]
         return FileStore(images, chosen), [class_of(name) for name in chosen]
 
@@ -59,7 +59,7 @@ def zscl_split(
 
 def coop_split(
     folder: Path, images: Path, file_name: str, class_of: Callable[[str, int], str]
-) -> tuple[Part, Part]:
+) -> tuple[SplitImages, SplitImages]:
     """The train and test of CoOp's JSON file, which is in or beside the benchmark's folder.
 
     An entry is a path below `images`, a label and a name; `class_of` gets the first two.
@@ -73,7 +73,7 @@ def coop_split(
         )
     content = read_json(file)
 
-    def part(split: str) -> Part:
+    def part(split: str) -> SplitImages:
         entries = [(path, int(label)) for path, label, _ in content[split]]
         return FileStore(images, [path for path, _ in entries]), [class_of(*e) for e in entries]
 

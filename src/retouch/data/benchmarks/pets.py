@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from retouch.data.benchmarks.dataset_facts import DatasetFacts, Part
+from retouch.data.benchmarks.dataset_facts import DatasetFacts, SplitImages
 from retouch.data.benchmarks.named_splits import coop_split
 from retouch.data.formats.text_files import read_lines
 from retouch.data.splits import Splits
@@ -18,7 +18,7 @@ def read(folder: Path, facts: DatasetFacts) -> Splits:
         file = "split_zhou_OxfordPets.json"
         return facts.make_splits(*coop_split(folder, images, file, lambda path, _: _class_of(path)))
 
-    def part(split: str) -> Part:
+    def part(split: str) -> SplitImages:
         names = [line.split()[0] for line in read_lines(folder / "annotations" / f"{split}.txt")]
         store = FileStore(images, [f"{name}.jpg" for name in names])
         return store, [_class_of(name) for name in names]

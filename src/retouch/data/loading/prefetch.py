@@ -13,7 +13,7 @@ from retouch.clip.frozen.keyed_images import KeyedImages, Pixels
 from retouch.clip.preprocess import Preprocess, Uint8
 from retouch.data.stores.composite import SubsetStore
 from retouch.data.stores.image_store import ImageStore, Indices
-from retouch.distributed.cuda_streams import side_stream, thread_pool
+from retouch.process.cuda_streams import side_stream, thread_pool
 
 T = TypeVar("T")
 R = TypeVar("R")

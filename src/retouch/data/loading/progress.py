@@ -1,4 +1,4 @@
-"""Progress of work on many images: who does it wraps its chunks, who shows it decides how."""
+"""Progress of work on many images: a loop wraps its chunks, and the caller decides what to show."""
 
 from collections.abc import Callable, Iterable
 from typing import Any

@@ -15,7 +15,7 @@ from retouch.data.stores.image_store import ImageStore, Indices
 from retouch.data.stores.preprocessed import PreprocessedStore
 
 POLL_SECONDS = 0.2
-"""How often a wait looks how far the decoding is."""
+"""How often a reader that waits checks how far the decoding is."""
 _building = threading.Lock()
 """Caches are built one after the other, each with all cores, in the order they were asked for."""
 

@@ -53,8 +53,8 @@ class BoundedDrop(AfterTask):
         return self._fraction
 
     @property
-    def merges(self) -> bool:
-        return self.after.merges
+    def keeps_trained_weights(self) -> bool:
+        return self.after.keeps_trained_weights
 
     def start(self, clip: Clip, settings: Settings, reference: Pairs | None) -> None:
         self.after.start(clip, settings, reference)
@@ -94,7 +94,7 @@ class BoundedDrop(AfterTask):
         else:
             update.restore(self._start)
             drop = context.control_drop()
-        kept = _what_was_kept(context.task.number + 1, self._fraction, self.merges)
+        kept = _what_was_kept(context.task.number + 1, self._fraction, self.keeps_trained_weights)
         reason = _why(self._fraction, self.max_drop, full_drop, drop)
         log.warning(f"{kept}: {reason}{_cost(full_accuracy, context.accuracy())}")
 

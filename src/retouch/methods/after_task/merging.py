@@ -32,7 +32,7 @@ class WeightMerging(AfterTask):
     _trained: dict[str, Tensor] = PrivateAttr(default_factory=dict)
 
     @property
-    def merges(self) -> bool:
+    def keeps_trained_weights(self) -> bool:
         return True
 
     def start(self, clip: Clip, settings: Settings, reference: Pairs | None) -> None:

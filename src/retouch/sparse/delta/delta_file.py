@@ -1,9 +1,8 @@
-"""A delta as one safetensors file: its header, its payload, and the checks on both.
+"""A delta as one safetensors file, and the checks on it.
 
-The header is one JSON object. It names the weights that the change belongs to, how each tensor
-changed (`ChangeStats`) and whatever else the reader should know, so that all of this can be read
-without the model and without the change itself. It holds a checksum of the payload and one of
-itself: a file that was cut off, edited or damaged on its way is refused when it is read.
+The header names the weights that the change belongs to, how each tensor changed (`ChangeStats`) and
+whatever else the reader should know, so that all of this can be read without the model and without
+the change itself.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,20 +11,18 @@ from math import prod
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import safetensors
 import torch
 from pydantic import AfterValidator, BaseModel, Field, ValidationError, model_validator
-from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from retouch.arguments import check_arguments
 from retouch.errors import UserError, first_problem
-from retouch.files.checksummed import Count, Document, from_metadata, refusal, to_metadata
+from retouch.files.checksummed import Count, Document
 from retouch.files.write import write_atomically
 from retouch.sparse.delta.change_stats import ChangeStats, by_tensor
 from retouch.sparse.delta.codec import Coding, decode, encode
 from retouch.sparse.delta.xor_diff import INTEGER_DTYPES, XorDiff
-from retouch.sparse.fingerprints import digest
+from retouch.sparse.sealed_tensors import SealedFile, SealedHeader, open_sealed, sealed_bytes
 from retouch.sparse.select import Selection, SparseIndex
 
 _MAX_SIZE = 2**48  # entries of a tensor
@@ -70,10 +67,10 @@ def _check_metadata(metadata: dict[str, Any]) -> dict[str, Any]:
 Metadata = Annotated[dict[str, Any], AfterValidator(_check_metadata)]
 
 
-class Header(Document):
+class Header(SealedHeader):
     """The header of a delta's file."""
 
-    format: Literal["retouch delta 2"] = "retouch delta 2"
+    format: Literal["retouch delta 3"] = "retouch delta 3"
     """The version of the file format."""
     before: str
     """Fingerprint of the weights that the change starts from."""
@@ -85,12 +82,8 @@ class Header(Document):
     """How the change of each tensor is stored."""
     change_stats: list[ChangeStats] = Field(default_factory=list)
     """One per tensor, except those for which it is not known (see `Delta.compose`)."""
-    metadata: Annotated[dict[str, Any], AfterValidator(_check_metadata)] = Field(
-        default_factory=dict
-    )
+    metadata: Metadata = Field(default_factory=dict)
     """What `Delta.metadata` holds."""
-    payload: str
-    """Checksum of the rest of the file."""
     name: str = Field("this delta", exclude=True)
     """The file it was read from."""
 
@@ -118,7 +111,7 @@ def read_header(path: str | Path) -> Header:
         path: The delta's file.
     """
     with _opened(path) as file:
-        return _header(file, path)
+        return file.header
 
 
 @check_arguments()
@@ -153,27 +146,25 @@ def write(path: str | Path, changes: Mapping[str, XorDiff], header_fields: dict[
         tensors[f"{name}:xor"] = change.xor.cpu()
         tensors[f"{name}:where"] = torch.from_numpy(data)
     try:
-        header = Header(tensors=layouts, payload=digest(tensors), **header_fields)
-        metadata = to_metadata(header.model_dump())
+        content = sealed_bytes(Header(tensors=layouts, **header_fields), tensors)
     except ValidationError as why:
         raise UserError(f"this delta cannot be saved: {first_problem(why)}") from None
     except (TypeError, ValueError, RecursionError) as why:
         raise UserError(
             f"this delta cannot be saved: its metadata must be plain JSON values ({why})"
         ) from None
-    write_atomically(path, to_bytes(tensors, metadata))
+    write_atomically(path, content)
 
 
 def read(path: str | Path) -> tuple[Header, dict[str, XorDiff]]:
     """Read what `write` wrote. Anything else is refused."""
     with _opened(path) as file:
-        header = _header(file, path)
-        tensors = _payload(file, header)
+        tensors = _payload(file)
         changes = {
             name: _change(name, layout, tensors[f"{name}:where"], tensors[f"{name}:xor"])
-            for name, layout in header.tensors.items()
+            for name, layout in file.header.tensors.items()
         }
-    return header, changes
+    return file.header, changes
 
 
 @check_arguments()
@@ -187,9 +178,9 @@ def read_selection(path: str | Path) -> Selection:
         path: The delta's file.
     """
     with _opened(path) as file:
-        header = _header(file, path)
+        header = file.header
         partial = any(layout.coding != "all" for layout in header.tensors.values())
-        tensors = _payload(file, header) if partial else {}
+        tensors = _payload(file) if partial else {}
         no_positions = torch.empty(0, dtype=torch.uint8)
         entries = {
             name: _index(name, layout, tensors.get(f"{name}:where", no_positions))
@@ -198,55 +189,33 @@ def read_selection(path: str | Path) -> Selection:
     return Selection(entries, header.model_size)
 
 
-def _payload(file: Any, header: Header) -> dict[str, Tensor]:
+def _payload(file: SealedFile[Header]) -> dict[str, Tensor]:
     """The tensors in the file, checked against its header."""
-    expected = {f"{name}:{part}" for name in header.tensors for part in ("xor", "where")}
-    if unexpected := expected ^ set(file.keys()):
-        raise _DamagedDelta(f"{min(unexpected)} is missing, or does not belong there")
-    tensors = {key: file.get_tensor(key) for key in expected}
-    if digest(tensors) != header.payload:
-        raise _DamagedDelta("its content does not match its checksum")
-    return tensors
-
-
-class _DamagedDelta(Exception):
-    """Why a file cannot be a delta; `_opened` adds the file's name."""
+    expected = {f"{name}:{part}" for name in file.header.tensors for part in ("xor", "where")}
+    if unexpected := expected ^ set(file.names):
+        raise ValueError(f"{min(unexpected)} is missing, or does not belong there")
+    return file.tensors()
 
 
 @contextmanager
-def _opened(path: str | Path) -> Iterator[Any]:
+def _opened(path: str | Path) -> Iterator[SealedFile[Header]]:
     """The open file; whatever is wrong with it becomes a UserError that names it."""
     if not Path(path).is_file():
         problem = "is a folder, not a delta" if Path(path).is_dir() else "does not exist"
         raise UserError(f"{path} {problem}; give the path of a delta's file")
-    try:
-        with safetensors.safe_open(str(path), framework="pt") as file:
-            yield file
-    except UserError:
-        raise
-    except (_DamagedDelta, safetensors.SafetensorError, ValueError) as why:
-        remedy = "take another copy, or give another file"
-        raise refusal(str(path), why, remedy) from None
-    except OSError as why:
-        raise UserError(f"{path} cannot be read ({why})") from None
-
-
-def _header(file: Any, path: str | Path) -> Header:
-    if "retouch" not in (file.metadata() or {}):
-        raise UserError(f"{path} is a safetensors file, but not a delta written by retouch")
-    header = from_metadata(file.metadata(), Header)
-    header.name = str(path)
-    return header
+    with open_sealed(path, Header, "a delta", "take another copy, or give another file") as file:
+        file.header.name = str(path)
+        yield file
 
 
 def _change(name: str, layout: Layout, where: Tensor, xor: Tensor) -> XorDiff:
     """One tensor's change, checked against its layout."""
     dtype = getattr(torch, layout.dtype, None)
     if not isinstance(dtype, torch.dtype) or xor.dtype != INTEGER_DTYPES.get(dtype.itemsize):
-        raise _DamagedDelta(f"{name} cannot be of type {layout.dtype}")
+        raise ValueError(f"{name} cannot be of type {layout.dtype}")
     index = _index(name, layout, where)
     if xor.shape != (index.count,):
-        raise _DamagedDelta(f"{name} should have {index.count:,} entries")
+        raise ValueError(f"{name} should have {index.count:,} entries")
     return XorDiff(index, dtype, xor)
 
 
@@ -255,12 +224,12 @@ def _index(name: str, layout: Layout, where: Tensor) -> SparseIndex:
     size = prod(layout.shape)
     num_bytes = {"all": 0, "bits": (size + 7) // 8}.get(layout.coding, where.numel())
     if where.dtype != torch.uint8 or where.shape != (num_bytes,):
-        raise _DamagedDelta(f"the positions of {name} do not fit its shape")
+        raise ValueError(f"the positions of {name} do not fit its shape")
     positions = decode(layout.coding, where.numpy(), size)
     if (size if positions is None else len(positions)) != layout.entries:
-        raise _DamagedDelta(f"{name} should have {layout.entries:,} entries")
+        raise ValueError(f"{name} should have {layout.entries:,} entries")
     if positions is not None and len(positions) and positions[-1] >= size:
-        raise _DamagedDelta(f"a position of {name} lies outside of it")
+        raise ValueError(f"a position of {name} lies outside of it")
     return SparseIndex(
         tuple(layout.shape), None if positions is None else torch.from_numpy(positions)
     )

@@ -1,29 +1,31 @@
-"""`checkpoint.safetensors`: a task in progress, from which it is resumed on all ranks.
+"""What a run is resumed from, besides its deltas.
 
-Nothing here depends on the number of ranks, so a run can be resumed with another number of them.
+`checkpoint.safetensors` holds a task in progress; `state-NN.safetensors` holds what the method's
+parts remember after NN tasks. Neither depends on the number of ranks, so a run can be resumed with
+another number of them.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-import safetensors
 import torch
 from pydantic import Field
-from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from retouch.clip import Clip
 from retouch.distributed import collectives
-from retouch.files import checksummed
-from retouch.files.checksummed import Count, Document
+from retouch.evaluate.results import Results
+from retouch.files.checksummed import Count
 from retouch.files.write import write_atomically
 from retouch.methods import Method, TaskUpdate
 from retouch.sparse import digest
+from retouch.sparse.sealed_tensors import SealedFile, SealedHeader, open_sealed, sealed_bytes
 
 CHECKPOINT = "checkpoint.safetensors"
 REMEDY = "delete it to learn this task again from its beginning"
+STATES = "state-*.safetensors"
+"""Pattern of the files with a method's state."""
 
 
 def method_state(method: Method) -> dict[str, Tensor]:
@@ -44,7 +46,7 @@ def checkpoint_tensors(update: TaskUpdate, method: Method) -> dict[str, Tensor]:
 
 
 def restore_checkpoint(update: TaskUpdate, method: Method, tensors: dict[str, Tensor]) -> None:
-    """Bring update, method and optimizer to where `checkpoint_tensors` was called."""
+    """Restore update, method and optimizer as they were when `checkpoint_tensors` was called."""
     assert update.optimizer is not None
     update.restore({name: tensors[f"value:{name}"] for name in update.selection})
     for name, parameter in update.extra.items():
@@ -86,7 +88,7 @@ def _with_prefix(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {k.removeprefix(prefix): t for k, t in tensors.items() if k.startswith(prefix)}
 
 
-class Position(Document):
+class Position(SealedHeader):
     """How far a task is: the header of a checkpoint."""
 
     task: Count
@@ -101,41 +103,61 @@ class Position(Document):
     """Fingerprint of the weights before the task."""
     losses: str = ""
     """Checksum of the last line of `metrics.jsonl`."""
-    content: str = ""
-    """Checksum of the tensors."""
 
 
 def write_checkpoint(path: Path, position: Position, tensors: dict[str, Tensor]) -> None:
-    """Write how far a task is and its tensors; checksums cover both."""
-    header = position.model_copy(update={"content": digest(tensors)})
-    write_atomically(path, to_bytes(tensors, checksummed.to_metadata(header.model_dump())))
+    """Write how far a task is, and its tensors."""
+    write_atomically(path, sealed_bytes(position, tensors))
 
 
 def read_checkpoint(path: Path) -> tuple[Position, dict[str, Tensor]]:
     """The position and the tensors that `write_checkpoint` wrote; a damaged file is refused."""
-    with _open(path) as file:
-        position = _position(file)
-        tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-        if position.content != digest(tensors):
-            raise ValueError("its content does not match its checksum")
-    return position, tensors
+    with _open_checkpoint(path) as file:
+        return file.header, file.tensors()
 
 
 def checkpoint_task(path: Path) -> int:
     """The number of the task, from 0, that a checkpoint belongs to; its tensors are not read."""
-    with _open(path) as file:
-        return _position(file).task
+    with _open_checkpoint(path) as file:
+        return file.header.task
 
 
-@contextmanager
-def _open(path: Path) -> Iterator[Any]:
-    """The open file. Whatever is wrong with it becomes an error that names it."""
-    try:
-        with safetensors.safe_open(str(path), framework="pt") as file:
-            yield file
-    except (safetensors.SafetensorError, ValueError) as why:
-        raise checksummed.refusal(str(path), why, REMEDY) from None
+def _open_checkpoint(path: Path) -> AbstractContextManager[SealedFile[Position]]:
+    return open_sealed(path, Position, "a checkpoint", REMEDY)
 
 
-def _position(file: Any) -> Position:
-    return checksummed.from_metadata(file.metadata(), Position)
+def state_file(folder: Path, tasks: int) -> Path:
+    """The file that holds the method's state after `tasks` tasks."""
+    return folder / f"state-{tasks:02}.safetensors"
+
+
+def write_state(folder: Path, results: Results, method: Method) -> None:
+    """Write the state of the method, if it has any, and its digest into the results."""
+    state = method_state(method)
+    results.state = digest(state) if state else ""
+    if state:
+        write_atomically(state_file(folder, results.done), sealed_bytes(SealedHeader(), state))
+
+
+def read_state(folder: Path, results: Results) -> dict[str, Tensor]:
+    """The state after the last learned task; a damaged file is refused."""
+    if not results.state:
+        return {}
+    with _open_state(folder, results) as file:
+        if file.header.content != results.state:
+            raise ValueError("the results belong to another state")
+        return file.tensors()
+
+
+def parts_with_state(folder: Path, results: Results) -> list[str]:
+    """The parts that have a state, such as `regularizer`; the state itself is not read."""
+    if not results.state:
+        return []
+    with _open_state(folder, results) as file:
+        return list(dict.fromkeys(name.partition(":")[0] for name in file.names))
+
+
+def _open_state(folder: Path, results: Results) -> AbstractContextManager[SealedFile[SealedHeader]]:
+    path = state_file(folder, results.done)
+    name = f"{path}, the state of {results.method} after earlier tasks,"
+    return open_sealed(path, SealedHeader, "a state", "take another copy of the run", name)

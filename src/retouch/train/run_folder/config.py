@@ -54,7 +54,7 @@ def run_config(plan: Plan, weights: str) -> dict[str, Any]:
 def why_not_resumable(existing: dict[str, Any], config: dict[str, Any]) -> str:
     """How an existing run differs from the one with this config; empty where it is the same.
 
-    Where images and model lie does not count: a run may be moved, and so may its data.
+    Where images and model are does not count: a run may be moved, and so may its data.
     """
     existing, config = _comparable(existing), _comparable(config)
     if existing["weights"] == config["weights"]:

@@ -1,4 +1,4 @@
-"""What `config.yaml` may hold; `config` says how it is made."""
+"""What `config.yaml` may hold; `run_folder.config` writes it."""
 
 from typing import Annotated, Any
 
@@ -52,7 +52,7 @@ class DataConfig(Document):
     prompt: str
     templates: Annotated[list[str], Field(min_length=1)]
     classes: list[str]
-    """By label, as is the state of a method."""
+    """Class names by label. The state of a method refers to these labels."""
     tasks: list[list[str]]
     """The classes of each."""
     images: list[Count]
@@ -73,7 +73,7 @@ class DataConfig(Document):
 
 
 class PlacesConfig(Document):
-    """Where model and images lie, on which the result does not depend."""
+    """Where model and images are, on which the result does not depend."""
 
     model: str
     train: str

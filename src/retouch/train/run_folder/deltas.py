@@ -48,7 +48,7 @@ def headers_in(paths: Sequence[str | Path]) -> list[Header]:
 def model_at(name: str, weights: str | None = None) -> AnyModel:
     """The model of this name, to read its weights: a plain CLIP is loaded without its library.
 
-    Of a run, its model with these weights, or after the last task.
+    For a run, its model with these weights, or after the last task.
     """
     return model_and_tasks(name, weights, light=True)[0]
 
@@ -181,7 +181,7 @@ class Merged:
     parts: int
     """How many were merged."""
     chain: bool
-    """Whether each began where the one before ended; otherwise all began at the same weights."""
+    """Whether each starts where the one before ends; otherwise all start at the same weights."""
     shared: int
     """How many deltas all of them had in common at the beginning; these are not merged."""
 
@@ -250,7 +250,7 @@ def _shared(chains: Sequence[Sequence[Header]]) -> int:
 
 
 def _base_model(first: Delta, paths: Sequence[str | Path], base: str | None) -> AnyModel:
-    """The model that all deltas begin at: `base`, that of the first run, or the one they name."""
+    """The model that all deltas start from: `base`, that of the first run, or the one they name."""
     runs = [str(path) for path in paths if is_run(path)]
     name = base or (runs[0] if runs else first.metadata.get("model"))
     if name is None:

@@ -21,7 +21,7 @@ from retouch.train.run_folder.read import CONFIG, DELTAS, is_run
 COPY, OLD_COPY = "earlier", ".earlier.gone"
 """The copy of the run that an unfinished one continues, and what is left of it at the end."""
 NEW, REPLACED, DELETED = ".new", ".replaced", ".deleted"
-"""Runs on their way: one that is being created, one that is being replaced, what is left of one."""
+"""Runs in transit: being created, being replaced, and what is left of a deleted one."""
 PAGE, PLOTS = "report.html", "plots"
 _BRAND = b'<p class="brand">retouch'  # on every page
 _MAX_NAMED = 3

@@ -15,7 +15,7 @@ from retouch.train.run_folder.config_schema import result_settings
 
 
 def new_results(plan: Plan) -> Results:
-    """The results at the beginning; where the run continues another one, with those of that."""
+    """The results at the beginning, including those of the run that this one continues."""
     clip, stream, method = plan.clip, plan.stream, plan.method
     results = Results(
         method=method.name,

@@ -38,7 +38,7 @@ class OpenRun:
     """How many tasks are learned in `clip` now."""
 
     def load_task(self, tasks: int | None = None) -> Clip:
-        """Move the model to another moment of the run, and return it.
+        """Set the model to its state after some tasks of the run, and return it.
 
         Args:
             tasks: How many tasks are learned by then: 0 is the model before the first. Default: all

@@ -90,7 +90,7 @@ class RunRecord:
         self.callback.on_evaluate(self.results)
 
     def _restore(self, learned: int) -> None:
-        """On all ranks, bring the model to where it was after some tasks of an earlier run."""
+        """On all ranks, restore the model as it was after some tasks of an earlier run."""
         collectives.broadcast_str(partial(self._restore_model, learned))
         collectives.broadcast(self.clip.model.state_dict().values())
 
@@ -171,15 +171,15 @@ class RunRecord:
     # What `RunOnDisk` overrides.
 
     def _remove_leftovers(self) -> str:
-        """Delete what a killed process had no time to delete. Returns nothing, as a string."""
+        """Delete what a killed process left behind. Returns "", for `broadcast_str`."""
         return ""
 
     def _restore_model(self, learned: int) -> str:
-        """Bring the model to where this many tasks left it. Returns nothing, as a string."""
+        """Restore the model as it was after this many tasks. Returns "", for `broadcast_str`."""
         return ""
 
     def _load_checkpoint(self, update: TaskUpdate) -> int:
-        """Restore an interrupted task; the step to go on with, or 0 where there is none."""
+        """Restore an interrupted task, and return the step to continue with; 0 if there is none."""
         return 0
 
     def _checkpoint_due(self) -> bool:

@@ -20,24 +20,27 @@ import torch
 from retouch.clip import Clip
 from retouch.data.stream import Task
 from retouch.distributed import collectives
-from retouch.distributed.cuda_streams import on_side_stream
 from retouch.errors import UserError
 from retouch.evaluate.results import Results
 from retouch.evaluate.row import Row
 from retouch.methods import Method, TaskUpdate
+from retouch.process.cuda_streams import on_side_stream
 from retouch.sparse import Digests, Selection, Snapshot
 from retouch.train.callbacks.callback import Callback
 from retouch.train.run_folder.checkpoint import (
     CHECKPOINT,
     REMEDY,
+    STATES,
     Position,
     checkpoint_task,
     checkpoint_tensors,
     read_checkpoint,
+    read_state,
     restore_checkpoint,
+    state_file,
     write_checkpoint,
+    write_state,
 )
-from retouch.train.run_folder.method_state import PATTERN, read_state, state_file, write_state
 from retouch.train.run_folder.metrics import METRICS, LoggedStep, MetricsFile
 from retouch.train.run_folder.read import delta_file, load_delta
 from retouch.train.run_folder.record import RunRecord
@@ -108,7 +111,7 @@ class RunOnDisk(RunRecord):
         A user need not know, so there is no note: the run is as if it had never been killed.
         """
         current = state_file(self.folder, self.done)
-        for file in self.folder.glob(PATTERN):
+        for file in self.folder.glob(STATES):
             if file != current:
                 file.unlink()
         file = self._checkpoint

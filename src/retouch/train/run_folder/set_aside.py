@@ -1,8 +1,8 @@
-"""Replace a run by a new one; the old run comes back if the new one cannot start.
+"""Replace a run with a new one; the old run comes back if the new one cannot start.
 
 Until the new run has learned its first task, the old one lies in a hidden folder inside the run's
 own. All moves are inside that folder, which itself stays where it is: it may be a link or the root
-of a disk, and need not lie in a folder that can be written.
+of a disk, and its parent may be read-only.
 """
 
 from collections.abc import Callable, Mapping

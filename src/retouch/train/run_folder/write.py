@@ -15,9 +15,9 @@ from retouch.sparse import fingerprint
 from retouch.train.callbacks.callback import Callback
 from retouch.train.extend_stream import EarlierRun
 from retouch.train.plan import Plan
+from retouch.train.run_folder.checkpoint import read_state
 from retouch.train.run_folder.config import run_config, why_not_resumable
 from retouch.train.run_folder.files import is_unused
-from retouch.train.run_folder.method_state import read_state
 from retouch.train.run_folder.new_results import new_results
 from retouch.train.run_folder.read import CONFIG, DELTAS, is_run, read_config
 from retouch.train.run_folder.record import RunRecord
@@ -42,7 +42,7 @@ _PARTIAL_FILES = (
     ".state-*.safetensors.part",
     "deltas/.task-*.safetensors.part",
 )
-"""What a run leaves behind that was killed while it wrote."""
+"""Files that a run leaves behind if it is killed while it writes."""
 
 
 def open_record(
@@ -199,7 +199,7 @@ def remove_if_refused(folder: Path, is_new: bool, record: RunRecord) -> Iterator
 
 
 def _is_removable(folder: Path, record: RunRecord, *, refused: bool) -> bool:
-    """Whether a new run that has ended too early is of no use."""
+    """Whether a new run that has ended early can be deleted: nothing in it is of use."""
     if not is_set_aside(folder):
         return refused and not record.training and learned_nothing(folder)
     return not learned_a_task(folder) if refused else learned_nothing(folder)

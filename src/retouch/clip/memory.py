@@ -1,31 +1,55 @@
-"""When memory runs out: free some, take half as much at a time, and try again."""
+"""Memory of the device: how much is free, and what to do when it runs out."""
 
 import logging
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
-from retouch.clip.frozen.blocks import FrozenBlocks
 from retouch.distributed import collectives
 from retouch.errors import UserError
 
 T = TypeVar("T")
 log = logging.getLogger("retouch")
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+def free_memory(device: torch.device) -> int:
+    """The bytes that this process could still allocate on a device; 0 if that is unknown."""
+    if device.type == "cuda":
+        return free_gpu_memory(device)
+    if device.type != "cpu" or "SC_AVPHYS_PAGES" not in getattr(os, "sysconf_names", {}):
+        return 0
+    free: int = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    try:  # a container may have a limit of its own
+        limit, used = (int((_CGROUP / f"memory.{name}").read_text()) for name in ("max", "current"))
+    except (ValueError, OSError):
+        return free
+    return min(free, max(0, limit - used))
+
+
+def free_gpu_memory(device: torch.device) -> int:
+    """Free bytes, within a limit set with `torch.cuda.set_per_process_memory_fraction`."""
+    free, total = torch.cuda.mem_get_info(device)
+    reserved = torch.cuda.memory_reserved(device)
+    limit = torch.cuda.get_per_process_memory_fraction(device) * total
+    return int(min(free, limit - reserved)) + reserved - torch.cuda.memory_allocated(device)
 
 
 class HasMemory(Protocol):
-    """A model, of which memory can be freed."""
-
-    frozen: FrozenBlocks | None
+    """A model that can free some of its memory."""
 
     @property
     def device(self) -> torch.device: ...
 
     def drop_kept(self) -> bool: ...
 
-    def free_memory(self) -> None: ...
+    def limit_rows(self, most: int) -> None: ...
+
+    def release_memory(self) -> None: ...
 
 
 def until_it_fits(
@@ -36,7 +60,7 @@ def until_it_fits(
 ) -> T:
     """Call a function, and call it again while memory runs out.
 
-    First the activations that are kept are given up, then the size is halved.
+    First the stored activations are dropped, then the size is halved.
 
     Args:
         model: What computes.
@@ -51,11 +75,9 @@ def until_it_fits(
             reason = str(error).partition("\n")[0]
         # Outside of the handler, which would hold the activations.
         if not model.drop_kept():
-            size = halve(reason)
-            if model.frozen is not None and size < model.frozen.batch_size:
-                model.frozen = None
+            model.limit_rows(halve(reason))
         reset()
-        model.free_memory()
+        model.release_memory()
 
 
 def encode_in_parts(
@@ -63,8 +85,8 @@ def encode_in_parts(
 ) -> tuple[Tensor, int]:
     """Features of all rows [N, D], and how many fitted into memory at a time.
 
-    Rows are encoded independently of each other, so parts of them give the same features. Several
-    ranks would have to fail at the same point, so they are only told what to do.
+    Rows are encoded independently of each other, so parts of them give the same features. With
+    several ranks, which would all have to retry at the same point, an error says what to do.
 
     Args:
         model: What encodes.
