@@ -29,9 +29,9 @@ from retouch.analysis.cam.pointing_game import pointing_game
 from retouch.analysis.cam.text import write_cam
 from retouch.analysis.token_regions import box_in_input
 from retouch.clip import Clip
-from retouch.clip.open_clip.torchvision_compat import patch_torchvision
 from retouch.clip.preprocess import Uint8
 from retouch.data import read_data
+from retouch.torchvision_compat import patch_torchvision
 
 AREA = (0.05, 0.3)
 """The share of an image that its boxes may fill: larger ones are hit by chance."""

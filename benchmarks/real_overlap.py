@@ -20,8 +20,8 @@ from same_task_overlap import SubsetContext, compare
 
 import retouch
 from retouch.clip.losses import pair_loss
-from retouch.clip.open_clip.torchvision_compat import patch_torchvision
 from retouch.methods.updates.selective import SelectiveUpdate
+from retouch.torchvision_compat import patch_torchvision
 
 CLASSES_PER_TASK, IMAGES_PER_CLASS = 10, 4
 

@@ -40,9 +40,9 @@ from retouch.bench.tables.table import tabulate
 from retouch.bench.tables.write import write_pareto, write_table
 from retouch.clip import Clip
 from retouch.clip.hf.model import HuggingFaceClip
-from retouch.clip.open_clip.torchvision_compat import patch_torchvision
 from retouch.clip.preprocess import Preprocess
 from retouch.data import Images
+from retouch.torchvision_compat import patch_torchvision
 
 NAME = "clip-b16-minilm"
 TEMPLATES = (

@@ -13,9 +13,9 @@ from model_copies import copy_module
 from retouch.clip import Clip, load
 from retouch.clip.hf.model import HuggingFaceClip
 from retouch.clip.hf.siglip import SiglipClip
-from retouch.clip.open_clip.torchvision_compat import patch_torchvision
 from retouch.clip.preprocess import Preprocess
 from retouch.data import Images, in_memory
+from retouch.torchvision_compat import patch_torchvision
 
 patch_torchvision()
 

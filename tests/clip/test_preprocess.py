@@ -6,9 +6,9 @@ import torch
 from PIL import Image
 
 from retouch.clip.open_clip.model import import_open_clip, read_preprocess
-from retouch.clip.open_clip.torchvision_compat import patch_torchvision
 from retouch.clip.preprocess import OPENAI_MEAN, Preprocess
 from retouch.errors import UserError
+from retouch.torchvision_compat import patch_torchvision
 
 SIZES = [(64, 48), (333, 251), (224, 224), (251, 333), (40, 600), (225, 226), (1, 1), (31, 7)]
 # Allowed difference between the same operations in another order: a few units in the last place.

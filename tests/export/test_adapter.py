@@ -22,9 +22,9 @@ from retouch.clip import Clip
 from retouch.data import Stream
 from retouch.errors import UserError
 from retouch.export import ExportModel, export, of_model, of_run
-from retouch.export.adapter import sparsity
 from retouch.methods import Settings
 from retouch.sparse import fingerprint
+from retouch.sparse.delta.write_adapter import sparsity
 from retouch.train import open_run
 
 CODE = re.compile(r"```python\n(.*?)```", re.S)

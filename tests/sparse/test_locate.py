@@ -57,7 +57,7 @@ def timm_variant(name: str) -> nn.Module:
     return library.create_model(name, embed_dim=32, depth=2, num_heads=2, img_size=32)
 
 
-GATED = {"llama", "aimv2", "eva02"}
+GATED = {"llama", "aimv2", "eva02", "qwen 3"}
 """Their first MLP layer is two matrices."""
 MODELS: dict[str, tuple[Callable[[], nn.Module], int]] = {
     # each with the number of its blocks
@@ -74,6 +74,11 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], int]] = {
     "timm siglip": (lambda: timm_variant("vit_base_patch16_siglip_224"), 2),
     "pe-core": (lambda: timm_variant("vit_pe_core_tiny_patch16_384"), 2),
     "eva02": (lambda: timm_variant("eva02_base_patch16_clip_224"), 2),
+    "phi-3": (lambda: hf("Phi3Model", **HEADS, vocab_size=50, pad_token_id=0), 2),
+    "gpt-neox": (lambda: hf("GPTNeoXModel", **HEADS, vocab_size=50), 2),
+    "gpt-j": (lambda: hf("GPTJModel", n_embd=32, n_layer=2, n_head=2, rotary_dim=8), 2),
+    "opt": (lambda: hf("OPTModel", **SMALL, ffn_dim=64, num_attention_heads=2, vocab_size=50), 2),
+    "qwen 3": (lambda: hf("Qwen3Model", **HEADS, vocab_size=50, num_key_value_heads=2), 2),
     "llama": (lambda: hf("LlamaModel", **HEADS, vocab_size=50, num_key_value_heads=2), 2),
 }
 

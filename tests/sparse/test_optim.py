@@ -42,10 +42,11 @@ def random_index(shape: tuple[int, ...], rate: float, rng: torch.Generator) -> S
     steps=st.integers(1, 6),
     accumulate=st.integers(1, 3),
     foreach=st.sampled_from([None, False, True]),
+    compact=st.booleans(),
     seed=st.integers(0, 10_000),
 )
 def test_moves_selected_entries_as_adamw_and_no_others(
-    shapes, dtype, rate, lr, beta1, beta2, eps, decay, steps, accumulate, foreach, seed
+    shapes, dtype, rate, lr, beta1, beta2, eps, decay, steps, accumulate, foreach, compact, seed
 ):
     rng = torch.Generator().manual_seed(seed)
     starts = [torch.randn(shape, generator=rng).to(dtype) for shape in shapes]
@@ -56,7 +57,7 @@ def test_moves_selected_entries_as_adamw_and_no_others(
     sparse = {str(i): nn.Parameter(s.clone()) for i, s in enumerate(starts)}
     options = {"lr": lr, "betas": (beta1, beta2), "eps": eps, "weight_decay": decay}
     reference = torch.optim.AdamW(dense, foreach=foreach, **options)
-    ours = SparseAdamW(sparse, selection, foreach=foreach, **options)
+    ours = SparseAdamW(sparse, selection, foreach=foreach, compact=compact, **options)
     for _ in range(steps):
         for _ in range(accumulate):
             gradients = [torch.randn(s.shape, generator=rng).to(dtype) for s in starts]

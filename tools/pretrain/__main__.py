@@ -17,8 +17,8 @@ import torch
 import typer
 
 from retouch.clip.hf.model import HuggingFaceClip
-from retouch.clip.open_clip.torchvision_compat import patch_torchvision
 from retouch.clip.preprocess import Preprocess
+from retouch.torchvision_compat import patch_torchvision
 from tools.pretrain.card import CARD, measure
 from tools.pretrain.corpus import CAPTIONS, draw_world, tokenize
 from tools.pretrain.model import PATCH, SIZE, make_model, make_tokenizer, wrap_tokenizer

@@ -11,7 +11,6 @@ from retouch.clip.hf.load import load_hf
 from retouch.clip.hf.model import HuggingFaceClip
 from retouch.clip.open_clip.load import load_open_clip_folder
 from retouch.clip.open_clip.model import OpenClip
-from retouch.clip.open_clip.torchvision_compat import patch_torchvision
 from retouch.errors import UserError
 from retouch.export import weight_names
 from retouch.export.check import (
@@ -29,6 +28,7 @@ from retouch.export.to_hf import as_transformers
 from retouch.export.to_open_clip import open_clip_config
 from retouch.export.tokenizer import context_length
 from retouch.sparse import fingerprint
+from retouch.torchvision_compat import patch_torchvision
 
 _CROP_NOTE = (
     "If an image cannot be centered exactly, {} crops it up to one pixel away from where {}, the "

@@ -12,7 +12,6 @@ from typing import Any
 
 from retouch.clip import Clip
 from retouch.clip.finite import check_weights
-from retouch.clip.open_clip.torchvision_compat import patch_torchvision
 from retouch.clip.prompts.visual import prompts_of
 from retouch.errors import UserError
 from retouch.evaluate.choices import PromptedClass
@@ -25,6 +24,7 @@ from retouch.export.pytorch import write_hf, write_open_clip
 from retouch.files.output_paths import refuse_existing
 from retouch.files.write import atomic_folder
 from retouch.sparse import Delta, fingerprint
+from retouch.torchvision_compat import patch_torchvision
 
 _LIMIT = "They fit exactly the weights that the run began with; any others are refused."
 
@@ -125,15 +125,15 @@ def export(model: ExportModel, to: Format, folder: str | Path) -> Exported:
         if model.classes:
             (part / "classes.json").write_text(_classes_json(model.classes), "utf-8")
         (part / "README.md").write_text(card(model, to, report), "utf-8")
+    return exported(folder, to, report.difference, report.tolerance)
+
+
+def exported(folder: Path, to: Format, difference: float, tolerance: float) -> Exported:
+    """What is in a folder that was written."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
-    return Exported(
-        folder,
-        to,
-        [path.relative_to(folder).as_posix() for path in files],
-        sum(path.stat().st_size for path in files),
-        report.difference,
-        report.tolerance,
-    )
+    names = [path.relative_to(folder).as_posix() for path in files]
+    size = sum(path.stat().st_size for path in files)
+    return Exported(folder, to, names, size, difference, tolerance)
 
 
 def _classes_json(classes: Sequence[PromptedClass]) -> str:

@@ -66,7 +66,7 @@ class TaskUpdate:
 
     def snapshot(self) -> dict[str, Tensor]:
         """A copy of the selected entries."""
-        return {name: index.gather(self.tensors[name]) for name, index in self.selection.items()}
+        return self.selection.gather(self.tensors)
 
     def float_snapshot(self) -> dict[str, Tensor]:
         """A copy of the selected entries of floating-point tensors: integers cannot be averaged."""
@@ -82,10 +82,8 @@ class TaskUpdate:
         Args:
             entries: Entries by tensor name, for all selected tensors or some of them.
         """
-        for name, values in entries.items():
-            self.selection[name].scatter(self.tensors[name], values)
+        self.selection.scatter(self.tensors, entries)
 
-    @torch.no_grad()
     def interpolate(
         self, origin: Mapping[str, Tensor], end: Mapping[str, Tensor], fraction: float
     ) -> None:
@@ -98,9 +96,7 @@ class TaskUpdate:
             end: The entries at 1.
             fraction: How far to go.
         """
-        for name, new in end.items():
-            old = origin[name]
-            self.restore({name: old.lerp(new, fraction) if new.is_floating_point() else new})
+        self.selection.interpolate(self.tensors, origin, end, fraction)
 
     def end(self) -> None:
         """Finish training: call it after the last step."""

@@ -5,7 +5,8 @@ samples. So a batch may be split into micro-batches in any way, and batches may 
 without changing a score. Call it again to go through the samples again.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -43,7 +44,9 @@ def split_batches(losses: Losses) -> Sequence[Losses]:
 def mean_gradient(parameters: Parameters, losses: Losses) -> Scores:
     """The gradient of the sum of these losses, with its sign; no `.grad` is touched.
 
-    Every rank passes its own losses and gets the gradient of all ranks' losses.
+    A parameter's gradient is added as soon as autograd has it, and freed: those of several
+    parameters are never in memory together. Every rank passes its own losses and gets the gradient
+    of all ranks' losses.
     """
     # At least single precision: many small gradients would be lost in a 16-bit sum.
     totals = {
@@ -56,13 +59,32 @@ def mean_gradient(parameters: Parameters, losses: Losses) -> Scores:
     num_losses = 0
     for loss in losses():
         if loss.requires_grad:
-            gradients = torch.autograd.grad(loss, inputs, allow_unused=True)
-            for total, gradient in zip(totals.values(), gradients, strict=True):
-                if gradient is not None:
-                    total += gradient
+            with _added_to(totals, parameters):
+                loss.backward(inputs=inputs)
             num_losses += 1
         del loss  # its graph would prevent the CUDA-graph capture of the next one
     if not num_losses:
         raise UserError("no loss to score by: the task gave no batch; give it at least one image")
     collectives.all_reduce(totals.values(), "scores")
     return totals
+
+
+@contextmanager
+def _added_to(totals: Scores, parameters: Parameters) -> Iterator[None]:
+    """Inside this context, a backward pass adds each parameter's gradient to its total."""
+    kept = {name: p.grad for name, p in parameters.items()}
+    with ExitStack() as hooks:
+        for name, parameter in parameters.items():
+            parameter.grad = None
+
+            def add(parameter: Tensor, total: Tensor = totals[name]) -> None:
+                assert parameter.grad is not None
+                total += parameter.grad
+                parameter.grad = None
+
+            hooks.callback(parameter.register_post_accumulate_grad_hook(add).remove)
+        try:
+            yield
+        finally:
+            for name, parameter in parameters.items():
+                parameter.grad = kept[name]

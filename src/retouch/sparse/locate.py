@@ -18,15 +18,19 @@ from retouch.errors import UserError
 
 # Inside a block, by kind: HF CLIP and timm's ViT (fc1), open_clip and GPT-2 (c_fc), BERT and ViT of
 # transformers (intermediate.dense), Llama and AIMv2 (gate_proj, up_proj), EVA (fc1_g, fc1_x),
-# DistilBERT (lin1).
+# DistilBERT (lin1), Phi-3 (gate_up_proj), GPT-NeoX and Falcon (dense_h_to_4h), GPT-J (fc_in), OPT
+# (fc1, without an mlp).
 LAYER_PATTERNS = {
     "first-mlp": (
         r"mlp\.(fc1|c_fc|gate_proj|up_proj|fc1_g|fc1_x)\.weight",
+        r"mlp\.(gate_up_proj|dense_h_to_4h|fc_in)\.weight",
+        r"fc1\.weight",
         r"intermediate\.dense\.weight",
         r"ffn\.(lin1|gate_proj|up_proj)\.weight",
     ),
     "second-mlp": (
-        r"mlp\.(fc2|c_proj|down_proj)\.weight",
+        r"mlp\.(fc2|c_proj|down_proj|dense_4h_to_h|fc_out)\.weight",
+        r"fc2\.weight",
         r"output\.dense\.weight",
         r"ffn\.(lin2|down_proj)\.weight",
     ),
@@ -34,6 +38,8 @@ LAYER_PATTERNS = {
         r"self_attn\.(q|k|v|o|out)_proj\.weight",
         r"attn\.(qkv|q|k|v|q_proj|k_proj|v_proj|proj|out_proj|c_attn|c_proj)\.weight",
         r"attn\.in_proj_weight",
+        r"self_attn\.qkv_proj\.weight",
+        r"(self_)?attention\.(query_key_value|dense)\.weight",
         r"attention\.(self|attention)\.(query|key|value)\.weight",
         r"attention\.(output\.dense|(q|k|v|o|out)_(proj|lin))\.weight",
     ),

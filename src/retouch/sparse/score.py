@@ -17,7 +17,7 @@ Scorer = Callable[[Parameters, Losses, int], Scores]
 def gradient(parameters: Parameters, losses: Losses, seed: int = 0) -> Scores:
     """Equation 2 of the paper: the magnitude of the mean gradient, |1/N′ Σ g(x)|."""
     gradients = mean_gradient(parameters, losses)
-    return {name: gradient.abs() for name, gradient in gradients.items()}
+    return {name: gradient.abs_() for name, gradient in gradients.items()}
 
 
 def magnitude(parameters: Parameters, losses: Losses, seed: int = 0) -> Scores:

@@ -148,6 +148,50 @@ class Selection(Mapping[str, SparseIndex]):
                     f"order, each once, from 0 to {index.size - 1:,}"
                 )
 
+    @check_arguments()
+    def gather(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """A copy of the selected entries of each tensor.
+
+        Args:
+            tensors: The tensors, by name; there may be more.
+        """
+        return {name: index.gather(tensors[name]) for name, index in self.entries.items()}
+
+    @check_arguments()
+    def scatter(self, tensors: Mapping[str, Tensor], entries: Mapping[str, Tensor]) -> None:
+        """Write entries to where `gather` reads them.
+
+        Args:
+            tensors: The tensors to write to, by name.
+            entries: As `gather` returns them, of all selected tensors or some of them.
+        """
+        for name, values in entries.items():
+            self.entries[name].scatter(tensors[name], values)
+
+    @torch.no_grad()
+    @check_arguments()
+    def interpolate(
+        self,
+        tensors: Mapping[str, Tensor],
+        origin: Mapping[str, Tensor],
+        end: Mapping[str, Tensor],
+        fraction: float,
+    ) -> None:
+        """Move the selected entries to a point between two copies of them.
+
+        Integers, such as the number of tasks with learned prompts, are taken from the end.
+
+        Args:
+            tensors: The tensors to write to, by name.
+            origin: The entries at 0.
+            end: The entries at 1.
+            fraction: How far to go.
+        """
+        for name, new in end.items():
+            old = origin[name]
+            values = old.lerp(new, fraction) if new.is_floating_point() else new
+            self.entries[name].scatter(tensors[name], values)
+
     def rows(self) -> list[tuple[str, str, str, str]]:
         """The table: tensor, shape, selected, share; the last rows are the totals."""
         table = [

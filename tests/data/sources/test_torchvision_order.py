@@ -9,9 +9,9 @@ import pytest
 import torch
 from layouts import locations
 
-from retouch.clip.open_clip.torchvision_compat import patch_torchvision
 from retouch.data import Images, read_data
 from retouch.data.registry import BENCHMARKS
+from retouch.torchvision_compat import patch_torchvision
 
 pytestmark = pytest.mark.slow
 

@@ -8,12 +8,12 @@ from retouch.cli.terminal.console import out, print_json, print_line
 from retouch.text.plural import count
 
 if TYPE_CHECKING:
-    from retouch.clip import Clip
     from retouch.sparse import Delta, Header
+    from retouch.train.run_folder.deltas import AnyModel
 
 
 def write_model(
-    clip: "Clip",
+    clip: "AnyModel",
     folder: Path,
     steps: "Sequence[Header]",
     verb: str,
@@ -35,6 +35,7 @@ def write_model(
     from retouch.plotting.formatting import file_size
     from retouch.sparse import fingerprint
     from retouch.train.run_folder.deltas import save_whole
+    from retouch.trainer.causal_model import is_causal_folder
 
     save_whole(clip, folder)
     size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
@@ -50,10 +51,11 @@ def write_model(
     elif tasks:
         deltas += f" to {base} after its first {'task' if tasks == 1 else f'{tasks} tasks'}"
     print_line(out, f"{verb} {deltas}; the weights are now {weights[:12]}.")
-    print_line(out, f"Written to {folder} ({file_size(size)}). To use it: --model {name}")
+    use = "load it with transformers" if is_causal_folder(folder) else f"--model {name}"
+    print_line(out, f"Written to {folder} ({file_size(size)}). To use it: {use}")
 
 
-def _model_name(clip: "Clip", folder: Path) -> str:
+def _model_name(clip: "AnyModel", folder: Path) -> str:
     """The `--model` that loads what was saved."""
     if not clip.name.startswith("open_clip:"):
         return str(folder)

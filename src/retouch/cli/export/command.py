@@ -37,7 +37,10 @@ _LIBRARIES = {
 def export(
     run: Annotated[
         str,
-        typer.Argument(help="A run's folder, or any model to convert.", metavar="RUN"),
+        typer.Argument(
+            help="A run's folder, any model to convert, or a language model's folder.",
+            metavar="RUN",
+        ),
     ],
     to: Annotated[
         Target,
@@ -65,12 +68,25 @@ def export(
     anything else, as full fine-tuning does, is refused. Merging it gives the learned weights to the
     bit; unmerging is rounded, unlike `retouch delta undo`.
 
+    The folder of a language model that was trained with `retouch.trainer` is exported to hf, or,
+    if it has deltas, to peft.
+
     Example: `retouch export runs/march --to hf -o models/march`
     """
     with user_errors():
         check_new_file(folder)
         from retouch.export import export as write_export
+        from retouch.export.causal import export_causal
+        from retouch.trainer.causal_model import is_causal_folder
 
+        if is_causal_folder(run):
+            _refuse_options(run, model, task)
+            exported = export_causal(run, to.value, folder)
+            if json:
+                print_json(_facts(exported))
+            else:
+                _show_causal(exported, run)
+            return
         source = load_source(run, model, task)
         exported = write_export(source, to.value, folder)
         if json:
@@ -81,16 +97,21 @@ def export(
 
 def load_source(run: str, model: str | None, task: int | None) -> "ExportModel":
     """The run or model to export or push."""
-    from retouch.errors import UserError
     from retouch.export import of_model, of_run
     from retouch.train.run_folder.read import is_run
 
     if is_run(run):
         return of_run(run, model=model, task=task)
+    _refuse_options(run, model, task)
+    return of_model(run)
+
+
+def _refuse_options(run: str, model: str | None, task: int | None) -> None:
+    from retouch.errors import UserError
+
     if task is not None or model is not None:
         option = "--task" if task is not None else "--model"
         raise UserError(f"{option} is for a run, and {run} holds none (it has no config.yaml)")
-    return of_model(run)
 
 
 def _show(exported: "Exported", source: "ExportModel") -> None:
@@ -117,12 +138,28 @@ def _show(exported: "Exported", source: "ExportModel") -> None:
     print_line(out, f"Its README.md says what it is{undo}.")
 
 
+def _show_causal(exported: "Exported", name: str) -> None:
+    from retouch.plotting.formatting import file_size
+
+    what = "an adapter of what was learned" if exported.to == "peft" else f"the model {name}"
+    library, size = _LIBRARIES[exported.to], file_size(exported.size)
+    print_line(out, f"{exported.folder}: {what}, for {library} ({size})")
+    print_line(out, f"Loaded again with {library} and compared: the weights are the same.")
+    print_line(out, "Its README.md says what it is and how to load it.")
+
+
 def _as_json(exported: "Exported", source: "ExportModel") -> dict[str, Any]:
+    return {
+        **_facts(exported),
+        "tasks": source.run.done if source.run else None,
+        "classes": [each.name for each in source.classes],
+    }
+
+
+def _facts(exported: "Exported") -> dict[str, Any]:
     return {
         "written": str(exported.folder),
         "to": exported.to,
-        "tasks": source.run.done if source.run else None,
-        "classes": [each.name for each in source.classes],
         "max_difference": exported.max_difference,
         "tolerance": exported.tolerance,
         "bytes": exported.size,

@@ -16,8 +16,8 @@ from retouch.clip.loading.safe_loading import (
     check_weights,
     explain_errors,
 )
-from retouch.clip.open_clip.torchvision_compat import patch_torchvision
 from retouch.errors import UserError, message_of
+from retouch.torchvision_compat import patch_torchvision
 
 log = logging.getLogger("retouch")
 

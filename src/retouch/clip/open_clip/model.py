@@ -14,11 +14,11 @@ from torch.nn.functional import pad
 
 from retouch.clip.fast.padding import padded_length
 from retouch.clip.model import Clip, save_weights
-from retouch.clip.open_clip.torchvision_compat import patch_torchvision
 from retouch.clip.preprocess import Preprocess
 from retouch.clip.prompts.file import without_prompts
 from retouch.clip.text.tokens import Tokens
 from retouch.errors import UserError
+from retouch.torchvision_compat import patch_torchvision
 
 CONFIG, WEIGHTS = "open_clip_config.json", "open_clip_model.safetensors"
 

@@ -1,7 +1,7 @@
 """A bound on how much control accuracy the tasks may cost in total. Any method can be bounded."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Annotated, Any, ClassVar
 
@@ -17,6 +17,7 @@ from retouch.methods.parts import AfterTask
 from retouch.methods.settings import Settings
 from retouch.methods.task_context import TaskContext
 from retouch.methods.task_update import TaskUpdate
+from retouch.sparse.largest_fraction import largest_fraction
 
 log = logging.getLogger("retouch")
 
@@ -85,7 +86,9 @@ class BoundedDrop(AfterTask):
             return
         full_accuracy, origin = context.accuracy(), self.after.origin(update)
         move_to = partial(update.interpolate, self._start | origin, update.snapshot())
-        self._fraction, drop = self._largest_fraction(context.control_drop, move_to)
+        self._fraction, drop = largest_fraction(
+            context.control_drop, move_to, self.max_drop, self.tries
+        )
         if self._fraction:
             move_to(self._fraction)
         else:
@@ -94,21 +97,6 @@ class BoundedDrop(AfterTask):
         kept = _what_was_kept(context.task.number + 1, self._fraction, self.keeps_trained_weights)
         reason = _why(self._fraction, self.max_drop, full_drop, drop)
         log.warning(f"{kept}: {reason}{_cost(full_accuracy, context.accuracy())}")
-
-    def _largest_fraction(
-        self, control_drop: Callable[[], float], move_to: Callable[[float], None]
-    ) -> tuple[float, float]:
-        """The largest fraction that was found within the bound, and its drop."""
-        low, high, low_drop = 0.0, 1.0, 0.0
-        for _ in range(self.tries):
-            fraction = (low + high) / 2
-            move_to(fraction)
-            drop = control_drop()
-            if drop <= self.max_drop:
-                low, low_drop = fraction, drop
-            else:
-                high = fraction
-        return low, low_drop
 
 
 def with_max_drop(method: Method, max_drop: float) -> Method:

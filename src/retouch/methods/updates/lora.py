@@ -21,7 +21,6 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from retouch.clip import Clip
-from retouch.clip.open_clip.torchvision_compat import patch_torchvision
 from retouch.data.pairs import Pairs
 from retouch.errors import UserError
 from retouch.methods.parts import Update
@@ -30,6 +29,7 @@ from retouch.methods.task_context import TaskContext
 from retouch.methods.task_update import TaskUpdate
 from retouch.random_streams import RandomStream
 from retouch.sparse import Selection, locate
+from retouch.torchvision_compat import patch_torchvision
 
 QUERY_AND_VALUE = tuple(
     f"*.{name}.weight" for name in ("q_proj", "v_proj", "query", "value", "q_lin", "v_lin")

@@ -21,6 +21,7 @@ class Snapshot:
         selection: The entries that may change.
         weights_digest: The model's fingerprint, if the caller has it.
         tensors: The model's state, if the caller has it.
+        device: Where to hold the copy; by default where the model is.
     """
 
     @check_arguments()
@@ -30,6 +31,7 @@ class Snapshot:
         selection: Selection,
         weights_digest: str | None = None,
         tensors: Mapping[str, Tensor] | None = None,
+        device: str | None = None,
     ) -> None:
         state = model.state_dict() if tensors is None else tensors
         selection.check(state)
@@ -38,8 +40,13 @@ class Snapshot:
         self._model = model
         self._selection = selection
         self._model_size = sum(tensor.numel() for tensor in state.values())
-        self._old = {name: index.gather(state[name]) for name, index in selection.items()}
+        self._old = {n: index.gather(state[n]).to(device) for n, index in selection.items()}
         self._rms = {name: root_mean_square(state[name]) for name in selection}
+
+    @property
+    def entries(self) -> dict[str, Tensor]:
+        """The selected entries as they were, by tensor; see `Selection.interpolate`."""
+        return self._old
 
     @check_arguments()
     def delta(
@@ -58,7 +65,8 @@ class Snapshot:
         state = self._model.state_dict() if tensors is None else tensors
         changes, stats = {}, []
         for name, index in self._selection.items():
-            old, new = self._old[name], index.gather(state[name])
+            new = index.gather(state[name])
+            old = self._old[name].to(new.device)
             change = changes[name] = XorDiff(index, new.dtype, as_integers(old) ^ as_integers(new))
             stats.append(change_stats(name, change, old, self._rms[name]))
         after = weights_digest or digest(state)

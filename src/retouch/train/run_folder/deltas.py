@@ -3,8 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
-from retouch.clip import Clip, load
+from torch import nn
+
+from retouch.clip import load
 from retouch.clip.loading.hub import adapter_folder, deltas_folder, on_hub
 from retouch.clip.loading.user_model import refuse_code
 from retouch.errors import UserError
@@ -23,6 +26,18 @@ from retouch.sparse import (
     side_by_side,
 )
 from retouch.train.run_folder.read import OpenRun, delta_file, is_run, open_run
+from retouch.trainer.causal_model import is_causal_folder, load_causal
+from retouch.trainer.delta_chain import FOLDER
+
+
+class AnyModel(Protocol):
+    """A CLIP, or a language model."""
+
+    name: str
+    model: nn.Module
+
+    def save(self, folder: str | Path) -> None:
+        """Write it into a folder."""
 
 
 def headers_in(paths: Sequence[str | Path]) -> list[Header]:
@@ -30,7 +45,7 @@ def headers_in(paths: Sequence[str | Path]) -> list[Header]:
     return [read_header(file) for path in paths for file in _files(Path(path))]
 
 
-def model_at(name: str, weights: str | None = None) -> Clip:
+def model_at(name: str, weights: str | None = None) -> AnyModel:
     """The model of this name, to read its weights: a plain CLIP is loaded without its library.
 
     For a run, its model with these weights, or after the last task.
@@ -38,8 +53,12 @@ def model_at(name: str, weights: str | None = None) -> Clip:
     return model_and_tasks(name, weights, light=True)[0]
 
 
-def model_and_tasks(name: str, weights: str | None = None, light: bool = False) -> tuple[Clip, int]:
+def model_and_tasks(
+    name: str, weights: str | None = None, light: bool = False
+) -> tuple[AnyModel, int]:
     """The same, and how many tasks of the run it has learned; 0 where it is not a run."""
+    if is_causal_folder(name):
+        return load_causal(name, weights), 0
     if not is_run(name):
         return load(name, light=light), 0
     run = open_run(name, light=light)
@@ -49,13 +68,13 @@ def model_and_tasks(name: str, weights: str | None = None, light: bool = False) 
     return clip, run.at
 
 
-def model_to_undo(name: str, last: Header) -> Clip:
+def model_to_undo(name: str, last: Header) -> AnyModel:
     """The model from which to undo deltas, the last of which is `last`.
 
     A run that has learned more since is refused: that must be undone first.
     """
     if not is_run(name):
-        return load(name)
+        return model_and_tasks(name, last.after)[0]
     run = open_run(name)
     fingerprints = _fingerprints(run)
     if last.after in fingerprints and last.after != fingerprints[-1]:
@@ -69,7 +88,7 @@ def model_to_undo(name: str, last: Header) -> Clip:
 
 
 def refuse_done(
-    clip: Clip, steps: Sequence[Header], digests: Digests, *, undo: bool = False
+    clip: AnyModel, steps: Sequence[Header], digests: Digests, *, undo: bool = False
 ) -> None:
     """Refuse to apply, or to undo, all these deltas a second time.
 
@@ -95,7 +114,7 @@ def _fingerprints(run: OpenRun) -> list[str]:
     return [run.config["weights"], *(read_header(delta_file(run.folder, n)).after for n in done)]
 
 
-def save_whole(clip: Clip, folder: Path) -> None:
+def save_whole(clip: AnyModel, folder: Path) -> None:
     """Save a model into a new folder, whole or not at all."""
     with atomic_folder(folder) as part:
         clip.save(part)
@@ -141,6 +160,8 @@ def import_adapter(folder: str | Path, model: str | None = None) -> ImportedAdap
 def _files(path: Path) -> list[Path]:
     if on_hub(path):
         path = deltas_folder(path)
+    if is_causal_folder(path):
+        path = path / FOLDER
     if not path.is_dir():
         return [path]
     if is_run(path):
@@ -228,7 +249,7 @@ def _shared(chains: Sequence[Sequence[Header]]) -> int:
     return count
 
 
-def _base_model(first: Delta, paths: Sequence[str | Path], base: str | None) -> Clip:
+def _base_model(first: Delta, paths: Sequence[str | Path], base: str | None) -> AnyModel:
     """The model that all deltas start from: `base`, that of the first run, or the one they name."""
     runs = [str(path) for path in paths if is_run(path)]
     name = base or (runs[0] if runs else first.metadata.get("model"))
