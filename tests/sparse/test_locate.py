@@ -76,6 +76,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], int]] = {
     "eva02": (lambda: timm_variant("eva02_base_patch16_clip_224"), 2),
     "phi-3": (lambda: hf("Phi3Model", **HEADS, vocab_size=50, pad_token_id=0), 2),
     "gpt-neox": (lambda: hf("GPTNeoXModel", **HEADS, vocab_size=50), 2),
+    "falcon": (lambda: hf("FalconModel", **HEADS, vocab_size=50), 2),
     "gpt-j": (lambda: hf("GPTJModel", n_embd=32, n_layer=2, n_head=2, rotary_dim=8), 2),
     "opt": (lambda: hf("OPTModel", **SMALL, ffn_dim=64, num_attention_heads=2, vocab_size=50), 2),
     "qwen 3": (lambda: hf("Qwen3Model", **HEADS, vocab_size=50, num_key_value_heads=2), 2),
