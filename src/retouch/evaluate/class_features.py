@@ -11,6 +11,7 @@ from retouch.clip.class_vectors import ClassVectors
 from retouch.clip.text.zero_shot import PromptEnsemble
 from retouch.data.domain import Domain
 from retouch.data.images import Images, normalized_name
+from retouch.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,25 @@ class Classifier:
         """
         rows = None if self.rows is None else self.rows[list(classes)]
         return replace(self, texts=self.texts[list(classes)], rows=rows)
+
+    def as_vectors(self, names: Sequence[str]) -> ClassVectors:
+        """The same as class vectors alone: the feature of its prompts is one, without a bias.
+
+        Args:
+            names: The names of the classes.
+        """
+        assert self.vectors is not None
+        assert self.rows is not None
+        vectors, bias = self.vectors.vectors[self.rows], self.vectors.bias[self.rows]
+        if (prompted := self.rows < 0).any():
+            if self.vectors.projection is not None:
+                raise UserError(
+                    "some of these classes answer by prompt and others by vectors of random "
+                    "features, and no single file holds both; learn all of them in one run of "
+                    "ridge, or with lda"
+                )
+            vectors[prompted], bias[prompted] = self.texts[prompted], 0.0
+        return ClassVectors(tuple(names), vectors, bias, self.vectors.projection)
 
     @staticmethod
     def concatenate(parts: Sequence["Classifier"]) -> "Classifier":

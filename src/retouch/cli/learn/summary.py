@@ -11,7 +11,6 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from retouch.clip import Clip
     from retouch.data import Stream
     from retouch.evaluate import Results
     from retouch.train import Plan
