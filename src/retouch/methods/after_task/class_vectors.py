@@ -33,6 +33,9 @@ from retouch.random_streams import RandomStream
 
 _RIDGES = torch.logspace(-6, 2, 17, dtype=torch.float64)
 """The penalties that ridge regression chooses among, relative to the mean eigenvalue."""
+_MARGIN = 2.0
+"""How far the score of a learned class is above the mean of the nearest words, in standard
+deviations: an image that is nearer to some word than most should still get its class."""
 
 
 class Statistics(NamedTuple):
@@ -75,11 +78,10 @@ class ClassifierInClosedForm(AfterTask):
     _counts: dict[int, int] = PrivateAttr(default_factory=dict)
     _sums: dict[int, Tensor] = PrivateAttr(default_factory=dict)
     _gram: Tensor | None = PrivateAttr(None)
-    _nearest_word: float = PrivateAttr(0.0)
-    """Sum over images of the cosine with the word that is nearest."""
-    _mean_word: float = PrivateAttr(0.0)
-    """Sum over images of the mean cosine with all words."""
-    _words: Tensor | None = PrivateAttr(None)
+    _words: Tensor = PrivateAttr(default_factory=lambda: torch.zeros(3, dtype=torch.float64))
+    """Sums over images: of the cosine with the nearest word, of its square, and of the mean cosine
+    with all words."""
+    _word_features: Tensor | None = PrivateAttr(None)
 
     @abstractmethod
     def solve(self, statistics: Statistics) -> Linear:
@@ -117,11 +119,12 @@ class ClassifierInClosedForm(AfterTask):
 
     def _compare_with_words(self, context: TaskContext, features: Tensor) -> None:
         """Note how similar the images are to everyday words: the scale of answers by prompt."""
-        if self._words is None:  # the model does not change during a run
-            self._words = word_features(context.clip).cpu().double()
-        similarity = features @ self._words.T
-        self._nearest_word += float(similarity.amax(dim=1).sum())
-        self._mean_word += float(similarity.mean(dim=1).sum())
+        if self._word_features is None:  # the model does not change during a run
+            self._word_features = word_features(context.clip).cpu().double()
+        similarity = features @ self._word_features.T
+        nearest = similarity.amax(dim=1)
+        sums = [nearest.sum(), nearest.square().sum(), similarity.mean(dim=1).sum()]
+        self._words = self._words + torch.stack(sums)
 
     def _add(self, features: Tensor, labels: Tensor) -> None:
         """Add images to the statistics."""
@@ -136,9 +139,10 @@ class ClassifierInClosedForm(AfterTask):
     def _calibrated(self, known: list[int]) -> Linear:
         """The classifier, with scores on the scale of cosines with prompts.
 
-        Averaged over the training images, the score of the true class becomes as high as the cosine
-        with the nearest everyday word, and that of the others as low as with a word at random. No
-        control image is used, nor any test image.
+        Averaged over the training images, the score of the true class becomes higher than the
+        cosine with the nearest everyday word is for nearly all of them (two standard deviations
+        above the mean), and that of the others as low as with a word at random. No control image
+        is used, nor any test image.
         """
         counts = torch.tensor([self._counts[label] for label in known], dtype=torch.float64)
         sums = torch.stack([self._sums[label] for label in known])
@@ -149,7 +153,8 @@ class ClassifierInClosedForm(AfterTask):
         true = float((vectors * sums).sum() + bias @ counts) / total
         every = float((vectors @ sums.sum(dim=0) / total + bias).sum())
         other = (every - true) / max(1, classes - 1)
-        high, low = self._nearest_word / total, self._mean_word / total
+        nearest, squares, low = (self._words / total).tolist()
+        high = nearest + _MARGIN * max(0.0, squares - nearest**2) ** 0.5
         scale = (high - low) / (true - other) if classes > 1 and true > other else 0.0
         return Linear(scale * vectors, scale * (bias - true) + high)
 
@@ -158,9 +163,8 @@ class ClassifierInClosedForm(AfterTask):
             return {}
         sums = {f"sum:{label}": total for label, total in self._sums.items()}
         counts = {f"count:{label}": torch.tensor(count) for label, count in self._counts.items()}
-        words = torch.tensor([self._nearest_word, self._mean_word], dtype=torch.float64)
         gram = {} if self._gram is None else {"gram": self._gram}
-        return {**sums, **counts, "words": words, **gram}
+        return {**sums, **counts, "words": self._words, **gram}
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
         labels = [int(key.removeprefix("sum:")) for key in state if key.startswith("sum:")]
@@ -168,7 +172,7 @@ class ClassifierInClosedForm(AfterTask):
         self._counts = {label: int(state[f"count:{label}"]) for label in labels}
         self._gram = state.get("gram")
         if labels:
-            self._nearest_word, self._mean_word = state["words"].tolist()
+            self._words = state["words"]
 
 
 class NearestClassMean(ClassifierInClosedForm):
