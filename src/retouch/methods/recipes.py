@@ -44,12 +44,12 @@ _METHODS = (
     Method(name="frozen", summary="no training: the model stays as it is", update=Update()),
     Method(
         name="ncm",
-        summary="no training: new classes by their mean visual feature, kept beside the model",
+        summary="no training: new classes by their mean visual feature",
         after_task=NearestClassMean(),
     ),
     Method(
         name="lda",
-        summary="no training: new classes by class means and one shared covariance, kept beside it",
+        summary="no training: new classes by class means and one shared covariance",
         after_task=LinearDiscriminant(),
     ),
     Method(
