@@ -30,7 +30,7 @@ from retouch.sparse import Delta
 from retouch.train.run_folder.checkpoint import read_checkpoint
 from retouch.train.run_folder.images import StoredImages, read_stored_images
 from retouch.train.run_folder.metrics import read_metrics
-from retouch.train.run_folder.read import read_config
+from retouch.train.run_folder.read import read_class_vectors, read_config
 
 LARGER = Preprocess(size=(24, 24))
 STEPS = 9
@@ -57,6 +57,8 @@ def write_documents(folder: Path) -> Path:
         prompted = tiny_clip()
         quick(method_name).start(prompted, QUICK)
         prompted.save(folder / method_name)
+    few = Stream.split(images("train", 4, 2), images("test", 4, 1), tasks=1)
+    retouch.teach(tiny_clip(), few, "lda", settings=QUICK, out=folder / "lda")
     write_trace(folder / "trace")
     made = cell()
     made.begin(folder / "bench").mkdir()
@@ -122,6 +124,11 @@ def delta_of(file: Path) -> Any:
     return delta.before, delta.after, delta.metadata, changes
 
 
+def class_vectors_of(run: Path) -> Any:
+    vectors = read_class_vectors(run, 1)
+    return vectors and (vectors.names, plain_tensors(vectors.tensors()))
+
+
 def traced(folder: Path) -> Any:
     journal = Journal(folder, {"model": "tiny", "draws": 3})
     return [journal.embedding_std, *journal._effects.items()]
@@ -149,6 +156,7 @@ DOCUMENTS: dict[str, tuple[str, Callable[[Path], Any]]] = {
     "done/metrics.jsonl": ("done", read_metrics),
     "run/checkpoint.safetensors": ("run", checkpoint_of),
     "run/deltas/task-01.safetensors": ("run/deltas/task-01.safetensors", delta_of),
+    "lda/class-vectors/task-01.safetensors": ("lda", class_vectors_of),
     "l2p/prompts.safetensors": ("l2p", prompts_in),
     "dualprompt/prompts.safetensors": ("dualprompt", prompts_in),
     f"trace/{SETTINGS}": ("trace", traced),

@@ -21,6 +21,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "mas": {"regularizer.images": 8},
     "mask": {"update.share": 1.0},  # several batches to learn from
     "zscl": {"regularizer.batch": 6, "after_task.every": 3},
+    "ridge": {"after_task.features": 64},
     "slca": {"after_task.epochs": 1, "after_task.samples": 16},
     "dualprompt": {"update.general": (1,), "update.expert": (2,), "update.tasks": 3},
 }

@@ -28,6 +28,8 @@ class RandomStream(IntEnum):
     """Which weights enter SparCL's mask."""
     FEATURES = 36
     """Features drawn from the statistics of earlier classes."""
+    RANDOM_FEATURES = 37
+    """The projection of ridge regression on random features."""
     PROMPT_INIT = 52
     STORED_TEST_IMAGES = 61
     """Which test images of a class are stored for later runs."""

@@ -44,6 +44,8 @@ def test_a_name_may_hold_the_sign_that_precedes_the_rate():
     assert odd.name == "me@home"
     (frozen,) = pareto.points([fake_done("Frozen@0.1", 0, 10, method="frozen")])
     assert (frozen.name, frozen.lr) == ("Frozen", None)
+    (closed_form,) = pareto.points([fake_done("LDA@0.1", 0, 70, method="lda")])
+    assert (closed_form.name, closed_form.lr) == ("LDA", None)
 
 
 def test_the_frontier_and_the_area_under_it():

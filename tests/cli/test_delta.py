@@ -199,6 +199,18 @@ def test_a_run_that_changed_nothing(model: Path, tmp_path: Path):
 
 
 @pytest.mark.slow
+def test_a_run_with_class_vectors_says_where_they_are(model: Path, tmp_path: Path):
+    stream = retouch.Stream.split(images("a", 6, 6), images("b", 6, 2), tasks=2)
+    retouch.teach(load(str(model)), stream, "lda", settings=QUICK, out=tmp_path / "run")
+    file = tmp_path / "run" / "class-vectors" / "task-01.safetensors"
+    assert file.exists()
+    text = delta("show", task(tmp_path / "run", 1))
+    assert f"nothing changes; what was learned is in {file}" in " ".join(text.split())
+    text = delta("apply", model, tmp_path / "run", "-o", tmp_path / "m")
+    assert "does not have the class vectors of the run" in text
+
+
+@pytest.mark.slow
 def test_merge_deltas_that_follow_each_other(model: Path, march: Path, tmp_path: Path):
     facts = delta_json("merge", task(march, 2), task(march, 1), "-o", tmp_path / "12.safetensors")
     assert (facts["deltas"], facts["chain"]) == (2, True)

@@ -103,6 +103,9 @@ def test_the_settings_of_a_method_are_explained():
     text = " ".join(run("methods", "spu+").stdout.split())
     assert "update.rate=0.2 Share of each tensor that is selected." in text
     assert "loss=label-aware" in text
+    text = " ".join(run("methods", "lda").stdout.split())
+    assert "after_task.shrinkage=0.1" in text
+    assert "A prompt about a new class, and a search by text, are answered as before" in text
     assert "there is no method 'spo'" in run("methods", "spo", code=1).stderr
 
 

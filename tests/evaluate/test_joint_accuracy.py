@@ -11,6 +11,7 @@ from tiny import images, tiny_clip
 from retouch.clip import Clip
 from retouch.data import Images, Stream
 from retouch.evaluate import Results
+from retouch.evaluate.class_features import Classifier
 from retouch.evaluate.evaluator import Evaluator
 from retouch.evaluate.joint_accuracy import Encoded, class_ids, joint_accuracy
 from retouch.methods import Settings
@@ -18,8 +19,8 @@ from retouch.train import teach
 
 
 def encoded(features: list[list[float]], texts: list[list[float]], *rest: object) -> Encoded:
-    values = (torch.tensor(each, dtype=torch.float32) for each in (features, texts))
-    return Encoded(*values, *rest)
+    images, prompts = (torch.tensor(each, dtype=torch.float32) for each in (features, texts))
+    return Encoded(images, Classifier(prompts), *rest)
 
 
 def test_any_class_of_both_sets_may_be_predicted():

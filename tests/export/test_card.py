@@ -3,16 +3,25 @@
 import json
 import re
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 from domains import domain_run
-from exports import ODD_NAMES, assert_no_local_path
+from exports import ODD_NAMES, assert_no_local_path, with_odd_names
 from fake_results import evaluated_at_the_end
 from markdown_it import MarkdownIt
+from PIL import Image
+from recipes_for_tests import QUICK, quick
+from tiny import tiny_folder
 
 import retouch
+from retouch.data import Stream
+from retouch.data.stores.array import ArrayStore
+from retouch.errors import UserError
 from retouch.evaluate.per_class import ClassRow, PerClass
+from retouch.evaluate.predict import classify_images
 from retouch.evaluate.row import ControlPart
 from retouch.export import export, of_run
 from retouch.export.export_model import ExportModel
@@ -133,3 +142,38 @@ def test_the_code_for_going_back_restores_the_earlier_model(hf_run: Path, tmp_pa
     export(of_run(hf_run, task=0), "hf", tmp_path / "first")
     first = retouch.load(str(tmp_path / "first"))
     assert fingerprint(first.model) == fingerprint(open_run(hf_run).clip.model)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["lda", "ridge"])
+def test_the_code_of_the_card_multiplies_class_vectors(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    clip = retouch.load(str(tiny_folder(tmp_path / "model")))
+    stream = Stream.split(with_odd_names("train", 6), with_odd_names("test", 3), tasks=2, order=3)
+    retouch.teach(clip, stream, quick(name), settings=QUICK, out=tmp_path / "run")
+    folder = tmp_path / "exported"
+    assert "class_vectors.safetensors" in export(of_run(tmp_path / "run"), "hf", folder).files
+    pixels = stream.test.store.read(np.arange(len(stream.test)), clip.preprocess)
+    run = open_run(tmp_path / "run")
+    store = ArrayStore(pixels)
+    found, _ = classify_images(run.load_task(), store, run.choices, learned=2, top=1)
+    monkeypatch.chdir(folder)
+    text = (folder / "README.md").read_text()
+    code = re.findall(r"```python\n(.*?)```", text.split("## How it was taught")[0], re.S)[0]
+    assert "unchanged, with a vector for each new class" in text
+    for index in (0, 5, 17):
+        Image.fromarray(pixels[index]).save(folder / "image.jpg.png")
+        scope: dict[str, Any] = {}
+        exec(code.replace("image.jpg", "image.jpg.png"), scope)
+        best = found[index][0]
+        assert scope["names"][scope["best"]] == best.name
+        probability = float(scope["probabilities"][scope["best"]])
+        assert probability == pytest.approx(best.probability, abs=1e-4)
+    for to in ("onnx", "peft", "deltas"):
+        with pytest.raises(UserError, match=r"the model is unchanged, so .* class vectors"):
+            export(of_run(tmp_path / "run"), to, tmp_path / to)
+    assert (
+        "class_vectors.safetensors"
+        not in export(of_run(tmp_path / "run", task=0), "hf", tmp_path / "before").files
+    )

@@ -284,7 +284,9 @@ def test_every_method_can_be_bounded(name: str):
         evaluate_each_task=False,
     )
     assert results.rows[-1].control == 100
-    assert name == "frozen" or min(results.fraction_kept) < 1, "something was scaled back"
+    assert RECIPES[name].trains_nothing or min(results.fraction_kept) < 1, (
+        "something was scaled back"
+    )
     prompts = prompts_of(clip.model)
     if prompts is not None:
         assert int(prompts.learned) == max(

@@ -50,6 +50,12 @@ from retouch.report.sentences import (
             "Control accuracy 97.5 % → 97.5 %: unchanged.",
         ),
         (
+            fake_results("lda", moved=0).model_copy(update={"class_vectors": 6}),
+            "It learned 6 new classes, by vectors that are kept beside the model, which is unchanged: "
+            "12.0 % → 60.0 % recognised.",
+            "Control accuracy 97.5 % → 91.4 %: 6.1 points lost.",
+        ),
+        (
             fake_results(accuracy=(80, 70), control=None),
             "So far it has seen 4 of 6 new classes: 70.0 % recognised.",
             "What it could do before was not measured: the run had no control set.",

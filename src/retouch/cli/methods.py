@@ -41,6 +41,8 @@ def methods(
         if name is not None:
             method = recipe(name)
             out.print(f"{method.name}: {method.summary}\n", highlight=False)
+            if method.adds_class_vectors:
+                out.print(f"{_CLASS_VECTORS}\n", highlight=False)
             out.print(_settings_table(method))
             return
         out.print(_methods_table(available_methods().values()))
@@ -52,6 +54,14 @@ def methods(
             "A part can be replaced (--set after_task=Interpolate) or left out (after_task=none).",
             highlight=False,
         )
+
+
+_CLASS_VECTORS = (
+    "Each new class gets a vector that is multiplied with visual features, in closed form from one "
+    "pass over the images; the vectors are kept beside the model, which is unchanged. That is "
+    "enough where classes are fixed and told apart by their names. A prompt about a new class, and "
+    "a search by text, are answered as before. Other classes still answer by prompt."
+)
 
 
 def _methods_table(methods: "Iterable[Method]") -> "Table":

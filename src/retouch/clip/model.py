@@ -11,6 +11,7 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
+from retouch.clip.class_vectors import ClassVectors
 from retouch.clip.text.tokens import Tokens, TruncatedPrompts
 from retouch.clip.towers import Towers
 from retouch.sparse.replaced_forward import drop_replaced
@@ -26,6 +27,10 @@ class Clip(Towers):
     name: str
     projections: Mapping[str, str] = {}
     """The parameters that project each tower (`image`, `text`) into the common space, if any."""
+    class_vectors: ClassVectors | None = None
+    """What learned classes are recognized by instead of prompts, if `ncm`, `lda` or `ridge` learned
+    them. The weights do not know of it: `save` writes the plain model.
+    """
 
     @abstractmethod
     def _tokenize(self, prompts: Sequence[str]) -> Tokens:

@@ -107,8 +107,10 @@ def _predict(
     clip = at()
     labelled = progress and _with_label(progress, when)
     encoded = [
-        encode(clip, eval_set.images, eval_set.choices, labelled) if len(eval_set.images) else None
-        for eval_set in sets
+        encode(clip, part.images, part.choices, labelled, learned=part.learned)
+        if len(part.images)
+        else None
+        for part in sets
     ]
     classes = [_nearest(eval_set, e) for eval_set, e in zip(sets, encoded, strict=True)]
     pairs = list(zip(encoded, sets, strict=True))

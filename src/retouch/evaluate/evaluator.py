@@ -15,7 +15,7 @@ from retouch.data.loading.progress import Progress, no_progress
 from retouch.data.stores.image_store import Indices
 from retouch.data.stream import Stream
 from retouch.evaluate.choices import ClassChoices, merge_twins
-from retouch.evaluate.class_features import ClassFeatures, prompt_names
+from retouch.evaluate.class_features import ClassFeatures, Classifier, prompt_names
 from retouch.evaluate.drift import drift_between
 from retouch.evaluate.image_features import ImageSubset, encode_image_sets
 from retouch.evaluate.joint_accuracy import Encoded, joint_accuracy
@@ -155,19 +155,21 @@ class Evaluator:
         """
         sets = [subset for subset in subsets if subset]
         features = encode_image_sets(clip, sets, self._progress)
-        texts = [self._text_features(clip, subset.images) for subset in subsets if subset]
-        pairs = zip(features, texts, strict=True)
+        classifiers = [self._classifier(clip, subset.images) for subset in subsets if subset]
+        pairs = zip(features, classifiers, strict=True)
         parts = [
             subset and Encoded(*next(pairs), prompt_names(subset.images), _labels(subset))
             for subset in subsets
         ]
-        check_features(*((part.features, part.texts) for part in parts if part))
+        check_features(*((part.features, part.classifier.texts) for part in parts if part))
         return parts
 
-    def _text_features(self, clip: Clip, images: Images) -> Tensor:
-        """Features of the classes; their prompts are tokenized once per run."""
+    def _classifier(self, clip: Clip, images: Images) -> Classifier:
+        """The classifier over the classes; their prompts are tokenized once per run."""
         if id(images) not in self._prompts:
-            self._prompts[id(images)] = ClassFeatures(clip, images.classes, images.prompt_groups)
+            self._prompts[id(images)] = ClassFeatures(
+                clip, images.classes, images.prompt_groups, learned=images is not self._control
+            )
         prompts = self._prompts[id(images)]
         what = f"Encoding {count(len(prompts), 'prompt')} of {images.name}"
         return prompts(clip, lambda parts: self._progress(parts, what, len(prompts)))
@@ -180,7 +182,7 @@ class Evaluator:
         tasks = [self._stream.tasks[number] for number in numbers]
         if test is None:
             return [np.empty(0, np.int64) for _ in tasks]
-        similarity = test.features @ test.texts.T
+        similarity = test.classifier(test.features)
         ends = np.cumsum([len(task.test) for task in tasks])
         rows = np.split(np.arange(len(similarity)), ends[:-1])
         predicted = np.empty(len(similarity), np.int64)

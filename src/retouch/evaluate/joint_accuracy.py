@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from retouch.data.images import normalized_name
 from retouch.data.stores.image_store import Indices
+from retouch.evaluate.class_features import Classifier
 from retouch.evaluate.row import Joint
 
 
@@ -18,8 +18,8 @@ class Encoded(NamedTuple):
 
     features: Tensor
     """Image features [N, D]."""
-    texts: Tensor
-    """Text features [C, D]."""
+    classifier: Classifier
+    """Scores the classes [C]."""
     names: Sequence[str]
     """Class names [C]."""
     labels: Indices
@@ -61,8 +61,8 @@ def _choice_names(part: Encoded) -> list[str]:
 
 def _hits(part: Encoded, sets: Sequence[Encoded], ids: dict[str, int]) -> NDArray[np.bool_]:
     """Which images of a set get the correct class, out of the classes of all sets."""
-    texts = torch.cat([encoded.texts[_choices(encoded)] for encoded in sets])
-    best = (part.features @ texts.T).argmax(dim=1).cpu().numpy()
+    parts = [encoded.classifier.select(_choices(encoded)) for encoded in sets]
+    best = Classifier.concatenate(parts)(part.features).argmax(dim=1).cpu().numpy()
     choice_ids = [ids[name] for encoded in sets for name in _choice_names(encoded)]
     predicted = np.array(choice_ids)[best]
     # A label that is not among the choices has no id, and is never correct.

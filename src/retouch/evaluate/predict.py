@@ -1,4 +1,4 @@
-"""Zero-shot classification: the class whose prompts are most similar to an image."""
+"""Classification of images: the class whose prompts, or class vector, fit an image best."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -43,19 +43,25 @@ def encode(
     images: Images,
     choices: Sequence[int] | None = None,
     progress: Progress | None = None,
+    *,
+    learned: bool = True,
 ) -> Encoded:
-    """Features of all images and of their classes' prompts; refused if they are not finite."""
-    texts = ClassFeatures(clip, images.classes, images.prompt_groups)(clip)
+    """Features of all images and of their classes; refused if they are not finite.
+
+    `learned` is False for a control set (see `ClassFeatures`).
+    """
+    groups = images.prompt_groups
+    classifier = ClassFeatures(clip, images.classes, groups, learned=learned)(clip)
     features = image_features(clip, images, np.arange(len(images)), progress)
     with refused_if_not_finite(clip):
-        check_features((features, texts))
-    return Encoded(features, texts, prompt_names(images), images.labels, choices)
+        check_features((features, classifier.texts))
+    return Encoded(features, classifier, prompt_names(images), images.labels, choices)
 
 
 def nearest_classes(encoded: Encoded) -> Indices:
     """The most similar class of each image, out of the set's choices."""
     choices = range(len(encoded.names)) if encoded.choices is None else encoded.choices
-    return nearest(encoded.features @ encoded.texts.T, choices)
+    return nearest(encoded.classifier(encoded.features), choices)
 
 
 def nearest(similarity: Tensor, choices: Sequence[int]) -> Indices:
@@ -93,18 +99,18 @@ def classify_images(
     is possible after `learned` tasks (0: any). Of two that count as one, the nearer counts.
     """
     classes = choices.possible(learned)
-    texts = ClassFeatures(clip, classes, choices.groups)(clip)
+    classifier = ClassFeatures(clip, classes, choices.groups)(clip)
     shown = [choices.prompted(name).name for name in classes]
     names = list(dict.fromkeys(shown))
-    position = torch.tensor([names.index(name) for name in shown], device=texts.device)
+    position = torch.tensor([names.index(name) for name in shown], device=clip.device)
     predictions: list[list[Prediction]] = []
     unreadable: list[UnreadableImage] = []
     for chunk in chunks(len(pictures)):
         pixels, bad = pictures.try_read(chunk, clip.preprocess)
         features = clip.image_features(torch.from_numpy(pixels))
         with refused_if_not_finite(clip):
-            check_features((features, texts))
-        similarity = features @ texts.T
+            check_features((features, classifier.texts))
+        similarity = classifier(features)
         nearest = similarity.new_empty(len(similarity), len(names))
         nearest.scatter_reduce_(
             1, position.expand_as(similarity), similarity, "amax", include_self=False

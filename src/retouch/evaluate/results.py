@@ -56,6 +56,8 @@ class Results(Document):
     """How much of each task's change was kept: 1, or less where it was scaled back. Where weights
     are merged, of the change since the pre-trained ones.
     """
+    class_vectors: Count = 0
+    """How many classes are recognized by a vector beside the model (`ncm`, `lda`, `ridge`)."""
     replay: ReplayState = ReplayState()
     """The state of the replay buffer."""
     state: str = ""

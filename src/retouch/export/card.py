@@ -60,6 +60,7 @@ def card(model: ExportModel, to: Format, report: WriteReport) -> str:
         "base_model": _base_arguments(model),
         "report": report,
         "classes": model.classes,
+        "vectors": model.class_vectors,
         "data_sets": _data_sets(model),
         "preprocess": model.clip.preprocess,
         "context_length": context_length(model.clip) if to == "onnx" else 0,

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from retouch.clip import Clip, load
+from retouch.clip.class_vectors import ClassVectors
 from retouch.clip.loading.hub import SEPARATOR
 from retouch.errors import UserError
 from retouch.evaluate.choices import ClassChoices, PromptedClass
+from retouch.evaluate.class_features import ClassFeatures
 from retouch.evaluate.per_class import PerClass
 from retouch.evaluate.results import Results
 from retouch.train.run_folder.read import delta_file, is_run, open_run
@@ -46,6 +48,17 @@ class ExportModel:
         if self.run is None or self.choices is None:
             return []
         return [self.choices.prompted(name) for name in self.choices.seen(self.run.done)]
+
+    @property
+    def class_vectors(self) -> ClassVectors | None:
+        """A vector for each of these classes, in their order; None if they answer by prompt.
+
+        A class that was learned before its run added class vectors has the feature of its prompts.
+        """
+        if self.clip.class_vectors is None or self.run is None or self.choices is None:
+            return None
+        names = self.choices.seen(self.run.done)
+        return ClassFeatures(self.clip, names, self.choices.groups)(self.clip).as_vectors(names)
 
 
 def of_run(folder: str | Path, *, model: str | None = None, task: int | None = None) -> ExportModel:

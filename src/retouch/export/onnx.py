@@ -80,7 +80,7 @@ def write_onnx(model: ExportModel, folder: Path) -> WriteReport:
     if model.run is not None and model.choices is not None:
         names = model.choices.seen(model.run.done)
         class_features = ClassFeatures(clip, names, model.choices.groups)(clip)
-        np.save(folder / "class_features.npy", class_features.numpy(), allow_pickle=False)
+        np.save(folder / "class_features.npy", class_features.texts.numpy(), allow_pickle=False)
     return WriteReport(_compare_with_torch(model, folder, tokens), TOLERANCE, limits=notes)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from retouch.clip import Clip
+from retouch.clip.class_vectors import CLASS_VECTORS_FILE, save_class_vectors
 from retouch.clip.finite import check_weights
 from retouch.clip.prompts.visual import prompts_of
 from retouch.errors import UserError
@@ -120,10 +121,19 @@ def export(model: ExportModel, to: Format, folder: str | Path) -> Exported:
     refuse_existing(folder)
     check_weights(model.clip)
     _refuse_visual_prompts(model.clip)
+    vectors = model.class_vectors
+    if vectors is not None and to not in ("hf", "open_clip"):
+        raise UserError(
+            f"the model is unchanged, so {to!r} would hold nothing of what was learned: that is "
+            "in its class vectors. Export to hf or open_clip, which writes them beside the model; "
+            "or take the files in the folder class-vectors of the run"
+        )
     with atomic_folder(folder) as part, silence_libraries():
         report = _WRITERS[to](model, part)
         if model.classes:
             (part / "classes.json").write_text(_classes_json(model.classes), "utf-8")
+        if vectors is not None:
+            save_class_vectors(vectors, part / CLASS_VECTORS_FILE)
         (part / "README.md").write_text(card(model, to, report), "utf-8")
     return exported(folder, to, report.difference, report.tolerance)
 

@@ -83,6 +83,11 @@ class Method(BaseModel):
         return type(self.update) is Update
 
     @property
+    def adds_class_vectors(self) -> bool:
+        """Whether new classes are recognized by vectors that are kept beside the model."""
+        return any(part.adds_class_vectors for part in self._all_parts())
+
+    @property
     def needs_reference(self) -> bool:
         """Whether it needs images with captions that show what the model knew before."""
         return any(part.needs_reference for part in self._all_parts())
@@ -120,6 +125,11 @@ class Method(BaseModel):
                 f"label_smoothing={settings.label_smoothing:g} is for models with a softmax loss, "
                 f"and {clip.name} has a sigmoid loss; leave it out"
             )
+        if clip.class_vectors is not None:
+            raise UserError(
+                f"{clip.name} has class vectors of an earlier run; load the model again, or set "
+                "clip.class_vectors to None. To add classes to that run, continue it"
+            )
         self.check_weights(clip)
         self.check_towers(clip)
         started = self.model_copy(deep=True)
@@ -128,12 +138,18 @@ class Method(BaseModel):
         return started
 
     def check_needs(self, control: bool, reference: bool) -> None:
-        """Raise if the method needs a control set or reference pairs, and there are none.
+        """Raise if the method needs what it does not have: frozen weights, a control set, pairs.
 
         Args:
             control: Whether there is a control set.
             reference: Whether there are reference pairs.
         """
+        if self.adds_class_vectors and not self.trains_nothing:
+            raise UserError(
+                f"{self.name} gives classes vectors, which fit only weights that stay as they are, "
+                f"and {type(self.update).__name__} changes them; set update=none, or leave out "
+                "the vectors with after_task=none"
+            )
         if self.needs_reference and not reference:
             raise UserError(
                 f"{self.name} preserves earlier knowledge with images and captions like those the "

@@ -39,6 +39,10 @@ class Part(BaseModel):
     """Whether it needs images with captions that show what the model knew before."""
     needs_control: ClassVar[bool] = False
     """Whether it evaluates the control set during training."""
+    adds_class_vectors: ClassVar[bool] = False
+    """Whether it encodes the images of a task when that ends, to give its classes vectors
+    (`Clip.class_vectors`). These fit only weights that stay as they are.
+    """
 
     def walk(self) -> Iterator["Part"]:
         """This part and those that it holds, such as the one that `BoundedDrop` bounds."""

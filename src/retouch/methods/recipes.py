@@ -3,6 +3,11 @@
 from typing import Any
 
 from retouch.methods.after_task.bounded_drop import BoundedDrop
+from retouch.methods.after_task.class_vectors import (
+    LinearDiscriminant,
+    NearestClassMean,
+    RidgeRegression,
+)
 from retouch.methods.after_task.merging import Interpolate, MagMax, ShorterStep
 from retouch.methods.balanced_replay import BalancedReplay
 from retouch.methods.method import Method
@@ -37,6 +42,21 @@ train few have spu's.
 """
 _METHODS = (
     Method(name="frozen", summary="no training: the model stays as it is", update=Update()),
+    Method(
+        name="ncm",
+        summary="no training: new classes by their mean visual feature",
+        after_task=NearestClassMean(),
+    ),
+    Method(
+        name="lda",
+        summary="no training: new classes by class means and one shared covariance",
+        after_task=LinearDiscriminant(),
+    ),
+    Method(
+        name="ridge",
+        summary="no training: new classes by ridge regression on random features (RanPAC)",
+        after_task=RidgeRegression(),
+    ),
     Method(name="flyp", summary="full fine-tuning", update=FullFinetune(), **_ALL_WEIGHTS_LR),
     Method(
         name="er",

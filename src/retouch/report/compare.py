@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from retouch.evaluate.results import Results
 from retouch.plotting.formatting import percent, points
-from retouch.report.run_metrics import any_weight_trained, metrics
+from retouch.report.run_metrics import could_learn, metrics
 from retouch.report.run_names import run_labels
 from retouch.text import plural
 
@@ -15,15 +15,15 @@ from retouch.text import plural
 def comparison_sentences(runs: Sequence[Results]) -> list[str]:
     """Which run learned most and which forgot least, of those that can be compared.
 
-    These are the finished ones in which weights could move: a model that learns nothing forgets
-    nothing either. Where the runs did not learn the same tasks, nothing is said.
+    These are the finished ones that could learn: a model that learns nothing forgets nothing
+    either. Where the runs did not learn the same tasks, nothing is said.
     """
     if not _comparable(runs):
         return []
     trained = {
         name: run
         for name, run in zip(run_labels(runs), runs, strict=True)
-        if run.finished and metrics(run) and any_weight_trained(run)
+        if run.finished and metrics(run) and could_learn(run)
     }
     if not trained:
         return ["No run that trains is finished yet."]
@@ -34,9 +34,7 @@ def comparison_sentences(runs: Sequence[Results]) -> list[str]:
         if "control" in (values := metrics(run))
     }
     if drops:
-        has_frozen = len(drops) > 1 and any(
-            run.done and not any_weight_trained(run) for run in runs
-        )
+        has_frozen = len(drops) > 1 and any(run.done and not could_learn(run) for run in runs)
         sentences.append(("Of those that train, " if has_frozen else "") + _forgot_least(drops))
     return sentences
 

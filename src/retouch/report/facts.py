@@ -108,6 +108,8 @@ def _settings(run: Results) -> dict[str, str]:
         most = max(run.trained, default=0)
         trained = f"{most:,} ({share(most, run.parameters)})" if any_weight_trained(run) else "none"
         facts["weights free to move in a task, at most"] = trained
+        if run.class_vectors:
+            facts["classes with a vector beside the model"] = f"{run.class_vectors:,}"
         facts["time for each task"] = ", ".join(duration(seconds) for seconds in run.seconds)
     if min(run.fraction_kept, default=1.0) < 1:
         facts["kept of each task's change"] = ", ".join(

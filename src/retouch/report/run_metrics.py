@@ -11,6 +11,11 @@ def any_weight_trained(run: Results) -> bool:
     return max(run.trained, default=0) > 0
 
 
+def could_learn(run: Results) -> bool:
+    """Whether any weight was free to move, or classes got vectors beside the model."""
+    return any_weight_trained(run) or run.class_vectors > 0
+
+
 def class_count(run: Results, tasks: int | None = None) -> int:
     """The number of distinct new classes, in all tasks or in the first `tasks`."""
     return len(class_names(run, range(len(run.tasks))[:tasks]))

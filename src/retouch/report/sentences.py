@@ -12,6 +12,7 @@ from retouch.report.run_metrics import (
     class_names,
     continuation,
     control_part,
+    could_learn,
     is_continued,
     metrics,
     starting_accuracy,
@@ -131,7 +132,7 @@ def _learned(
 ) -> str:
     """Whether the classes of finished tasks were learned; `known`: all were taught before."""
     change = f"{percent(start)} → {percent(now)} recognised."
-    if not any_weight_trained(run):
+    if not could_learn(run):
         return f"It learned nothing, as no weight could move: {change}"
     if round(now, 1) == round(start, 1) and (round(start, 1) == 100 or known):
         return f"The {which} stayed at {percent(now)}."
@@ -144,6 +145,11 @@ def _learned(
         total = len(class_names(run, tasks))
         learned = f"{total - reverted_count} of {plural.count(total, 'new class')}"
         return f"It learned {learned}, and kept nothing of the others: {change}"
+    if not any_weight_trained(run):
+        return (
+            f"It learned {which}, by vectors that are kept beside the model, which is unchanged: "
+            f"{change}"
+        )
     return f"It learned {which}: {change}"
 
 

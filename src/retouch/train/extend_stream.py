@@ -28,7 +28,15 @@ from retouch.train.run_folder.files import COPY, OLD_COPY, delete_run_folder
 from retouch.train.run_folder.images import FOLDER as IMAGES
 from retouch.train.run_folder.images import StoredImages, has_stored_images, with_classes
 from retouch.train.run_folder.metrics import METRICS
-from retouch.train.run_folder.read import CONFIG, OpenRun, delta_file, is_run
+from retouch.train.run_folder.read import (
+    CLASS_VECTORS,
+    CONFIG,
+    OpenRun,
+    class_vectors_file,
+    delta_file,
+    has_class_vectors,
+    is_run,
+)
 
 MAX_COMPARED = 20_000
 """Of more images of known classes, none are compared: that would take too long."""
@@ -107,6 +115,12 @@ class EarlierRun:
                     f"the earlier run has a state of its {name} that was left by {owner}, and "
                     f"{heir} cannot use it; continue it with {name}={owner}"
                 )
+        if not method.trains_nothing and has_class_vectors(self.folder, self.results.done):
+            raise UserError(
+                f"the earlier run recognizes what it learned by class vectors, which fit no other "
+                f"weights, and {method.name} changes the weights; continue it with the method "
+                f"{self.method['name']}, or learn all classes in a new run"
+            )
         balance = self.method["replay"].get("balance")
         requested = getattr(method.replay, "balance", balance)
         if self.results.replay.groups and balance != requested:
@@ -117,7 +131,7 @@ class EarlierRun:
             )
 
     def copy_to(self, folder: Path, images: bool) -> None:
-        """Copy all that the new run needs: deltas, losses, the method's state.
+        """Copy all that the new run needs: deltas, class vectors, losses, the method's state.
 
         Config, results and stored images go into a subfolder, which is deleted when the new run is
         finished. Without `images`, those are left where they are.
@@ -130,6 +144,12 @@ class EarlierRun:
         done = self.results.done
         for number in range(done):
             shutil.copyfile(delta_file(self.folder, number), delta_file(folder, number))
+        if (self.folder / CLASS_VECTORS).is_dir():
+            (folder / CLASS_VECTORS).mkdir()
+            for number in range(done):
+                file = class_vectors_file(self.folder, number)
+                if file.exists():
+                    shutil.copyfile(file, class_vectors_file(folder, number))
         for file in (self.folder / METRICS, state_file(self.folder, done)):
             if file.exists():
                 shutil.copyfile(file, folder / file.name)

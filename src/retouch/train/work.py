@@ -19,7 +19,7 @@ class Work:
     trained_prompts: int
     """Distinct prompts of all training steps, with those that a loss adds."""
     evaluated: int
-    """Images of all evaluations."""
+    """Images of all evaluations, and those that class vectors are computed from."""
     evaluated_prompts: int
     """Prompts of all evaluations."""
     images: int = 0
@@ -59,7 +59,8 @@ def work(
     return Work(
         trained=sum(images for images, _ in steps),
         trained_prompts=sum(prompts for _, prompts in steps),
-        evaluated=whole * ends
+        evaluated=(sum(len(task.train) for task in tasks) if method.adds_class_vectors else 0)
+        + whole * ends
         + (whole if part is None else len(stream.test) + len(part)) * between
         + sum(again),
         evaluated_prompts=prompts * (ends + between + sum(map(bool, again))),

@@ -206,8 +206,14 @@ def _same_setting(done: Sequence[CellResult]) -> bool:
     return all(d.all_images and not d.cell.differs for d in done)
 
 
+def _learns_nothing(done: CellResult) -> bool:
+    """Whether the model cannot forget what it learned, as it learns nothing."""
+    recipe = done.cell.recipe
+    return recipe.trains_nothing and not recipe.adds_class_vectors
+
+
 def _value(done: CellResult, column: str) -> float | None:
-    if done.cell.recipe.trains_nothing and column == "F.":
+    if _learns_nothing(done) and column == "F.":
         return None
     return done.results.metrics().get(_METRICS[column])
 
@@ -218,7 +224,7 @@ def _average(done: Sequence[CellResult], column: str) -> float | None:
         accuracies = [m["accuracy"] for m in measured]
         return metrics.accuracy_increase(accuracies, [m["frozen_accuracy"] for m in measured])
     if column == "Avg. F.":
-        if any(d.cell.recipe.trains_nothing for d in done):
+        if any(map(_learns_nothing, done)):
             return None
         if not all("forgetting_paper" in m for m in measured):
             return None

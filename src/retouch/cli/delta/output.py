@@ -32,6 +32,7 @@ def write_model(
         base: The run or model that the deltas were applied to.
         tasks: How many tasks of the run `base` the model had learned before; None if not a run.
     """
+    from retouch.cli.delta.show import class_vectors_of
     from retouch.plotting.formatting import file_size
     from retouch.sparse import fingerprint
     from retouch.train.run_folder.deltas import save_whole
@@ -53,6 +54,8 @@ def write_model(
     print_line(out, f"{verb} {deltas}; the weights are now {weights[:12]}.")
     use = "load it with transformers" if is_causal_folder(folder) else f"--model {name}"
     print_line(out, f"Written to {folder} ({file_size(size)}). To use it: {use}")
+    if vectors := class_vectors_of(steps[-1]):
+        print_line(out, f"It does not have the class vectors of the run: those are in {vectors}.")
 
 
 def _model_name(clip: "AnyModel", folder: Path) -> str:

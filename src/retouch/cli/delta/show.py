@@ -12,6 +12,7 @@ from retouch.cli.delta.layers import layer_table, relative_change, unknown_rows
 from retouch.plotting.formatting import MISSING, file_size, share
 from retouch.sparse import ChangeStats, Header, block_of, total_stats
 from retouch.text.plural import count
+from retouch.train.run_folder.read import CLASS_VECTORS
 
 NOTE = (
     "change: of the entries that moved, relative to the layer's weights (root mean squares)\n"
@@ -123,7 +124,19 @@ def _tensors(header: Header) -> str | None:
     """How many tensors, and which one of each block if it is always the same."""
     places = {name.removeprefix(block_of(name)).lstrip(".") for name in header.tensors}
     which = f", {places.pop()} of each block" if len(places) == 1 and "" not in places else ""
-    return f"{len(header.tensors):,}{which}" if header.tensors else "none: nothing changes"
+    if header.tensors:
+        return f"{len(header.tensors):,}{which}"
+    vectors = class_vectors_of(header)
+    learned = f"; what was learned is in {vectors}" if vectors else ""
+    return f"none: nothing changes{learned}"
+
+
+def class_vectors_of(header: Header) -> Path | None:
+    """The file of the class vectors after a delta's task, beside the model; None without any."""
+    if CLASS_VECTORS not in header.metadata:
+        return None
+    file = Path(header.name)
+    return file.parent.parent / CLASS_VECTORS / file.name
 
 
 def _method(metadata: dict[str, Any]) -> str | None:

@@ -111,7 +111,7 @@ def _show_plan(config: LearnConfig, plan: "Plan", console: "Console") -> "Plan":
     show_settings(console, notes)
     with status("Estimating time and memory"):
         cost = plan.cost()
-    show_cost(console, cost, plan.clip)
+    show_cost(console, cost, plan)
     check_disk_space(config.output.folder, cost)
     if cost.micro_batch != plan.settings.micro_batch:
         show_micro_batch(console, cost)

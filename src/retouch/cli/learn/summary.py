@@ -11,7 +11,6 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from retouch.clip import Clip
     from retouch.data import Stream
     from retouch.evaluate import Results
     from retouch.train import Plan
@@ -109,17 +108,22 @@ def show_micro_batch(console: "Console", cost: "Cost") -> None:
     )
 
 
-def show_cost(console: "Console", cost: "Cost", clip: "Clip") -> None:
+def show_cost(console: "Console", cost: "Cost", plan: "Plan") -> None:
     """Which weights may change, and what training will take."""
     from retouch.plotting.formatting import duration, file_size
 
-    print_line(console, "What may change:" if cost.selection else "Nothing may change.")
+    nothing = (
+        "No weight changes: new classes get vectors, which are kept beside the model."
+        if plan.method.adds_class_vectors
+        else "Nothing may change."
+    )
+    print_line(console, "What may change:" if cost.selection else nothing)
     if cost.selection:
         lines = str(cost.selection).splitlines()
         if len(lines) > MAX_TENSORS:  # full fine-tuning has hundreds
             lines[4:-2] = [f"… and {len(lines) - 6} more tensors"]
         print_line(console, "\n".join(lines))
-    memory = "GPU memory" if clip.device.type == "cuda" else "memory"
+    memory = "GPU memory" if plan.clip.device.type == "cuda" else "memory"
     print_line(
         console,
         f"It will take about {duration(cost.seconds)}, {file_size(cost.memory)} of {memory} and "

@@ -18,7 +18,7 @@ from retouch.plotting.axes import (
 from retouch.plotting.label_layout import Point, place_labels
 from retouch.plotting.theme import MUTED, NEUTRAL, PANEL_WIDTH, LineStyle, plot_style
 from retouch.report.charts.series import Series, run_series
-from retouch.report.run_metrics import any_weight_trained, metrics, starting_accuracy
+from retouch.report.run_metrics import could_learn, metrics, starting_accuracy
 
 
 def learned_and_forgot(runs: Sequence[Results]) -> Figure:
@@ -35,7 +35,7 @@ def learned_and_forgot(runs: Sequence[Results]) -> Figure:
 
     series = run_series(runs, point)
     starts = {round(start, 1) for run in runs if (start := starting_accuracy(run)) is not None}
-    if series and len(starts) == 1 and all(any_weight_trained(run) for run in runs):
+    if series and len(starts) == 1 and all(could_learn(run) for run in runs):
         # Where they started, if no frozen run shows it.
         series.append(Series("before", LineStyle(NEUTRAL, "o", "-"), [(0.0, starts.pop())]))
     with plot_style():

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from retouch.evaluate.results import Results
 from retouch.plotting.label_layout import Point, shorten
 from retouch.plotting.theme import BASELINE_STYLE, LineStyle, series_style
-from retouch.report.run_metrics import any_weight_trained
+from retouch.report.run_metrics import could_learn
 from retouch.report.run_names import run_labels
 
 
@@ -40,7 +40,7 @@ def line_styles(runs: Sequence[Results]) -> list[LineStyle]:
     """One style per run, the same in every plot; runs that train nothing share a grey one."""
     styles, index = [], 0
     for run in runs:
-        if run.done and not any_weight_trained(run):
+        if run.done and not could_learn(run):
             styles.append(BASELINE_STYLE)
             continue
         styles.append(series_style(index))

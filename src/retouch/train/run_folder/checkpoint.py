@@ -5,6 +5,7 @@ parts remember after NN tasks. Neither depends on the number of ranks, so a run 
 another number of them.
 """
 
+import json
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Annotated
@@ -14,6 +15,7 @@ from pydantic import Field
 from torch import Tensor
 
 from retouch.clip import Clip
+from retouch.clip.class_vectors import ClassVectors
 from retouch.distributed import collectives
 from retouch.evaluate.results import Results
 from retouch.files.checksummed import Count
@@ -68,9 +70,22 @@ def restore_checkpoint(update: TaskUpdate, method: Method, tensors: dict[str, Te
 def sync_model(clip: Clip, method: Method) -> None:
     """Between tasks: broadcast the model and the method's state from rank 0."""
     collectives.broadcast(clip.model.state_dict().values())
+    sync_class_vectors(clip)
     state = collectives.broadcast_tensors(method_state(method))
     if not collectives.is_rank0():
         method.restore(state)
+
+
+def sync_class_vectors(clip: Clip) -> None:
+    """Broadcast the class vectors from rank 0, if it has any."""
+    if collectives.world_size() == 1:
+        return
+    vectors = clip.class_vectors
+    text = collectives.broadcast_str(lambda: json.dumps(vectors and vectors.names))
+    tensors = collectives.broadcast_tensors({} if vectors is None else vectors.tensors())
+    if not collectives.is_rank0():
+        names = json.loads(text)
+        clip.class_vectors = names and ClassVectors(tuple(names), **tensors).to(clip.device)
 
 
 def sync_task_state(update: TaskUpdate, method: Method) -> None:

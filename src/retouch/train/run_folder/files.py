@@ -16,7 +16,7 @@ from retouch.files.output_paths import SYSTEM_FILES, foreign_file
 from retouch.train.run_folder import images
 from retouch.train.run_folder.checkpoint import CHECKPOINT
 from retouch.train.run_folder.metrics import METRICS
-from retouch.train.run_folder.read import CONFIG, DELTAS, is_run
+from retouch.train.run_folder.read import CLASS_VECTORS, CONFIG, DELTAS, is_run
 
 COPY, OLD_COPY = "earlier", ".earlier.gone"
 """The copy of the run that an unfinished one continues, and what is left of it at the end."""
@@ -65,6 +65,7 @@ _RUN = _Layout(
     ),
     {
         DELTAS: _Layout((f"task-{_NUMBER}.safetensors",)),
+        CLASS_VECTORS: _Layout((f"task-{_NUMBER}.safetensors",)),
         per_class.EXAMPLES: _EXAMPLES,
         f".{per_class.EXAMPLES}.part": _EXAMPLES,
         images.FOLDER: _IMAGES,

@@ -59,6 +59,7 @@ def _take_over(results: Results, earlier: EarlierRun, control: Images | None) ->
     results.tasks[: before.done] = before.tasks
     results.trained, results.seconds = [*before.trained], [*before.seconds]
     results.fraction_kept = [*before.fraction_kept]
+    results.class_vectors = before.class_vectors
     results.replay, results.state = before.replay, before.state
     results.losses = before.losses
     results.notes = [*before.notes]

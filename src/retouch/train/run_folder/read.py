@@ -8,6 +8,7 @@ import torch
 
 from retouch.arguments import check_arguments
 from retouch.clip import Clip, load
+from retouch.clip.class_vectors import ClassVectors, load_class_vectors
 from retouch.clip.loading.user_model import refuse_code
 from retouch.errors import UserError
 from retouch.evaluate.choices import ClassChoices
@@ -15,11 +16,11 @@ from retouch.evaluate.results import Results
 from retouch.files import checksummed
 from retouch.methods import Method, Settings
 from retouch.methods.method_config import check_method_config, read_method
-from retouch.sparse import Delta, Digests, fingerprint
+from retouch.sparse import Delta, Digests, fingerprint, read_header
 from retouch.text.plural import count
 from retouch.train.run_folder.config_schema import RunConfig
 
-CONFIG, DELTAS = "config.yaml", "deltas"
+CONFIG, DELTAS, CLASS_VECTORS = "config.yaml", "deltas", "class-vectors"
 
 
 @dataclass
@@ -56,6 +57,7 @@ class OpenRun:
         while self.at > target:
             load_delta(self.folder, self.at - 1).undo(model, digests)
             self.at -= 1
+        self.clip.class_vectors = read_class_vectors(self.folder, self.at, self.clip.device)
         return self.clip
 
     @property
@@ -167,3 +169,43 @@ def load_delta(folder: Path, number: int) -> Delta:
             "another copy of the run, or learn it again in another folder"
         )
     return Delta.load(file)
+
+
+def class_vectors_file(folder: Path, number: int) -> Path:
+    """The class vectors after a task, if its method keeps any; `number` counts from 0."""
+    return folder / CLASS_VECTORS / f"task-{number + 1:02}.safetensors"
+
+
+def read_class_vectors(
+    folder: Path, tasks: int, device: torch.device | str = "cpu"
+) -> ClassVectors | None:
+    """The class vectors after this many tasks of a run; None if there are none.
+
+    Whether there are is written in the delta of the last task, with their digest: a file that is
+    missing, or that is of another run, is refused.
+
+    Args:
+        folder: The run's folder.
+        tasks: How many tasks are learned.
+        device: Where to put them.
+    """
+    if not has_class_vectors(folder, tasks):
+        return None
+    expected = str(read_header(delta_file(folder, tasks - 1)).metadata[CLASS_VECTORS])
+    file = class_vectors_file(folder, tasks - 1)
+    if not file.is_file():
+        raise UserError(
+            f"{file} is missing, which holds what {folder} learned until task {tasks}; put it "
+            "back, take another copy of the run, or learn it again in another folder"
+        )
+    return load_class_vectors(file, expected, "take another copy of the run").to(device)
+
+
+def has_class_vectors(folder: Path, tasks: int) -> bool:
+    """Whether a run has class vectors after this many tasks.
+
+    Args:
+        folder: The run's folder.
+        tasks: How many tasks are learned.
+    """
+    return tasks > 0 and CLASS_VECTORS in read_header(delta_file(folder, tasks - 1)).metadata

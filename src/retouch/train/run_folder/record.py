@@ -19,7 +19,11 @@ from retouch.evaluate.results import Results
 from retouch.evaluate.row import Row
 from retouch.methods import Method, TaskUpdate
 from retouch.train.callbacks.callback import Callback
-from retouch.train.run_folder.checkpoint import sync_model, sync_task_state
+from retouch.train.run_folder.checkpoint import (
+    sync_class_vectors,
+    sync_model,
+    sync_task_state,
+)
 
 
 def runs_async(device: torch.device) -> bool:
@@ -93,6 +97,7 @@ class RunRecord:
         """On all ranks, restore the model as it was after some tasks of an earlier run."""
         collectives.broadcast_str(partial(self._restore_model, learned))
         collectives.broadcast(self.clip.model.state_dict().values())
+        sync_class_vectors(self.clip)
 
     def begin_task(self, task: Task, update: TaskUpdate, steps: int) -> None:
         """A task of `steps` steps begins."""
@@ -150,6 +155,7 @@ class RunRecord:
         self.results.fraction_kept.append(fraction_kept)
         self.results.trained.append(update.selection.count)
         self.results.seconds.append(round(time.monotonic() - self._task_started, 2))
+        self.results.class_vectors = len(self.clip.class_vectors or ())
         self.results.replay = self._buffer.state()
         row.estimate_control(self.results.rows[0])
         self.results.rows.append(row)

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from retouch.clip import Clip
+from retouch.clip.class_vectors import save_class_vectors
 from retouch.data.stream import Task
 from retouch.distributed import collectives
 from retouch.errors import UserError
@@ -42,7 +43,13 @@ from retouch.train.run_folder.checkpoint import (
     write_state,
 )
 from retouch.train.run_folder.metrics import METRICS, LoggedStep, MetricsFile
-from retouch.train.run_folder.read import delta_file, load_delta
+from retouch.train.run_folder.read import (
+    CLASS_VECTORS,
+    class_vectors_file,
+    delta_file,
+    load_delta,
+    read_class_vectors,
+)
 from retouch.train.run_folder.record import RunRecord
 
 log = logging.getLogger("retouch")
@@ -125,6 +132,7 @@ class RunOnDisk(RunRecord):
             delta.apply(self.clip.model)
             self._weights = delta.after
         self._restored = learned
+        self.clip.class_vectors = read_class_vectors(self.folder, learned, self.clip.device)
         if learned == self.done:
             self._method.restore(read_state(self.folder, self.results))
         return super()._restore_model(learned)
@@ -151,6 +159,10 @@ class RunOnDisk(RunRecord):
         assert self._update is not None
         task = self.results.tasks[self._task]
         metadata = {**self._metadata, "task": self._task + 1, "classes": task.classes}
+        if self.clip.class_vectors is not None:
+            file = class_vectors_file(self.folder, self._task)
+            file.parent.mkdir(exist_ok=True)
+            metadata[CLASS_VECTORS] = save_class_vectors(self.clip.class_vectors, file)
         # The evaluation may swap the model's tensors meanwhile; these are the originals.
         tensors = self._update.tensors
         # Only selected tensors can have changed. After the last task all are read, to prove it.

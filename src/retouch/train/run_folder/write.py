@@ -41,6 +41,7 @@ _PARTIAL_FILES = (
     ".checkpoint.safetensors.part",
     ".state-*.safetensors.part",
     "deltas/.task-*.safetensors.part",
+    "class-vectors/.task-*.safetensors.part",
 )
 """Files that a run leaves behind if it is killed while it writes."""
 
