@@ -22,6 +22,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "mask": {"update.share": 1.0},  # several batches to learn from
     "zscl": {"regularizer.batch": 6, "after_task.every": 3},
     "slca": {"after_task.epochs": 1, "after_task.samples": 16},
+    "text-first": {"after_task.steps": 4},
     "dualprompt": {"update.general": (1,), "update.expert": (2,), "update.tasks": 3},
 }
 """What fits a model of two layers and a stream of few images."""

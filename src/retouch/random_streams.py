@@ -28,6 +28,8 @@ class RandomStream(IntEnum):
     """Which weights enter SparCL's mask."""
     FEATURES = 36
     """Features drawn from the statistics of earlier classes."""
+    WORDS = 37
+    """Features drawn to train the text tower alone."""
     PROMPT_INIT = 52
     STORED_TEST_IMAGES = 61
     """Which test images of a class are stored for later runs."""
