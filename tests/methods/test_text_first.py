@@ -2,12 +2,13 @@
 
 from functools import cache
 from math import cos, pi
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from recipes_for_tests import QUICK, learn, plain_loss, quick
-from tiny import images, tiny_clip
+from tiny import images, tiny_clip, tiny_folder
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
 
@@ -24,6 +25,8 @@ from retouch.methods.after_task.text_first import TextFirst, _Prompts, class_tem
 from retouch.methods.class_statistics import ClassStatistics, draw_features, drift_map
 from retouch.random_streams import RandomStream
 from retouch.sparse import fingerprint
+from retouch.train import continue_run
+from retouch.train.run_folder.checkpoint import read_state
 from retouch.train.work import work
 
 TEXT = "text_model.encoder.layers.1.mlp.fc1.weight"
@@ -233,3 +236,27 @@ def test_the_estimate_counts_the_prompts_of_the_words(stream: Stream):
     words = part.extra_prompts(0) // (2 * (part.steps + 1))
     assert amounts[1].extra_prompts - amounts[0].extra_prompts == 2 * (4 * known + 3 * words)
     assert amounts[1].trained_prompts == amounts[0].trained_prompts
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("no_page")
+def test_a_run_that_is_continued_teaches_all_classes_from_stored_statistics(tmp_path: Path):
+    """Also those whose images are gone; they follow the visual tower."""
+    folder = tiny_folder(tmp_path / "model")
+    train, test = images("train", 4, 8), images("test", 4, 2)
+    method = quick("text-first", replay="none", store_images=False)
+    first = Stream.split(of_classes(train, [0, 1]), of_classes(test, [0, 1]), tasks=1)
+    clip = retouch.load(str(folder))
+    earlier = retouch.teach(clip, first, method, settings=QUICK, out=tmp_path / "first")
+    new = of_classes(train, [2, 3]), of_classes(test, [2, 3])
+    results = continue_run(tmp_path / "first", *new, out=tmp_path / "second")
+    before, after = (
+        read_state(tmp_path / "first", earlier),
+        read_state(tmp_path / "second", results),
+    )
+    means = [f"after_task:mean:{label}" for label in range(4)]
+    assert [name for name in sorted(after) if "mean" in name] == means
+    assert [name for name in sorted(before) if "mean" in name] == means[:2]
+    for name in means[:2]:
+        assert not torch.equal(before[name], after[name]), "the visual tower has moved"
+        torch.testing.assert_close(before[name], after[name], atol=0.3, rtol=0)
