@@ -30,6 +30,8 @@ class RandomStream(IntEnum):
     """Features drawn from the statistics of earlier classes."""
     RANDOM_FEATURES = 37
     """The projection of ridge regression on random features."""
+    WORDS = 38
+    """Features drawn to train the text tower alone."""
     PROMPT_INIT = 52
     STORED_TEST_IMAGES = 61
     """Which test images of a class are stored for later runs."""

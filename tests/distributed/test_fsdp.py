@@ -335,7 +335,8 @@ def test_what_cannot_be_sharded_is_refused():
     assert "torchrun" in alone
     everything, code, compiled = run_ranks(2, refusals)[0]
     shardable = ", ".join(name for name, method in RECIPES.items() if method.shards)
-    assert shardable == "spu, spu+, spu+no-images, spu-bounded, random, magnitude, piggyback, mask"
+    ours = "spu, spu+, spu+no-images, text-first, spu-bounded"
+    assert shardable == f"{ours}, random, magnitude, piggyback, mask"
     assert shardable in everything
     assert "er cannot" in everything
     assert "spu-code cannot" in code

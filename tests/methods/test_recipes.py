@@ -29,6 +29,7 @@ from retouch.methods import (
     AfterTask,
     Regularizer,
 )
+from retouch.methods.after_task.merging import ShorterStep
 from retouch.methods.updates.full_finetune import FullFinetune
 from retouch.sparse import Delta, fingerprint
 from retouch.train import Callback, open_run
@@ -238,8 +239,9 @@ def test_later_tasks_are_never_read_and_earlier_ones_only_for_replay(name: str, 
         # When its steps begin, this task has been scored, and the earlier ones are learned.
         assert taught.watch.read_before[number] <= learned
         assert read <= (learned if replays else tasks[number])
-        # With `spu+`, lower blocks are computed once per image: what was scored is known already.
-        known = taught.watch.read_before[number] if name.startswith("spu+") else set()
+        # Where lower blocks are computed once per image, what was scored is known already.
+        reuses = name.startswith(("spu+", "text-first"))
+        known = taught.watch.read_before[number] if reuses else set()
         assert read | known >= tasks[number] or RECIPES[name].trains_nothing
 
 
@@ -305,6 +307,7 @@ DEFINING = [
     ("slca", "update", FullFinetune()),
     ("sparsecl", "update", FullFinetune(where=("*attn*", "*mlp*"))),
     ("spg", "update", FullFinetune()),
+    ("text-first", "after_task", ShorterStep()),
     ("wise-ft", "after_task", AfterTask()),
     ("magmax", "after_task", AfterTask()),
 ]

@@ -24,7 +24,7 @@ from retouch.train import cpu_speed
 
 pytestmark = pytest.mark.slow
 
-LEAVE_LOWER_BLOCKS = ("spu+", "spu+no-images")
+LEAVE_LOWER_BLOCKS = ("spu+", "spu+no-images", "text-first")
 """Methods that train upper blocks alone, so that there is something to reuse."""
 
 

@@ -39,7 +39,7 @@ class Towers(ABC):
     frozen: FrozenBlocks | None = None
     """The lower visual blocks that are computed once per image, see `clip.frozen.reuse`."""
     frozen_texts: FrozenTexts | None = None
-    """The lower blocks of the text tower that are computed once per prompt in evaluations."""
+    """The lower blocks of the text tower that are computed once per prompt that recurs."""
     _most: Mapping[str, int] = MappingProxyType({})
     """How many images and prompts fit into memory without gradients, once more did not."""
     _recorder: GraphRecorder | None = None
@@ -158,7 +158,7 @@ class Towers(ABC):
                 features = self.encode_texts(dict(zip(names, values, strict=True)))
                 return normalize(features.float(), dim=-1)
 
-        frozen = None if torch.is_grad_enabled() else self.frozen_texts
+        frozen = self.frozen_texts
         if key is None or frozen is None or not frozen.usable(self.bf16, self.compiled):
             return ForwardPass("texts", run, inputs)
 

@@ -4,7 +4,7 @@ A new method is a new part in a file of its own, or a new combination of parts, 
 (`registry.register`). The training loop never asks which method it runs.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from difflib import get_close_matches
 from itertools import chain
 from typing import Annotated, Any
@@ -22,6 +22,8 @@ from retouch.methods.part_classes import find_class, known_classes
 from retouch.methods.parts import AfterTask, Part, Regularizer, Replay, Update
 from retouch.methods.schedule import Cosine, Schedule
 from retouch.methods.settings import Settings
+from retouch.methods.task_context import TaskContext
+from retouch.methods.task_update import TaskUpdate
 
 PARTS: dict[str, type[Part]] = {
     "update": Update,
@@ -80,7 +82,8 @@ class Method(BaseModel):
     @property
     def trains_nothing(self) -> bool:
         """Whether the model stays as it is: nothing is updated."""
-        return type(self.update) is Update
+        after_task = (part for part in self.after_task.walk() if isinstance(part, AfterTask))
+        return type(self.update) is Update and not any(part.trains for part in after_task)
 
     @property
     def adds_class_vectors(self) -> bool:
@@ -136,6 +139,26 @@ class Method(BaseModel):
         for part in started.parts.values():
             part.start(clip, settings, reference)
         return started
+
+    def begin(self, context: TaskContext) -> TaskUpdate:
+        """Before a task: choose what may change in it, and how it is trained.
+
+        Args:
+            context: The task, its model and its data.
+        """
+        with self.after_task.prepared(context):
+            update = self.update.begin(context)
+        update.add_whole(self.after_task.trained_parameters(context.clip))
+        return update
+
+    def trained_parameters(self, clip: Clip) -> Collection[str] | None:
+        """Names of all parameters that any task may change. None: any of the model's.
+
+        Args:
+            clip: The model.
+        """
+        names = self.update.trained_parameters(clip)
+        return None if names is None else {*names, *self.after_task.trained_parameters(clip)}
 
     def check_needs(self, control: bool, reference: bool) -> None:
         """Raise if the method needs what it does not have: frozen weights, a control set, pairs.

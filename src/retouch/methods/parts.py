@@ -5,6 +5,7 @@ classes here are the contracts, and give each question the answer "nothing".
 """
 
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar
 
 import numpy as np
@@ -199,6 +200,36 @@ class Regularizer(Part):
 
 class AfterTask(Part):
     """What happens when a task ends? Nothing."""
+
+    trains: ClassVar[bool] = False
+    """Whether it trains parameters by itself, which may be others than the update's."""
+
+    def trained_parameters(self, clip: Clip) -> Collection[str]:
+        """Names of the parameters that it may change besides what the update selects.
+
+        Args:
+            clip: The model.
+        """
+        return ()
+
+    def prepared(self, context: TaskContext) -> AbstractContextManager[None]:
+        """Inside this context, weights that it trains before the task's steps have been trained.
+
+        The update selects entries inside it. After it all weights are as before, until `begin`
+        writes those that were trained.
+
+        Args:
+            context: The task, its model and its data.
+        """
+        return nullcontext()
+
+    def extra_prompts(self, known: int) -> int:
+        """Prompts that it trains on in a task, for the estimate.
+
+        Args:
+            known: How many classes are known in the task.
+        """
+        return 0
 
     @property
     def keeps_trained_weights(self) -> bool:

@@ -17,6 +17,7 @@ from retouch.data.loading.progress import Progress, no_progress
 from retouch.data.stores.image_store import Indices
 from retouch.data.stream import Stream, Task
 from retouch.distributed import collectives
+from retouch.methods.class_statistics import ClassStatistics
 from retouch.methods.micro_batch import MicroBatch
 from retouch.methods.settings import Settings
 from retouch.random_streams import RandomStream
@@ -60,6 +61,10 @@ class TaskContext:
         """The trained weights by name, as the towers use them now, in the autograd graph."""
         self.micro_batch = MicroBatch(clip, settings)
         """How many images, and how many prompts, are encoded at a time."""
+        self.statistics: ClassStatistics | None = None
+        """Statistics of earlier classes, where `after_task` keeps them for the other parts."""
+        self.stored_images: Indices = np.empty(0, np.int64)
+        """Positions of the images of earlier tasks that are stored for replay."""
         self.progress: Progress = no_progress
         """Shows how far work before or after the steps is."""
         self._first_prompts: list[str] = []

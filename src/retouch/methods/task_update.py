@@ -1,14 +1,15 @@
 """The trainable entries of one task, and the optimizer that moves them."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Self
 
 import torch
 from torch import Tensor, nn
 
 from retouch.distributed import collectives
-from retouch.sparse import Selection, trainable_only
+from retouch.sparse import Selection, SparseIndex, trainable_only
 
 
 class TaskUpdate:
@@ -51,6 +52,16 @@ class TaskUpdate:
             self._stack = stack.pop_all()
         for group in self.optimizer.param_groups if self.optimizer else ():
             group["initial_lr"] = group["lr"]
+
+    def add_whole(self, names: Iterable[str]) -> None:
+        """Let all entries of some tensors differ when the task is over; they are not trained here.
+
+        Args:
+            names: The names of the tensors.
+        """
+        whole = {name: SparseIndex(tuple(self.tensors[name].shape)) for name in names}
+        if whole:
+            self.selection = replace(self.selection, entries={**self.selection.entries, **whole})
 
     @property
     def num_trainable(self) -> int:

@@ -266,7 +266,7 @@ def preview_update(
     """The update of the first task, ready for its first step."""
     started = method.start(clip, settings, reference)
     context = task_context(clip, stream, stream.tasks[0], started, settings)
-    with started.update.begin(context) as update:
+    with started.begin(context) as update:
         yield update
 
 

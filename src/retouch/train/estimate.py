@@ -130,6 +130,7 @@ class Measurement:
         evaluation = self.image * work.evaluated + self.prompt * work.evaluated_prompts
         training = self.image * work.trained + self.prompt * work.trained_prompts
         passes = self.passes + extra_passes if self.passes else 0.0
+        training += self.prompt * work.extra_prompts
         return passes * training + evaluation + self.frozen * work.images
 
 
@@ -171,6 +172,7 @@ def measure(
     fit = context.micro_batch.fit
     kept = reuse_frozen(trial, trained_parameters(trial, method, settings))
     with eager_optimizers(), kept, fit(partial(part.begin, context)) as update:
+        update.add_whole(method.after_task.trained_parameters(trial))
         positions = context.new_images(0)
         _add_prompts(context, positions, prompts)
         batch = context.load(positions)

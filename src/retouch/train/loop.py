@@ -39,8 +39,9 @@ def train(
         context = task_context(clip, stream, task, method, settings)
         context.micro_batch, context.progress = micro_batch, record.callback.progress
         context.control_drop = record.control_drop(partial(evaluator.control, clip))
+        context.stored_images = buffer.positions
         context.accuracy = partial(evaluator.accuracy, clip, task.number + 1)
-        with micro_batch.fit(partial(method.update.begin, context)) as update:
+        with micro_batch.fit(partial(method.begin, context)) as update:
             release_if_trained(clip, update.selection)
             steps = context.steps if update.optimizer else 0
             record.begin_task(task, update, steps)
@@ -115,4 +116,4 @@ def trained_parameters(
     reuse = settings.reuse_frozen
     if reuse is None:
         reuse = clip.device.type == "cpu" or (texts and not settings.compile)
-    return method.update.trained_parameters(clip) if reuse and not settings.shard else None
+    return method.trained_parameters(clip) if reuse and not settings.shard else None

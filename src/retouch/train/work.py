@@ -26,6 +26,8 @@ class Work:
     """Distinct images of all training steps and of an evaluation."""
     step_prompts: int = 0
     """The most prompts of a training step."""
+    extra_prompts: int = 0
+    """Prompts that the method's `after_task` trains on, before and after the steps of tasks."""
 
 
 def work(
@@ -66,7 +68,13 @@ def work(
         evaluated_prompts=prompts * (ends + between + sum(map(bool, again))),
         images=sum(len(task.train) for task in tasks) + whole,
         step_prompts=max((prompts_of(task, task.number > 0) for task in tasks), default=0),
+        extra_prompts=sum(_extra_prompts(stream, method, task) for task in tasks),
     )
+
+
+def _extra_prompts(stream: Stream, method: Method, task: Task) -> int:
+    known = {label for each in stream.tasks[: task.number + 1] for label in each.classes}
+    return method.after_task.extra_prompts(len(known))
 
 
 def _steps(

@@ -106,14 +106,14 @@ class PromptEnsemble:
         batches, order = [], []
         for start in range(0, len(self._prompts), SORT_WINDOW):
             tokens = clip.tokenize(self._prompts[start : start + SORT_WINDOW])
-            for index, batch in _by_length(tokens, clip.lengths(tokens), self._batch_size):
+            for index, batch in by_length(tokens, clip.lengths(tokens), self._batch_size):
                 batches.append({key: ids.to(clip.device) for key, ids in batch.items()})
                 order.append(start + index)
                 yield batches[-1]
         self._batches, self._unsort = batches, torch.cat(order).argsort().to(clip.device)
 
 
-def _by_length(
+def by_length(
     tokens: Tokens, lengths: Tensor | None, batch_size: int
 ) -> Iterator[tuple[Tensor, Tokens]]:
     """Batches of prompts with their indices, shortest first, each cut to its longest prompt.

@@ -1,7 +1,8 @@
 """A bound on how much control accuracy the tasks may cost in total. Any method can be bounded."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Annotated, Any, ClassVar
 
@@ -58,6 +59,15 @@ class BoundedDrop(AfterTask):
 
     def start(self, clip: Clip, settings: Settings, reference: Pairs | None) -> None:
         self.after.start(clip, settings, reference)
+
+    def trained_parameters(self, clip: Clip) -> Collection[str]:
+        return self.after.trained_parameters(clip)
+
+    def prepared(self, context: TaskContext) -> AbstractContextManager[None]:
+        return self.after.prepared(context)
+
+    def extra_prompts(self, known: int) -> int:
+        return self.after.extra_prompts(known)
 
     def begin(self, context: TaskContext, update: TaskUpdate) -> None:
         assert context.control_drop is not None

@@ -11,7 +11,6 @@ from typing import Annotated, NamedTuple
 import torch
 from pydantic import Field, PrivateAttr
 from torch import Tensor
-from torch.nn.functional import normalize
 
 from retouch.clip import Clip, Features
 from retouch.clip.encode import encode_rank_images
@@ -19,6 +18,7 @@ from retouch.clip.losses import classification
 from retouch.clip.text.everyday_words import word_features
 from retouch.clip.text.zero_shot import classifier
 from retouch.data.pairs import Pairs
+from retouch.methods.class_statistics import ClassStatistics, draw_features
 from retouch.methods.parts import Regularizer
 from retouch.methods.settings import Settings
 from retouch.methods.task_context import TaskContext
@@ -52,7 +52,8 @@ class FeatureReplay(Regularizer):
     """What preserves earlier knowledge? Features of earlier classes must still match their prompts.
 
     When a task ends, the mean visual feature of each of its classes is stored, and the covariance
-    of features around their class's mean is updated. In every step of a later task, features are
+    of features around their class's mean is updated; a part that keeps them itself offers them in
+    the context (`TaskContext.statistics`). In every step of a later task, features are
     drawn from these Gaussians and classified among the prompts of all known classes. That trains
     the text tower to keep all of them apart, also those that a batch has no image of.
 
@@ -68,11 +69,7 @@ class FeatureReplay(Regularizer):
     words: Annotated[float, Field(ge=0)] = 0.0
     """Weight of telling the images of a batch from everyday words; 0 leaves the words out."""
 
-    _means: dict[int, Tensor] = PrivateAttr(default_factory=dict)
-    _scatter: Tensor | None = PrivateAttr(None)
-    """Sum over images of the outer product of a feature's deviation from its class's mean."""
-    _degrees: int = PrivateAttr(0)
-    """What to divide it by: images less classes."""
+    _statistics: ClassStatistics = PrivateAttr(default_factory=ClassStatistics)
     _gaussians: _Gaussians | None = PrivateAttr(None)
     _word_features: Tensor | None = PrivateAttr(None)
     _words: _Words | None = PrivateAttr(None)
@@ -92,16 +89,15 @@ class FeatureReplay(Regularizer):
             context.add_prompts(context.known_classes)
 
     def _earlier_classes(self, context: TaskContext) -> _Gaussians | None:
-        earlier = [label for label in sorted(self._means) if label not in context.task.classes]
+        statistics = context.statistics or self._statistics
+        earlier = [label for label in statistics.classes if label not in context.task.classes]
         if not earlier or not self.weight:
             return None
-        assert self._scatter is not None
         known, device = context.known_classes, context.clip.device
         _, prompt = context.stream.train.distinct_prompts(known)
-        values, vectors = torch.linalg.eigh(self._scatter.double() / max(1, self._degrees))
         return _Gaussians(
-            torch.stack([self._means[label] for label in earlier]).to(device),
-            (vectors * values.clamp(min=0).sqrt()).T.float().to(device),
+            statistics.means(earlier).to(device),
+            statistics.root().to(device),
             torch.tensor([int(prompt[known.index(label)]) for label in earlier], device=device),
         )
 
@@ -143,24 +139,15 @@ class FeatureReplay(Regularizer):
         """Normalized features [samples · C, D], the same whenever the step is taken again."""
         assert self._context is not None
         rng = self._context.rng(RandomStream.FEATURES, self._context.step)
-        generator = torch.Generator(gaussians.mean.device).manual_seed(int(rng.integers(2**62)))
-        mean = gaussians.mean.repeat(self.samples, 1)
-        noise = torch.randn(mean.shape, generator=generator, device=mean.device)
-        return normalize(mean + noise @ gaussians.root, dim=-1)
+        return draw_features(gaussians.mean, gaussians.root, self.samples, rng)
 
     def end(self, context: TaskContext) -> None:
         self._context = self._gaussians = self._words = None
-        positions = context.task.train
-        labels = torch.from_numpy(context.stream.train.labels[positions])
-        features = context.encode(positions, partial(encode_rank_images, context.clip)).double()
-        scatter = torch.zeros(features.shape[1], features.shape[1], dtype=torch.float64)
-        for label in context.task.classes:
-            of_class = features[labels == label]
-            self._means[label] = of_class.mean(dim=0).float()
-            deviation = of_class - of_class.mean(dim=0)
-            scatter += deviation.T @ deviation
-            self._degrees += len(of_class) - 1
-        self._scatter = (scatter if self._scatter is None else scatter + self._scatter).float()
+        if context.statistics is None:
+            positions = context.task.train
+            labels = torch.from_numpy(context.stream.train.labels[positions])
+            features = context.encode(positions, partial(encode_rank_images, context.clip))
+            self._statistics.add(features, labels, context.task.classes)
 
     def adds_known_prompts(self, earlier: int) -> bool:
         return bool(self.words or (self.weight and earlier))
@@ -170,13 +157,7 @@ class FeatureReplay(Regularizer):
         return 0.5 / max(1, settings.epochs)
 
     def state(self) -> dict[str, Tensor]:
-        if self._scatter is None:
-            return {}
-        means = {f"mean:{label}": mean for label, mean in self._means.items()}
-        return {**means, "scatter": self._scatter, "degrees": torch.tensor(self._degrees)}
+        return self._statistics.state()
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        labels = [int(key.removeprefix("mean:")) for key in state if key.startswith("mean:")]
-        self._means = {label: state[f"mean:{label}"] for label in labels}
-        if labels:
-            self._scatter, self._degrees = state["scatter"], int(state["degrees"])
+        self._statistics.restore(state)

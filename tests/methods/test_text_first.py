@@ -1,0 +1,262 @@
+"""Words first, then eyes: what the text tower is taught before and after a task's steps."""
+
+from functools import cache
+from math import cos, pi
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from recipes_for_tests import QUICK, learn, plain_loss, quick
+from tiny import images, tiny_clip, tiny_folder
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, normalize
+
+import retouch
+from retouch.clip import Clip
+from retouch.clip.text import everyday_words
+from retouch.clip.text.everyday_words import word_features
+from retouch.clip.text.zero_shot import classifier
+from retouch.data import Stream
+from retouch.data.domain import Domain
+from retouch.errors import UserError
+from retouch.methods import TaskContext
+from retouch.methods.after_task.text_first import TextFirst, _Prompts, class_templates
+from retouch.methods.class_statistics import ClassStatistics, draw_features, drift_map
+from retouch.random_streams import RandomStream
+from retouch.sparse import fingerprint
+from retouch.train import continue_run
+from retouch.train.run_folder.checkpoint import read_state
+from retouch.train.work import work
+
+TEXT = "text_model.encoder.layers.1.mlp.fc1.weight"
+"""The first MLP layer of the upper half of the tiny text tower."""
+
+
+@cache
+def untaught() -> dict[str, nn.Parameter]:
+    return dict(tiny_clip().model.named_parameters())
+
+
+def parameter(name: str) -> nn.Parameter:
+    """As it is before it learns."""
+    return untaught()[name]
+
+
+def context_of(clip: Clip, stream: Stream, task: int = 0) -> TaskContext:
+    return TaskContext(clip, stream, stream.tasks[task], QUICK, plain_loss)
+
+
+def started(clip: Clip, **settings: Any) -> TextFirst:
+    part = TextFirst(**settings)
+    part.start(clip, QUICK, None)
+    return part
+
+
+def test_the_drift_is_a_ridge_regression_of_the_change():
+    """Written out as normal equations: the least squares of the change, with a penalty on it."""
+    old, turn = torch.randn(40, 6), torch.eye(6) + 0.3 * torch.randn(6, 6)
+    new = old @ turn + 0.5
+    matrix, shift = drift_map(old, new, 0.7)
+    exact = old.double() - old.double().mean(0)
+    change = (new.double() - new.double().mean(0)) - exact
+    penalty = 0.7 * exact.square().sum() / 6
+    rows = torch.cat([exact, penalty.sqrt() * torch.eye(6, dtype=torch.float64)])
+    goal = torch.cat([change, torch.zeros(6, 6, dtype=torch.float64)])
+    solution = torch.linalg.lstsq(rows, goal).solution
+    torch.testing.assert_close(matrix - torch.eye(6, dtype=torch.float64), solution)
+    torch.testing.assert_close(old.double().mean(0) @ matrix + shift, new.double().mean(0))
+    nearly, _ = drift_map(old, new, 1e-9)
+    torch.testing.assert_close(nearly.float(), turn, atol=1e-4, rtol=0)
+    rigid, moved = drift_map(old, new, 1e12)
+    torch.testing.assert_close(rigid, torch.eye(6, dtype=torch.float64))
+    torch.testing.assert_close(moved, (new - old).double().mean(0), atol=1e-5, rtol=0)
+
+
+def test_the_drift_of_a_single_image_is_a_shift():
+    matrix, shift = drift_map(torch.ones(1, 3), torch.tensor([[1.0, 2.0, 3.0]]), 1.0)
+    assert torch.equal(matrix, torch.eye(3, dtype=torch.float64))
+    assert shift.tolist() == [0, 1, 2]
+
+
+def test_statistics_follow_the_drift():
+    """Those of features that are mapped exactly are those of the mapped features."""
+    features, labels = torch.randn(60, 5), torch.arange(60) % 3
+    matrix = torch.eye(5, dtype=torch.float64) + 0.2 * torch.randn(5, 5, dtype=torch.float64)
+    shift = torch.randn(5, dtype=torch.float64)
+    before, after = ClassStatistics(), ClassStatistics()
+    before.add(features, labels, range(3))
+    after.add(features.double() @ matrix + shift, labels, range(3))
+    unchanged = before.copy()
+    before.transform(matrix, shift)
+    for name, expected in after.state().items():
+        torch.testing.assert_close(before.state()[name], expected, atol=1e-4, rtol=1e-4)
+    assert not torch.allclose(unchanged.means([0]), after.means([0])), "a copy stays as it is"
+
+
+def texts_with_gradient(clip: Clip, prompts: list[str]) -> Tensor:
+    tokens = clip.tokenize(prompts)
+    return normalize(clip.encode_texts(tokens).float(), dim=-1)
+
+
+def reference_loss(clip: Clip, part: TextFirst, context: TaskContext, step: int) -> Tensor:
+    """Cross-entropy of drawn features among the prompts of each template, and moved words."""
+    train, known = context.stream.train, context.known_classes
+    statistics = ClassStatistics()
+    features = part._before
+    labels = torch.from_numpy(train.labels[context.task.train])
+    statistics.add(features, labels, context.task.classes)
+    rng = context.rng(RandomStream.WORDS, 0, step)
+    drawn = draw_features(statistics.means(known), statistics.root(), 2, rng)
+    target = torch.arange(len(known)).repeat(2)
+    losses = []
+    for template in ("a photo of {}", "a drawing of {}", "many {}"):
+        prompts = [template.replace("{}", train.classes[label]) for label in known]
+        losses.append(cross_entropy(30 * drawn @ texts_with_gradient(clip, prompts).T, target))
+    words = texts_with_gradient(clip, [f"a photo of {word}" for word in everyday_words.words()])
+    moved = (words - part._word_features).square().sum(dim=1).mean()
+    return sum(losses) / 3 + 3 * moved
+
+
+@pytest.mark.slow
+def test_the_text_tower_is_taught_step_by_step_as_written_out():
+    """A fifth of the neurons by gradient, then Adam with a cosine; all else stays as it is."""
+    stream = Stream.split(images("train", 6, 12), images("test", 6, 4), tasks=3, order=0)
+    stream.train.templates = ("a photo of {}", "a drawing of {}", "many {}")
+    clip, steps = tiny_clip(), 12
+    part, context = started(clip, steps=steps), context_of(clip, stream)
+    before = fingerprint(clip.model)
+    with part.prepared(context):
+        taught = clip.model.get_parameter(TEXT).detach().clone()
+        moved = [n for n, p in clip.model.named_parameters() if not torch.equal(p, parameter(n))]
+    assert moved == [TEXT]
+    assert fingerprint(clip.model) == before, "until the task begins, the model is as it was"
+
+    by_hand = tiny_clip()
+    weight = by_hand.model.get_parameter(TEXT)
+
+    def gradient(step: int) -> Tensor:
+        return torch.autograd.grad(reference_loss(by_hand, part, context, step), weight)[0]
+
+    rows = gradient(0).abs().sum(dim=1).topk(int(0.2 * len(weight))).indices
+    first, second = torch.zeros_like(weight[rows]), torch.zeros_like(weight[rows])
+    for step in range(steps):
+        grad = gradient(step + 1)[rows]
+        first, second = 0.9 * first + 0.1 * grad, 0.999 * second + 0.001 * grad**2
+        mean, square = first / (1 - 0.9 ** (step + 1)), second / (1 - 0.999 ** (step + 1))
+        lr = 1e-3 * min(1, (step + 1) / 10) * (1 + cos(pi * step / steps)) / 2
+        with torch.no_grad():
+            weight[rows] -= lr * mean / (square.sqrt() + 1e-8)
+    changed = (taught != parameter(TEXT)).any(dim=1).nonzero()[:, 0]
+    assert changed.tolist() == sorted(rows.tolist())
+    torch.testing.assert_close(taught, weight.detach(), atol=2e-5, rtol=0)
+
+
+@pytest.mark.slow
+def test_words_alone_learn_what_the_eyes_can_tell_apart():
+    """With no step of the visual tower, and no image stored."""
+    stream = Stream.split(images("train", 4, 8), images("test", 4, 4), tasks=2, order=0)
+    start, drift = word_features(tiny_clip()), {}
+    for words in (0.0, 100.0):
+        clip = tiny_clip()
+        changes = {"after_task__words": words, "after_task__steps": 40, "update": "none"}
+        method = quick("text-first", **changes, replay="none")
+        assert not method.trains_nothing
+        results = learn(clip, stream, method, control=None)
+        assert words or results.metrics()["accuracy"] > 60, "one in four by chance"
+        drift[words] = (word_features(clip) - start).square().sum(dim=1).mean()
+        moved = [n for n, p in clip.model.named_parameters() if not torch.equal(p, parameter(n))]
+        assert moved == [TEXT]
+    assert drift[100.0] < drift[0.0] / 2, "everyday words stay where they were"
+
+
+@pytest.mark.slow
+def test_without_stored_images_the_drift_is_that_of_the_task():
+    stream = Stream.split(images("train", 4, 8), images("test", 4, 4), tasks=2, order=0)
+    results = learn(tiny_clip(), stream, quick("text-first", replay="none"))
+    assert results.finished
+    assert results.replay.groups == {}
+
+
+def test_the_preview_counts_what_the_words_may_change(stream: Stream):
+    clip = tiny_clip()
+    before = fingerprint(clip.model)
+    selection = retouch.preview(clip, stream, quick("text-first"), settings=QUICK)
+    assert selection[TEXT].count == 64 * 32, "which neurons the words choose later is not known"
+    visual = TEXT.replace("text", "vision")
+    assert selection[visual].count == 12 * 32, "a fifth of its neurons"
+    assert set(selection) == {TEXT, visual}
+    assert fingerprint(clip.model) == before
+
+
+@pytest.mark.parametrize("size", [1, 4])
+def test_prompts_in_parts_have_the_same_gradient(size: int):
+    clip, prompts = tiny_clip(), ["a red", "a photo of a blue cat", "green", "many a red cat", "a"]
+    goal, gradients = torch.randn(5, 16), []
+    for each in (size, 100):
+        split = _Prompts(clip, prompts, each)
+        torch.testing.assert_close(split.features(clip), classifier(clip, prompts, ["{}"]))
+        split.backward(clip, lambda f: (f @ f.T - goal @ f.T).square().sum())
+        gradients.append(clip.model.get_parameter(TEXT).grad)
+        clip.model.zero_grad()
+        split.backward_sum(clip, lambda f, rows: (f * goal[rows]).sum())
+        gradients.append(clip.model.get_parameter(TEXT).grad)
+        clip.model.zero_grad()
+    torch.testing.assert_close(gradients[:2], gradients[2:], atol=1e-5, rtol=1e-4)
+
+
+def test_the_prompts_that_are_taught():
+    train = images("train", 2, 1)
+    red, blue = train.classes
+    assert class_templates(train, [0, 1], 3) == [[f"a photo of {red}", f"a photo of {blue}"]]
+    train.domains = (
+        Domain("a", {red: "rot"}, "one {}", ("one {}", "two {}", "three {}", "four {}")),
+        Domain("b", {blue: "blau"}, "1 {}", ("2 {}",)),
+    )
+    taught = class_templates(train, [0, 1], 2)
+    assert taught == [["one rot", "1 blau"], ["two rot", "2 blau"], ["three rot", "1 blau"]]
+
+
+def test_a_text_tower_without_known_layers_is_refused():
+    clip = tiny_clip()
+    for layer in clip.model.text_model.encoder.layers:
+        layer.feed, layer.mlp = layer.mlp, nn.Identity()
+    with pytest.raises(UserError, match=r"text tower of tiny.* no first MLP layers.*spu\+"):
+        quick("text-first").start(clip, QUICK, None)
+
+
+def test_the_estimate_counts_the_prompts_of_the_words(stream: Stream):
+    method = quick("text-first")
+    amounts = [
+        work(stream, method.with_change({"after_task.steps": steps}), QUICK, control=None)
+        for steps in (0, 1)
+    ]
+    part = method.after_task
+    known = sum(len(stream.tasks[0].classes) * (number + 1) for number in range(3))
+    words = part.extra_prompts(0) // (2 * (part.steps + 1))
+    assert amounts[1].extra_prompts - amounts[0].extra_prompts == 2 * (4 * known + 3 * words)
+    assert amounts[1].trained_prompts == amounts[0].trained_prompts
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("no_page")
+def test_a_run_that_is_continued_teaches_all_classes_from_stored_statistics(tmp_path: Path):
+    """Also those whose images are gone; they follow the visual tower."""
+    folder = tiny_folder(tmp_path / "model")
+    train, test = images("train", 4, 8), images("test", 4, 2)
+    method = quick("text-first", replay="none", store_images=False)
+    first = Stream.split(of_classes(train, [0, 1]), of_classes(test, [0, 1]), tasks=1)
+    clip = retouch.load(str(folder))
+    earlier = retouch.teach(clip, first, method, settings=QUICK, out=tmp_path / "first")
+    new = of_classes(train, [2, 3]), of_classes(test, [2, 3])
+    results = continue_run(tmp_path / "first", *new, out=tmp_path / "second")
+    before, after = (
+        read_state(tmp_path / "first", earlier),
+        read_state(tmp_path / "second", results),
+    )
+    means = [f"after_task:mean:{label}" for label in range(4)]
+    assert [name for name in sorted(after) if "mean" in name] == means
+    assert [name for name in sorted(before) if "mean" in name] == means[:2]
+    for name in means[:2]:
+        assert not torch.equal(before[name], after[name]), "the visual tower has moved"
+        torch.testing.assert_close(before[name], after[name], atol=0.3, rtol=0)
