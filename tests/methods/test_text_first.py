@@ -2,12 +2,14 @@
 
 from functools import cache
 from math import cos, pi
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from continued_runs import halves
 from recipes_for_tests import QUICK, learn, plain_loss, quick
-from tiny import images, tiny_clip
+from tiny import images, tiny_clip, tiny_folder
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
 
@@ -24,6 +26,8 @@ from retouch.methods.after_task.text_first import TextFirst, _Prompts, class_tem
 from retouch.methods.class_statistics import ClassStatistics, draw_features, drift_map
 from retouch.random_streams import RandomStream
 from retouch.sparse import fingerprint
+from retouch.train import continue_run
+from retouch.train.run_folder.checkpoint import read_state
 from retouch.train.work import work
 
 TEXT = "text_model.encoder.layers.1.mlp.fc1.weight"
@@ -233,3 +237,22 @@ def test_the_estimate_counts_the_prompts_of_the_words(stream: Stream):
     words = part.extra_prompts(0) // (2 * (part.steps + 1))
     assert amounts[1].extra_prompts - amounts[0].extra_prompts == 2 * (4 * known + 3 * words)
     assert amounts[1].trained_prompts == amounts[0].trained_prompts
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("no_page")
+def test_a_run_that_is_continued_teaches_all_classes_from_stored_statistics(tmp_path: Path):
+    """Also those whose images are gone; they follow the visual tower."""
+    folder = tiny_folder(tmp_path / "model")
+    method = quick("text-first", replay="none", store_images=False)
+    old, new = halves()
+    first, second = tmp_path / "first", tmp_path / "second"
+    clip, stream = retouch.load(str(folder)), Stream.split(*old, tasks=1)
+    before = read_state(first, retouch.teach(clip, stream, method, settings=QUICK, out=first))
+    after = read_state(second, continue_run(first, *new, out=second))
+    means = [f"after_task:mean:{label}" for label in range(4)]
+    assert [name for name in sorted(after) if "mean" in name] == means
+    assert [name for name in sorted(before) if "mean" in name] == means[:2]
+    for name in means[:2]:
+        assert not torch.equal(before[name], after[name]), "the visual tower has moved"
+        torch.testing.assert_close(before[name], after[name], atol=0.3, rtol=0)
