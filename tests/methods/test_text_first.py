@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from continued_runs import halves
 from recipes_for_tests import QUICK, learn, plain_loss, quick
 from tiny import images, tiny_clip, tiny_folder
 from torch import Tensor, nn
@@ -243,17 +244,12 @@ def test_the_estimate_counts_the_prompts_of_the_words(stream: Stream):
 def test_a_run_that_is_continued_teaches_all_classes_from_stored_statistics(tmp_path: Path):
     """Also those whose images are gone; they follow the visual tower."""
     folder = tiny_folder(tmp_path / "model")
-    train, test = images("train", 4, 8), images("test", 4, 2)
     method = quick("text-first", replay="none", store_images=False)
-    first = Stream.split(of_classes(train, [0, 1]), of_classes(test, [0, 1]), tasks=1)
-    clip = retouch.load(str(folder))
-    earlier = retouch.teach(clip, first, method, settings=QUICK, out=tmp_path / "first")
-    new = of_classes(train, [2, 3]), of_classes(test, [2, 3])
-    results = continue_run(tmp_path / "first", *new, out=tmp_path / "second")
-    before, after = (
-        read_state(tmp_path / "first", earlier),
-        read_state(tmp_path / "second", results),
-    )
+    old, new = halves()
+    first, second = tmp_path / "first", tmp_path / "second"
+    clip, stream = retouch.load(str(folder)), Stream.split(*old, tasks=1)
+    before = read_state(first, retouch.teach(clip, stream, method, settings=QUICK, out=first))
+    after = read_state(second, continue_run(first, *new, out=second))
     means = [f"after_task:mean:{label}" for label in range(4)]
     assert [name for name in sorted(after) if "mean" in name] == means
     assert [name for name in sorted(before) if "mean" in name] == means[:2]
