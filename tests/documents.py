@@ -125,7 +125,7 @@ def delta_of(file: Path) -> Any:
 
 
 def class_vectors_of(run: Path) -> Any:
-    vectors = read_class_vectors(run, 1)
+    vectors = read_class_vectors(run, Results.read(run), 1)
     return vectors and (vectors.names, plain_tensors(vectors.tensors()))
 
 

@@ -51,8 +51,8 @@ from retouch.report.sentences import (
         ),
         (
             fake_results("lda", moved=0).model_copy(update={"class_vectors": 6}),
-            "It learned 6 new classes, by vectors that are kept beside the model, which is unchanged: "
-            "12.0 % → 60.0 % recognised.",
+            "It learned 6 new classes, by vectors that are kept beside the model, which is "
+            "unchanged: 12.0 % → 60.0 % recognised.",
             "Control accuracy 97.5 % → 91.4 %: 6.1 points lost.",
         ),
         (

@@ -34,7 +34,6 @@ from retouch.train.run_folder.read import (
     OpenRun,
     class_vectors_file,
     delta_file,
-    has_class_vectors,
     is_run,
 )
 
@@ -115,7 +114,7 @@ class EarlierRun:
                     f"the earlier run has a state of its {name} that was left by {owner}, and "
                     f"{heir} cannot use it; continue it with {name}={owner}"
                 )
-        if not method.trains_nothing and has_class_vectors(self.folder, self.results.done):
+        if not method.trains_nothing and self.results.class_vectors:
             raise UserError(
                 f"the earlier run recognizes what it learned by class vectors, which fit no other "
                 f"weights, and {method.name} changes the weights; continue it with the method "

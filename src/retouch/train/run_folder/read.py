@@ -57,8 +57,11 @@ class OpenRun:
         while self.at > target:
             load_delta(self.folder, self.at - 1).undo(model, digests)
             self.at -= 1
-        self.clip.class_vectors = read_class_vectors(self.folder, self.at, self.clip.device)
+        self.clip.class_vectors = self._class_vectors()
         return self.clip
+
+    def _class_vectors(self) -> ClassVectors | None:
+        return read_class_vectors(self.folder, self.results, self.at, self.clip.device)
 
     @property
     def classes(self) -> list[str]:
@@ -177,7 +180,7 @@ def class_vectors_file(folder: Path, number: int) -> Path:
 
 
 def read_class_vectors(
-    folder: Path, tasks: int, device: torch.device | str = "cpu"
+    folder: Path, results: Results, tasks: int, device: torch.device | str = "cpu"
 ) -> ClassVectors | None:
     """The class vectors after this many tasks of a run; None if there are none.
 
@@ -186,26 +189,19 @@ def read_class_vectors(
 
     Args:
         folder: The run's folder.
+        results: Its results.
         tasks: How many tasks are learned.
         device: Where to put them.
     """
-    if not has_class_vectors(folder, tasks):
+    if not tasks or not results.class_vectors:
         return None
-    expected = str(read_header(delta_file(folder, tasks - 1)).metadata[CLASS_VECTORS])
+    expected = read_header(delta_file(folder, tasks - 1)).metadata.get(CLASS_VECTORS)
+    if expected is None:  # an earlier run had learned this task by other means
+        return None
     file = class_vectors_file(folder, tasks - 1)
     if not file.is_file():
         raise UserError(
             f"{file} is missing, which holds what {folder} learned until task {tasks}; put it "
             "back, take another copy of the run, or learn it again in another folder"
         )
-    return load_class_vectors(file, expected, "take another copy of the run").to(device)
-
-
-def has_class_vectors(folder: Path, tasks: int) -> bool:
-    """Whether a run has class vectors after this many tasks.
-
-    Args:
-        folder: The run's folder.
-        tasks: How many tasks are learned.
-    """
-    return tasks > 0 and CLASS_VECTORS in read_header(delta_file(folder, tasks - 1)).metadata
+    return load_class_vectors(file, str(expected), "take another copy of the run").to(device)

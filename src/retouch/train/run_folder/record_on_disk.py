@@ -132,7 +132,9 @@ class RunOnDisk(RunRecord):
             delta.apply(self.clip.model)
             self._weights = delta.after
         self._restored = learned
-        self.clip.class_vectors = read_class_vectors(self.folder, learned, self.clip.device)
+        self.clip.class_vectors = read_class_vectors(
+            self.folder, self.results, learned, self.clip.device
+        )
         if learned == self.done:
             self._method.restore(read_state(self.folder, self.results))
         return super()._restore_model(learned)
