@@ -64,9 +64,15 @@ def test_all_classes_together_and_several_tasks_each(home: Path, tmp_path: Path)
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("{h}/paint --choices all", "--choices all is for several data sets, and there is one"),
-        ("{h}/paint {h}/cloth --names {h}/names.csv", "--names .* is for one data set"),
-        ("{h}/paint {h}/cloth --order {h}/order.txt", "--order .* is for one data set"),
+        ("{h}/paint --choices all", "choices all are for several data sets, and there is one"),
+        (
+            "{h}/paint {h}/cloth --names {h}/names.csv",
+            "names can be given for one data set, and there are 2; .*--names",
+        ),
+        (
+            "{h}/paint {h}/cloth --order {h}/order.txt",
+            "order can be given for one data set, and there are 2; .*--order",
+        ),
         ("{h}/paint {h}/paint", "paint is given twice"),
         ("{h}/paint {h}/cloth --tasks some", "--tasks some: use a number of tasks"),
         ("{h}/paint {h}/cloth --tasks 0", "--tasks 0: use a number of tasks"),

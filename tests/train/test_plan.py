@@ -101,7 +101,7 @@ def test_several_data_sets_and_splits(tmp_path: Path):
     ("given", "complaint"),
     [
         ({"settings": {"epoch": 1}}, "epoch: there is no such entry"),
-        ({"choices": "all"}, "choices=all is for several data sets, and there is one"),
+        ({"choices": "all"}, "choices all are for several data sets, and there is one"),
         ({"precision": "fp8"}, "unknown precision 'fp8'"),
         ({"replay": 0}, "replay=0: give a number of images"),
         ({"replay": "none", "change": {"replay.size": 3}}, "contradict each other"),

@@ -447,7 +447,7 @@ def _check_sources(
     if len(sources) == 1:
         if choices:
             raise UserError(
-                f"choices={choices} is for several data sets, and there is one; leave it out"
+                f"choices {choices} are for several data sets, and there is one; leave them out"
             )
         return
     given_order = None if isinstance(order, int) else order
@@ -455,7 +455,8 @@ def _check_sources(
     for argument, value in single.items():
         if value:
             raise UserError(
-                f"there are {len(sources)} data sets; learn one at a time, or leave it out",
+                f"{argument} can be given for one data set, and there are {len(sources)}; leave it "
+                "out, or learn one at a time",
                 argument=f"{argument}=…",
             )
 

@@ -78,8 +78,8 @@ def trainable_of(model: nn.Module, where: str | Sequence[str]) -> dict[str, nn.P
     if not trainable:
         raise UserError(
             f"all {len(located)} matrices that weights would be selected from are frozen, such as "
-            f"{next(iter(located))}; call requires_grad_(True) on those to train, or name others",
-            argument="where=…",
+            f"{next(iter(located))}; call requires_grad_(True) on those to train, or name others "
+            "with where=…"
         )
     return trainable
 
