@@ -310,12 +310,12 @@ def test_an_error_names_the_option_that_fixes_it(argument: str, shown: str, scre
 
 
 def test_every_option_in_errors_exists():
-    """Each argument that the library's errors name is an option of some command."""
+    """Each argument that the library's errors name is an option; trainers have no command."""
     package = Path(retouch.__file__).parent
     arguments = {
         argument
         for file in package.rglob("*.py")
-        if file.name != "errors.py"
+        if file.name != "errors.py" and "trainer" not in file.parts
         for argument in re.findall(r'argument="([a-z_]+=[^"]*)"', file.read_text())
     }
     assert {"skip_bad=True"} <= arguments
