@@ -183,8 +183,8 @@ def test_continued_runs_are_as_one(name: str, tmp_path: Path):
     whole = by_class(taught(name, Stream.split(TRAIN, TEST, tasks=1)))
     run = open_run(may, model=tiny_clip())
     for each, (vector, bias) in by_class(run.load_task()).items():
-        torch.testing.assert_close(vector, whole[each][0], rtol=1e-4, atol=1e-6)
-        torch.testing.assert_close(bias, whole[each][1], rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(vector, whole[each][0], rtol=1e-3, atol=1e-5)
+        torch.testing.assert_close(bias, whole[each][1], rtol=1e-3, atol=1e-5)
     first = open_run(april, model=tiny_clip()).load_task()
     assert torch.equal(vectors_of(run.load_task(1)).vectors, vectors_of(first).vectors)
 

@@ -5,6 +5,7 @@ classes.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -12,15 +13,15 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 
+@dataclass
 class ClassStatistics:
     """Means and the shared covariance of normalized visual features, on the CPU."""
 
-    def __init__(self) -> None:
-        self._means: dict[int, Tensor] = {}
-        self._scatter: Tensor | None = None
-        """Sum over images of the outer product of a feature's deviation from its class's mean."""
-        self._degrees = 0
-        """What to divide it by: images less classes."""
+    _means: dict[int, Tensor] = field(default_factory=dict)
+    _scatter: Tensor | None = None
+    """Sum over images of the outer product of a feature's deviation from its class's mean."""
+    _degrees: int = 0
+    """What to divide it by: images less classes."""
 
     @property
     def classes(self) -> list[int]:
