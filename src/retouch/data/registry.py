@@ -177,7 +177,7 @@ def read_control(source: str | Path, root: str | Path | None = None) -> Images:
         source: As for `read_data`; `builtin` is what the built-in model was trained on.
         root: The folder that holds the benchmarks, as for `read_data`.
     """
-    packaged = PACKAGED.keys() & {str(source)} and packaged_source(str(source))
+    packaged = packaged_source(str(source)) if str(source) in PACKAGED else None
     return read_data(packaged.control if packaged else source, root).evaluation_images()
 
 

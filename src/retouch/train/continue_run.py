@@ -17,7 +17,7 @@ from retouch.methods import Method, Settings
 from retouch.train.api import teach
 from retouch.train.arguments import REMEDIES
 from retouch.train.extend_stream import extend_stream, run_or_copy
-from retouch.train.run_folder.images import has_stored_images, read_stored_images
+from retouch.train.run_folder.images import stored_images
 from retouch.train.run_folder.read import method_of, open_run
 
 log = logging.getLogger("retouch")
@@ -63,9 +63,8 @@ def continue_run(
     if earlier_folder.resolve() == folder.resolve():
         raise UserError(f"{out} is the run to continue; give the new run a folder of its own")
     opened = open_run(run_or_copy(earlier_folder, folder, overwrite), model=model, device=device)
-    stored = read_stored_images(opened.folder) if has_stored_images(opened.folder) else None
     new = Stream.split(train, test, tasks=tasks, order=order)
-    stream, earlier = extend_stream(opened, stored, new)
+    stream, earlier = extend_stream(opened, stored_images(opened.folder), new)
     for note in dict.fromkeys([*stream.train.notes, *stream.test.notes]):
         log.warning("%s", note)
     return teach(

@@ -43,7 +43,7 @@ from retouch.train.extend_stream import (
     refuse_unfinished,
 )
 from retouch.train.hardware import Hardware, check_precision, check_shard, hardware
-from retouch.train.run_folder.images import has_stored_images, read_stored_images
+from retouch.train.run_folder.images import stored_images
 from retouch.train.run_folder.read import OpenRun, is_run, open_run, read_config
 from retouch.train.work import Work, work
 
@@ -573,5 +573,4 @@ def _one_stream(
     (stream,) = streams.values()
     if run is None:
         return stream, None
-    stored = read_stored_images(run.folder) if has_stored_images(run.folder) else None
-    return extend_stream(run, stored, stream)
+    return extend_stream(run, stored_images(run.folder), stream)

@@ -235,6 +235,15 @@ def read_stored_images(run: str | Path) -> StoredImages:
     )
 
 
+def stored_images(folder: Path) -> StoredImages | None:
+    """The images that a run stored; None if it stored none.
+
+    Args:
+        folder: The run's folder.
+    """
+    return read_stored_images(folder) if has_stored_images(folder) else None
+
+
 def _read_index(folder: Path) -> StoredIndex:
     try:
         return checksummed.read(folder / INDEX, StoredIndex, _REMEDY)
