@@ -4,7 +4,7 @@ import inspect
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import pytest
@@ -12,6 +12,7 @@ import torch
 from networks import learn, network
 from test_api_docs import arguments, callables
 from torch import Tensor, nn
+from typing_extensions import TypeAliasType
 
 import retouch
 from retouch import sparse
@@ -338,3 +339,21 @@ def test_positional_arguments_are_named():
 def test_the_docstring_and_the_signature_stay():
     assert example.__doc__ == "What a public function looks like."
     assert list(inspect.signature(example).parameters)[:2] == ["names", "path"]
+
+
+T = TypeVar("T", bound=np.generic)
+Pixels = TypeAliasType("Pixels", np.ndarray[Any, np.dtype[T]], type_params=(T,))
+Name = TypeAliasType("Name", str)
+
+
+def test_a_type_may_have_a_name():
+    """numpy names its types with `type`, where Python has it."""
+
+    @check_arguments()
+    def function(pixels: Pixels[np.uint8], name: Name | None = None) -> None: ...
+
+    function(np.zeros(3, np.uint8), "a")
+    with pytest.raises(UserError, match="pixels cannot be 3"):
+        function(3)
+    with pytest.raises(UserError, match="name cannot be 3"):
+        function(np.zeros(3, np.uint8), 3)

@@ -115,7 +115,10 @@ def _bound(
 @cache
 def _parts(annotation: Any) -> tuple[Any, tuple[Any, ...]]:
     """A type without what it holds, and what it holds: `list` and `int` of `list[int]`."""
-    return get_origin(annotation) or annotation, get_args(annotation)
+    kind, inner = get_origin(annotation) or annotation, get_args(annotation)
+    if hasattr(kind, "__value__"):  # written with `type`, as numpy's NDArray is
+        return _parts(kind.__value__[inner] if inner else kind.__value__)
+    return kind, inner
 
 
 @cache
