@@ -24,6 +24,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
+import logistic_regression  # noqa: F401 (a suite may name its class)
 import numpy as np
 import torch
 from rich.console import Console
@@ -31,6 +32,7 @@ from shared_training import SharedModel, SharedTrainingBench, Trained
 from stored_cells import StoredCells
 
 from retouch.bench import Bench, Suite, load_suite
+from retouch.bench.cell import Cell
 from retouch.bench.cells import Options
 from retouch.bench.datasets import BenchData
 from retouch.bench.engines.events import CellResult
@@ -41,7 +43,7 @@ from retouch.bench.tables.write import write_pareto, write_table
 from retouch.clip import Clip
 from retouch.clip.hf.model import HuggingFaceClip
 from retouch.clip.preprocess import Preprocess
-from retouch.data import Images
+from retouch.data import Images, Stream
 from retouch.torchvision_compat import patch_torchvision
 
 NAME = "clip-b16-minilm"
@@ -58,9 +60,24 @@ TEMPLATES = (
 
 @dataclass
 class ControlData(BenchData):
-    """Benchmark data with a control set of some images per class and seven templates."""
+    """Benchmark data with a control set of some images per class and seven templates.
+
+    With `images_per_class`, each seed learns from some images of each class, other ones each time.
+    """
 
     control_images: int = 5
+    images_per_class: int | None = None
+
+    def stream(self, cell: Cell) -> Stream:
+        stream = super().stream(cell)
+        if self.images_per_class is None:
+            return stream
+        train, test = self._splits[cell.dataset]
+        rng = np.random.default_rng(cell.seed)
+        shuffled = rng.permutation(len(train))
+        by_class = [shuffled[train.labels[shuffled] == n] for n in range(len(train.classes))]
+        chosen = np.concatenate([images[: self.images_per_class] for images in by_class])
+        return Stream.split(train.subset(np.sort(chosen)), test, tasks=cell.tasks, order=cell.seed)
 
     def control(self, name: str | None) -> Images | None:
         images = super().control(name)
@@ -77,7 +94,8 @@ Data = TypeVar("Data", bound=ControlData)
 
 def main() -> None:
     args = arguments()
-    clip, data = open_shared(args, ControlData, control_images=args.control_images)
+    counts = {"control_images": args.control_images, "images_per_class": args.images_per_class}
+    clip, data = open_shared(args, ControlData, **counts)
     suite = load_suite(args.suite).only([m for m in args.methods.split(",") if m])
     with clip.fast("inductor" if args.compile else None):
         done = [cell for bench in benches(args, suite, data) for cell in finished_cells(bench)]
@@ -112,6 +130,7 @@ def arguments() -> argparse.Namespace:
     options.add_argument("--fp32", action="store_true")
     options.add_argument("--each-task", action="store_true", help="evaluate after every task")
     options.add_argument("--control-images", type=int, default=5, help="control images per class")
+    options.add_argument("--images-per-class", type=int, help="learn from few images")
     options.add_argument("--stored", type=Path, nargs="+", default=[], help="table.json of others")
     options.add_argument("--out", type=Path, default=Path("runs/real"))
     return options.parse_args()

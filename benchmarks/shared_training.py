@@ -40,6 +40,7 @@ class SharedModel:
     def __call__(self) -> Clip:
         self.clip.model.load_state_dict(self._weights)
         self.clip.model.requires_grad_(True)
+        self.clip.class_vectors = None
         return self.clip
 
 

@@ -45,6 +45,7 @@ def fake_results(
         rows=[Row(tasks=row, control=c) for row, c in zip(table, accuracies, strict=False)],
         seconds=[40.0] * len(accuracy),
         fraction_kept=[1.0] * len(accuracy),
+        steps=[60] * len(accuracy),
         notes=list(notes),
         environment={"python": "3.11"},
     )

@@ -111,7 +111,7 @@ def test_the_overlap_of_an_unfinished_run_is_that_of_its_learned_tasks(home: Pat
     run("learn", home / "paint", home / "cloth", *words, *FAST)
     results = Results.read(tmp_path / "run")
     for learned, named in ((3, True), (2, False)):  # two tasks are both of the first data set
-        for values in (results.trained, results.seconds, results.fraction_kept):
+        for values in (results.trained, results.seconds, results.steps, results.fraction_kept):
             del values[learned:]
         del results.rows[learned + 1 :]
         results.write(tmp_path / "run")

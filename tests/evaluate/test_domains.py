@@ -136,6 +136,7 @@ def results(rows: list[list[float | None]], tests: list[int], domains: list[str]
         trained=[1] * done,
         seconds=[1.0] * done,
         fraction_kept=[1.0] * done,
+        steps=[60] * done,
     )
 
 

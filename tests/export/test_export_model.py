@@ -34,6 +34,7 @@ def test_a_run_that_has_learned_nothing(hf_run: Path, tmp_path: Path):
         "rows": results.rows[:1],
         "trained": [],
         "seconds": [],
+        "steps": [],
         "fraction_kept": [],
     }
     results.model_copy(update=empty).write(run)

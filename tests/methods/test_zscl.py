@@ -1,6 +1,7 @@
 """ZSCL: distillation on reference pairs, and the ensemble of weights."""
 
 import itertools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -138,8 +139,10 @@ class Watched(WeightEnsemble):
         super().begin(context, update)
         PATHS.append([update.snapshot()])
 
-    def after_step(self, context: TaskContext, update: TaskUpdate, step: int) -> None:
-        super().after_step(context, update, step)
+    def after_step(
+        self, context: TaskContext, update: TaskUpdate, step: int, loss: Callable[[], float]
+    ) -> None:
+        super().after_step(context, update, step, loss)
         PATHS[-1].append(update.snapshot())
 
     def end(self, context: TaskContext, update: TaskUpdate) -> None:

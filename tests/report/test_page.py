@@ -100,7 +100,7 @@ def test_the_page_says_how_much_of_the_control_set_was_checked(tmp_path: Path) -
     assert hint not in text
     half = checked_in_part(part=100)
     half.rows.pop()  # the interval is that of the images that were checked
-    for values in (half.trained, half.seconds, half.fraction_kept):
+    for values in (half.trained, half.seconds, half.steps, half.fraction_kept):
         values.pop()
     assert "from 100 control images" in page_of(tmp_path / "half", half).text
 

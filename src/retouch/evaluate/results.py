@@ -52,6 +52,8 @@ class Results(Document):
     """Before the first task, and after each."""
     seconds: list[Annotated[float, Field(ge=0)]] = Field(default_factory=list)
     """How long each task took to learn."""
+    steps: list[Count] = Field(default_factory=list)
+    """How many steps each task had: 0 where the method found that it needs none."""
     fraction_kept: list[Annotated[float, Field(ge=0, le=1)]] = Field(default_factory=list)
     """How much of each task's change was kept: 1, or less where it was scaled back. Where weights
     are merged, of the change since the pre-trained ones.
@@ -229,6 +231,7 @@ class Results(Document):
         lists = {
             "trained": len(self.trained),
             "seconds": len(self.seconds),
+            "steps": len(self.steps),
             "fraction_kept": len(self.fraction_kept),
         }
         wrong = [name for name, length in lists.items() if length != done]

@@ -124,7 +124,7 @@ def hub_id(name: str) -> str | None:
 
 def _results_until(results: Results, tasks: int) -> Results:
     """The results as they were after this many tasks."""
-    per_task = ("trained", "seconds", "fraction_kept")
+    per_task = ("trained", "seconds", "steps", "fraction_kept")
     changes: dict[str, Any] = {name: getattr(results, name)[:tasks] for name in per_task}
     # Before the first task of this run, the model is one of the earlier run.
     learned_before = results.learned_before if tasks > results.learned_before else 0

@@ -4,7 +4,7 @@ No image is stored. Features that are drawn from these Gaussians stand for the i
 classes.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -43,23 +43,69 @@ class ClassStatistics:
         root: Tensor = (vectors * values.clamp(min=0).sqrt()).T.float()
         return root
 
-    def add(self, features: Tensor, labels: Tensor, classes: Iterable[int]) -> None:
+    def add(self, features: Tensor, labels: Tensor) -> None:
         """Add classes, or replace the means of known ones.
 
         Args:
             features: Features of all their images [N, D].
             labels: The label of each.
-            classes: The labels to add.
         """
         features = features.double()
         scatter = torch.zeros(features.shape[1], features.shape[1], dtype=torch.float64)
-        for label in classes:
+        for label in labels.unique().tolist():
             of_class = features[labels == label]
             self._means[label] = of_class.mean(dim=0).float()
             deviation = of_class - of_class.mean(dim=0)
             scatter += deviation.T @ deviation
             self._degrees += len(of_class) - 1
         self._scatter = (scatter if self._scatter is None else scatter + self._scatter).float()
+
+    def classify(self, features: Tensor, shrinkage: float) -> Tensor:
+        """The label of each feature by linear discriminant analysis [N].
+
+        Args:
+            features: Features [N, D].
+            shrinkage: How far the covariance is drawn to its mean variance, from 0 to 1.
+        """
+        assert self._scatter is not None
+        labels, means = self.classes, self.means(self.classes).double()
+        scatter, identity = self._scatter.double(), torch.eye(means.shape[1], dtype=torch.float64)
+        variance = scatter.trace() / len(scatter)
+        covariance = scatter.lerp(variance * identity, shrinkage) if variance else identity
+        vectors = torch.linalg.solve(covariance, means.T).T
+        scores = features.double() @ vectors.T - (vectors * means).sum(dim=1) / 2
+        return torch.tensor(labels)[scores.argmax(dim=1)]
+
+    def error_if_added(
+        self, features: Tensor, labels: Tensor, folds: int, shrinkage: float
+    ) -> float:
+        """The share of features that would be told apart wrongly, by cross-validation.
+
+        Each of the folds is classified among all classes, with the others added. A fold is some
+        images of each class in a row: frames of one video should not be in several. 1 where a class
+        has a single feature: nothing can be known then.
+
+        Args:
+            features: Features of the images of some classes [N, D].
+            labels: The label of each.
+            folds: How many folds there are, at most; as many as the smallest class has images.
+            shrinkage: See `classify`.
+        """
+        _, counts = labels.unique(return_counts=True)
+        folds = min(folds, int(counts.min()))
+        if folds < 2:
+            return 1.0
+        fold = torch.empty_like(labels)
+        for label in labels.unique().tolist():
+            of_class = labels == label
+            count = int(of_class.sum())
+            fold[of_class] = torch.arange(count) * folds // count
+        wrong = 0
+        for number in range(folds):
+            held_out, others = fold == number, self.copy()
+            others.add(features[~held_out], labels[~held_out])
+            wrong += int((others.classify(features[held_out], shrinkage) != labels[held_out]).sum())
+        return wrong / len(labels)
 
     def transform(self, matrix: Tensor, shift: Tensor) -> None:
         """Replace every feature x by x @ matrix + shift.

@@ -101,6 +101,11 @@ class Method(BaseModel):
         return any(part.needs_control for part in self._all_parts())
 
     @property
+    def notes(self) -> list[str]:
+        """What a plan should say about how it trains."""
+        return [part.note for part in self._all_parts() if part.note]
+
+    @property
     def copies(self) -> int:
         """Extra copies of the model's weights that are held during training."""
         return sum(part.copies for part in self._all_parts())
@@ -147,7 +152,7 @@ class Method(BaseModel):
             context: The task, its model and its data.
         """
         with self.after_task.prepared(context):
-            update = self.update.begin(context)
+            update = (Update() if self.after_task.is_learned else self.update).begin(context)
         update.add_whole(self.after_task.trained_parameters(context.clip))
         return update
 

@@ -4,7 +4,7 @@ Each part answers one question with a small class: typed settings and two or thr
 classes here are the contracts, and give each question the answer "nothing".
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar
 
@@ -44,6 +44,9 @@ class Part(BaseModel):
     """Whether it encodes the images of a task when that ends, to give its classes vectors
     (`Clip.class_vectors`). These fit only weights that stay as they are.
     """
+
+    note: ClassVar[str] = ""
+    """A sentence for the plan of a run, on what it decides while it trains."""
 
     def walk(self) -> Iterator["Part"]:
         """This part and those that it holds, such as the one that `BoundedDrop` bounds."""
@@ -247,13 +250,21 @@ class AfterTask(Part):
             update: What is trained in this task.
         """
 
-    def after_step(self, context: TaskContext, update: TaskUpdate, step: int) -> None:
+    @property
+    def is_learned(self) -> bool:
+        """Whether nothing is left to learn in this task: then it has no more steps."""
+        return False
+
+    def after_step(
+        self, context: TaskContext, update: TaskUpdate, step: int, loss: Callable[[], float]
+    ) -> None:
         """Called after each optimizer step.
 
         Args:
             context: The task, its model and its data.
             update: What is trained in this task.
             step: The step of the task, from 0.
+            loss: Reads the step's loss, on all ranks alike; a GPU has to be waited for.
         """
 
     def end(self, context: TaskContext, update: TaskUpdate) -> None:

@@ -110,6 +110,11 @@ def _settings(run: Results) -> dict[str, str]:
         facts["weights free to move in a task, at most"] = trained
         if run.class_vectors:
             facts["classes with a vector beside the model"] = f"{run.class_vectors:,}"
+        if any_weight_trained(run) and len({*run.steps}) > 1:
+            facts["steps in each task"] = ", ".join(
+                f"{steps:,}" if steps else "none (its images could be told apart by words alone)"
+                for steps in run.steps
+            )
         facts["time for each task"] = ", ".join(duration(seconds) for seconds in run.seconds)
     if min(run.fraction_kept, default=1.0) < 1:
         facts["kept of each task's change"] = ", ".join(

@@ -47,16 +47,19 @@ def train(
             record.begin_task(task, update, steps)
             method.after_task.begin(context, update)
             method.regularizer.begin(context)
-            remaining = range(record.resume(update), steps)
+            taken = record.resume(update)
             replay = partial(method.replay.draw, context, buffer)
-            for step, batch in context.batches(remaining, replay):
+            for step, batch in context.batches(range(taken, steps), replay):
+                if method.after_task.is_learned:
+                    break
                 step_loss = partial(backward, context, batch, method.regularizer)
                 loss = micro_batch.fit(step_loss, reset=update.zero_grad)
                 factor = method.schedule.factor(step, steps, context.epochs, len(stream.tasks))
                 update.step(factor)
-                method.after_task.after_step(context, update, step)
                 checked = partial(finite_loss, read_later(loss), settings, task.number, step)
+                method.after_task.after_step(context, update, step, checked)
                 record.on_step(step, step // context.steps_per_epoch, checked, update.lr)
+                taken = step + 1
             record.report_last_step()
             with diverged_if_not_finite(task.number, settings):
                 update.end()
@@ -66,7 +69,7 @@ def train(
                 check_finite(update, method)
                 buffer.add(task.number, task.train, stream.train.labels[task.train])
                 evaluate = partial(evaluator, clip, task.number + 1)
-                record.end_task(update, evaluate, method.after_task.fraction_kept)
+                record.end_task(update, evaluate, method.after_task.fraction_kept, taken)
 
 
 def end_task(method: Method, context: TaskContext, update: TaskUpdate) -> None:

@@ -340,7 +340,7 @@ def plan_stream(
         planned.with_settings(**{name: getattr(computed, name) for name in MACHINE}),
         hardware=computed,
         chosen=frozenset(chosen),
-        notes=tuple(defaults.notes),
+        notes=(*defaults.notes, *method.notes),
     )
 
 

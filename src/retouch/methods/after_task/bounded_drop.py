@@ -1,7 +1,7 @@
 """A bound on how much control accuracy the tasks may cost in total. Any method can be bounded."""
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Annotated, Any, ClassVar
@@ -74,8 +74,14 @@ class BoundedDrop(AfterTask):
         self._start = update.snapshot()
         self.after.begin(context, update)
 
-    def after_step(self, context: TaskContext, update: TaskUpdate, step: int) -> None:
-        self.after.after_step(context, update, step)
+    @property
+    def is_learned(self) -> bool:
+        return self.after.is_learned
+
+    def after_step(
+        self, context: TaskContext, update: TaskUpdate, step: int, loss: Callable[[], float]
+    ) -> None:
+        self.after.after_step(context, update, step, loss)
 
     def state(self) -> dict[str, Tensor]:
         return self.after.state()

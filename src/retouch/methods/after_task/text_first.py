@@ -2,13 +2,14 @@
 
 Often the features of new classes are separable and only their prompts point elsewhere. So before
 a task's steps the text tower alone is taught on features that are computed once, which costs a
-fraction of an epoch. The steps then move both towers, and the text tower follows again.
+fraction of an epoch. Only where a linear classifier of these features makes mistakes do the steps
+move both towers, and the text tower follows again.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from math import cos, pi
+from math import ceil, cos, pi
 from typing import Annotated, ClassVar, NamedTuple
 
 import numpy as np
@@ -23,7 +24,6 @@ from retouch.clip.text import everyday_words
 from retouch.clip.text.zero_shot import by_length, fill_template
 from retouch.data.images import Images
 from retouch.data.pairs import Pairs
-from retouch.data.stores.image_store import Indices
 from retouch.distributed import collectives
 from retouch.errors import UserError
 from retouch.methods.after_task.merging import ShorterStep
@@ -36,8 +36,13 @@ from retouch.random_streams import RandomStream
 from retouch.sparse import SparseAdamW, linear_layers, neuron_axis, select, trainable_only
 
 _PROMPTS_AT_A_TIME = 1024
-_CPU_WORDS = 128
+_CPU_BATCH = 64
+"""On a CPU, batches of one length save more time than large ones do."""
 _WARMUP_STEPS = 10
+_FOLDS = 5
+_STEPS_BETWEEN_CHECKS, _PATIENCE = 5, 2
+"""How often the loss is read, for which a GPU has to be waited for, and how many times in a row it
+must be below `stop_loss` for the steps of a task to end."""
 _BEFORE, _AFTER = 0, 1
 """When the text tower is taught: before a task's steps, and after them."""
 
@@ -51,8 +56,23 @@ class _Targets(NamedTuple):
     """[D, D]: a root of the covariance that they share."""
     prompt: Tensor
     """[C]: the index of each class's prompt among the distinct ones."""
-    templates: int
-    """How many prompts a class has."""
+
+
+class _Words(NamedTuple):
+    """Some of the everyday words."""
+
+    prompts: list[str]
+    before: Tensor
+    """[W, D]: their features by the pre-trained text tower."""
+
+
+class _Lesson(NamedTuple):
+    """What a step looks at: the prompts of all known classes by one template, and some words."""
+
+    texts: "_Prompts"
+    """The classes' prompts, then the words'."""
+    words: Tensor
+    """[W, D]: the features of these words by the pre-trained text tower."""
 
 
 class TextFirst(ShorterStep):
@@ -65,11 +85,20 @@ class TextFirst(ShorterStep):
     task. Some neurons of the text tower's upper blocks are trained, those with the largest
     gradient.
 
+    Where linear discriminant analysis of the features before the steps tells the task's classes
+    from all known ones, there are no steps: the visual tower stays as it is. This is measured by
+    cross-validation on the task's training images. The steps end early when nothing is left to
+    learn: when the loss of several in a row is next to nothing.
+
     After the steps, the stored statistics follow the visual tower: by a linear map between the
     features before and after them, of the task's images and of those that are stored for replay.
     """
 
     trains: ClassVar[bool] = True
+    note: ClassVar[str] = (
+        "The visual tower is trained only for tasks whose images it cannot tell apart yet, and "
+        "only until nothing is left to learn: it may take much less time than this."
+    )
 
     steps: Annotated[int, Field(ge=0)] = 100
     """Steps of the text tower before a task's steps, and as many after them."""
@@ -79,25 +108,37 @@ class TextFirst(ShorterStep):
     """Share of the neurons that they train in each first MLP layer."""
     blocks: Annotated[float, Field(gt=0, le=1)] = 0.5
     """Share of the text tower's blocks, counted from its output, that they train."""
-    samples: Annotated[int, Field(gt=0)] = 2
+    samples: Annotated[int, Field(gt=0)] = 8
     """Features drawn of each class in a step."""
     scale: Annotated[float, Field(gt=0)] = 30.0
     """What similarities are multiplied by. A model with a sigmoid loss keeps its own scale."""
     templates: Annotated[int, Field(ge=0)] = 3
-    """How many of the evaluation's templates are taught besides the training prompt."""
-    words: Annotated[float, Field(ge=0)] = 3.0
+    """How many of the evaluation's templates are taught besides the training prompt, one of them in
+    a step."""
+    words: Annotated[float, Field(ge=0)] = 5.0
     """Weight of the squared distance that everyday words have moved; 0 leaves them out."""
+    words_per_step: Annotated[int, Field(gt=0)] = 40
+    """About how many of these words a step looks at."""
+    max_error: Annotated[float, Field(ge=0, le=1)] = 0.02
+    """Where the cross-validated error of its features is below this, the visual tower stays as it
+    is; 0 always trains it."""
+    shrinkage: Annotated[float, Field(gt=0, le=1)] = 0.1
+    """How far that classifier's covariance is drawn to its mean variance."""
+    stop_loss: Annotated[float, Field(ge=0)] = 0.01
+    """A loss that leaves nothing to learn; 0 takes all steps."""
     ridge: Annotated[float, Field(gt=0)] = 1.0
     """How strongly the map of stored statistics is shrunk towards the identity."""
 
     _statistics: ClassStatistics = PrivateAttr(default_factory=ClassStatistics)
-    _words: "_Prompts | None" = PrivateAttr(None)
-    _word_features: Tensor | None = PrivateAttr(None)
-    """[W, D]: of the pre-trained text tower."""
+    _words: list[_Words] = PrivateAttr(default_factory=list)
     _before: Tensor | None = PrivateAttr(None)
     """Features before the task's steps of the images that `_positions` returns."""
     _taught: dict[str, Tensor] = PrivateAttr(default_factory=dict)
     """The text tower's weights to begin the task's steps with."""
+    _is_separable: bool = PrivateAttr(False)
+    """Whether the features of the task's images tell its classes apart as they are."""
+    _below: int = PrivateAttr(0)
+    """How many times in a row the loss was below `stop_loss`."""
 
     def start(self, clip: Clip, settings: Settings, reference: Pairs | None) -> None:
         super().start(clip, settings, reference)
@@ -106,24 +147,32 @@ class TextFirst(ShorterStep):
                 f"the text tower of {clip.name} has no first MLP layers that are known by name, "
                 "and this method teaches those; choose another method, such as spu+"
             )
-        if self.words:
-            # On a CPU, batches of one length save more time than large ones do.
-            size = min(settings.micro_batch or _PROMPTS_AT_A_TIME, _PROMPTS_AT_A_TIME)
-            size = min(size, _CPU_WORDS) if clip.device.type == "cpu" else size
-            texts = fill_template(everyday_words.TEMPLATE, everyday_words.words())
-            self._words = _Prompts(clip, texts, size)
-            self._word_features = self._words.features(clip)
+        size = min(settings.micro_batch or _PROMPTS_AT_A_TIME, _PROMPTS_AT_A_TIME)
+        texts = fill_template(everyday_words.TEMPLATE, everyday_words.words())
+        shuffled = np.random.default_rng([settings.seed, RandomStream.WORDS]).permutation(texts)
+        groups = np.array_split(shuffled, ceil(len(texts) / self.words_per_step))
+        for group in groups if self.words else ():
+            prompts = group.tolist()
+            self._words.append(_Words(prompts, _Prompts(clip, prompts, size).features(clip)))
 
     def trained_parameters(self, clip: Clip) -> Collection[str]:
         return SelectiveUpdate(tower="text", blocks=self.blocks).selectable(clip).keys()
+
+    @property
+    def is_learned(self) -> bool:
+        return self._is_separable or self._below >= _PATIENCE
 
     @contextmanager
     def prepared(self, context: TaskContext) -> Iterator[None]:
         parameters = self._parameters(context.clip)
         untaught = {name: p.detach().clone() for name, p in parameters.items()}
         self._before = self._encode(context)
+        labels = torch.from_numpy(context.stream.train.labels[context.task.train])
+        features = self._before[: len(labels)]
+        error = self._statistics.error_if_added(features, labels, _FOLDS, self.shrinkage)
+        self._is_separable = error < self.max_error
         statistics = self._statistics.copy()
-        _add_task(statistics, context, self._before)
+        statistics.add(features, labels)
         try:
             self._teach(context, statistics, _BEFORE)
             self._taught = {name: p.detach().clone() for name, p in parameters.items()}
@@ -135,29 +184,42 @@ class TextFirst(ShorterStep):
 
     def begin(self, context: TaskContext, update: TaskUpdate) -> None:
         update.restore({name: weight.flatten() for name, weight in self._taught.items()})
-        self._taught = {}
+        self._taught, self._below = {}, 0
         context.statistics = self._statistics
         super().begin(context, update)
 
+    def after_step(
+        self, context: TaskContext, update: TaskUpdate, step: int, loss: Callable[[], float]
+    ) -> None:
+        if self.stop_loss and (step + 1) % _STEPS_BETWEEN_CHECKS == 0:
+            self._below = self._below + 1 if loss() <= self.stop_loss else 0
+
     def end(self, context: TaskContext, update: TaskUpdate) -> None:
         super().end(context, update)
-        after = self._encode(context)
+        labels = torch.from_numpy(context.stream.train.labels[context.task.train])
         assert self._before is not None
-        if self._statistics.classes:
-            self._statistics.transform(*drift_map(self._before, after, self.ridge))
-        _add_task(self._statistics, context, after)
-        self._before = None
-        self._teach(context, self._statistics, _AFTER)
+        if update.optimizer is None:  # the visual tower stayed as it was
+            self._statistics.add(self._before[: len(labels)], labels)
+        else:
+            after = self._encode(context)
+            if self._statistics.classes:
+                self._statistics.transform(*drift_map(self._before, after, self.ridge))
+            self._statistics.add(after[: len(labels)], labels)
+            self._teach(context, self._statistics, _AFTER)
+        self._before, self._below = None, 0
 
     def extra_prompts(self, known: int) -> int:
-        everyday = len(everyday_words.words()) if self.words else 0
-        return 2 * (self.steps + 1) * ((1 + self.templates) * known + everyday)
+        words = len(everyday_words.words()) if self.words else 0
+        scored = (1 + self.templates) * known + words
+        return 2 * (scored + self.steps * (known + min(words, self.words_per_step)))
 
     def state(self) -> dict[str, Tensor]:
-        return self._statistics.state()
+        state = self._statistics.state()
+        return {**state, "below": torch.tensor(self._below)} if self._below else state
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
         self._statistics.restore(state)
+        self._below = int(state.get("below", 0))
 
     def _parameters(self, clip: Clip) -> dict[str, nn.Parameter]:
         return {name: clip.model.get_parameter(name) for name in self.trained_parameters(clip)}
@@ -168,20 +230,25 @@ class TextFirst(ShorterStep):
         return context.encode(positions, partial(encode_rank_images, context.clip))
 
     def _teach(self, context: TaskContext, statistics: ClassStatistics, when: int) -> None:
-        """Train neurons of the text tower; only the gradient of this task decides which."""
+        """Train neurons of the text tower; only the gradient of this task decides which.
+
+        They are selected by the loss on all templates and words. A step has one template and some
+        of the words, in turn.
+        """
         clip, parameters = context.clip, self._parameters(context.clip)
-        prompts, targets = self._targets(context, statistics)
+        targets = self._targets(context, statistics)
+        lessons = self._lessons(context)
         step_lr = _schedule(self.lr, self.steps)
 
-        def backward(step: int) -> None:
+        def backward(step: int, lessons: Sequence[_Lesson]) -> None:
             rng = context.rng(RandomStream.WORDS, when, step)
             features = draw_features(targets.mean, targets.root, self.samples, rng)
-            prompts.backward(clip, partial(self._classification, clip, targets, features))
-            if self._words is not None:
-                self._words.backward_sum(clip, self._distance)
+            for lesson in lessons:
+                loss = partial(self._loss, clip, targets, features, lesson.words, len(lessons))
+                lesson.texts.backward(clip, loss)
 
         with trainable_only(clip.model, parameters):
-            backward(0)
+            backward(0, lessons)
             scores = {n: p.grad.abs() for n, p in parameters.items() if p.grad is not None}
             clip.model.zero_grad()
             axes = {name: neuron_axis(clip.model, name) for name in parameters}
@@ -192,7 +259,7 @@ class TextFirst(ShorterStep):
                 what = f"Teaching the text tower task {context.task.number + 1}"
                 steps = ([step] for step in range(self.steps))
                 for (step,) in context.progress(steps, what, self.steps):
-                    backward(step + 1)
+                    backward(step + 1, [lessons[step % len(lessons)]])
                     for group in optimizer.param_groups:
                         group["lr"] = step_lr(step)
                     optimizer.step()
@@ -201,40 +268,49 @@ class TextFirst(ShorterStep):
                 optimizer.close()
         collectives.broadcast(parameters.values())
 
-    def _targets(
-        self, context: TaskContext, statistics: ClassStatistics
-    ) -> tuple["_Prompts", _Targets]:
-        """The prompts of all known classes, and what they are to match."""
-        clip, train, known = context.clip, context.stream.train, context.known_classes
-        _, prompt = train.distinct_prompts(known)
-        _, first = np.unique(prompt, return_index=True)
-        texts = class_templates(train, [known[index] for index in first], self.templates)
+    def _targets(self, context: TaskContext, statistics: ClassStatistics) -> _Targets:
+        """What the prompts of all known classes are to match."""
+        device, known = context.clip.device, context.known_classes
+        _, prompt = context.stream.train.distinct_prompts(known)
         labels = [label for label in statistics.classes if label in known]
-        targets = _Targets(
-            statistics.means(labels).to(clip.device),
-            statistics.root().to(clip.device),
-            torch.from_numpy(prompt[[known.index(label) for label in labels]]).to(clip.device),
-            len(texts),
+        return _Targets(
+            statistics.means(labels).to(device),
+            statistics.root().to(device),
+            torch.from_numpy(prompt[[known.index(label) for label in labels]]).to(device),
         )
-        flat = [text for same_template in texts for text in same_template]
-        return _Prompts(clip, flat, context.micro_batch.size or _PROMPTS_AT_A_TIME), targets
 
-    def _classification(
-        self, clip: Clip, targets: _Targets, features: Tensor, texts: Tensor
+    def _lessons(self, context: TaskContext) -> list[_Lesson]:
+        """As few as there must be for every template, and every word, to be in one of them."""
+        clip, train, known = context.clip, context.stream.train, context.known_classes
+        _, first = np.unique(train.distinct_prompts(known)[1], return_index=True)
+        templates = class_templates(train, [known[index] for index in first], self.templates)
+        size = context.micro_batch.size or _PROMPTS_AT_A_TIME
+        words = self._words or [_Words([], torch.empty(0, device=clip.device))]
+        lessons = []
+        for number in range(max(len(templates), len(words))):
+            group = words[number % len(words)]
+            texts = [*templates[number % len(templates)], *group.prompts]
+            lessons.append(_Lesson(_Prompts(clip, texts, size), group.before))
+        return lessons
+
+    def _loss(
+        self,
+        clip: Clip,
+        targets: _Targets,
+        features: Tensor,
+        words: Tensor,
+        lessons: int,
+        texts: Tensor,
     ) -> Tensor:
-        """The loss of choosing each feature's class among the prompts of each template."""
+        """Of choosing each feature's class among the prompts, and of words that have moved."""
         bias = None if clip.logit_bias is None else clip.logit_bias.detach()
         scale = self.scale if bias is None else clip.logit_scale.detach()
-        prompts = texts.view(targets.templates, -1, texts.shape[1])
-        logits = scale * torch.einsum("nd,pkd->pnk", features.to(texts.dtype), prompts)
-        answers = targets.prompt.repeat(self.samples * targets.templates)
-        return classification(logits.flatten(0, 1), answers, bias)
-
-    def _distance(self, texts: Tensor, numbers: Tensor) -> Tensor:
-        """How far some of the everyday words have moved; over all of them, it is the mean."""
-        assert self._word_features is not None
-        moved = (texts - self._word_features[numbers]).square().sum()
-        return self.words * moved / len(self._word_features)
+        prompts, moved = texts.split([len(texts) - len(words), len(words)])
+        logits = scale * features.to(texts.dtype) @ prompts.T
+        loss = classification(logits, targets.prompt.repeat(self.samples), bias)
+        if len(words):
+            loss = loss + self.words * (moved - words).square().sum(dim=1).mean()
+        return loss / lessons
 
 
 class _Prompts:
@@ -245,37 +321,36 @@ class _Prompts:
 
     def __init__(self, clip: Clip, prompts: Sequence[str], size: int) -> None:
         tokens = clip.tokenize(prompts)
-        sorted_batches = list(by_length(tokens, clip.lengths(tokens), size))
+        batch = min(size, _CPU_BATCH) if clip.device.type == "cpu" else size
+        sorted_batches = list(by_length(tokens, clip.lengths(tokens), batch))
         self._batches = [
             {key: ids.to(clip.device) for key, ids in batch.items()} for _, batch in sorted_batches
         ]
         self._order = torch.cat([index for index, _ in sorted_batches]).to(clip.device)
         self._sizes = [len(index) for index, _ in sorted_batches]
+        self._fits = len(prompts) <= size
 
     def _encode(self, clip: Clip, number: int) -> Tensor:
         return clip.text_features(self._batches[number], (self, number))
 
-    @torch.no_grad()
-    def features(self, clip: Clip) -> Tensor:
-        """The features of all prompts [N, D]."""
+    def _encode_all(self, clip: Clip) -> Tensor:
         batches = [self._encode(clip, number) for number in range(len(self._batches))]
         return torch.cat(batches)[self._order.argsort()]
 
+    @torch.no_grad()
+    def features(self, clip: Clip) -> Tensor:
+        """The features of all prompts [N, D]."""
+        return self._encode_all(clip)
+
     def backward(self, clip: Clip, loss: Callable[[Tensor], Tensor]) -> None:
-        """Add the gradient of a loss of all features; a single batch is in memory at a time."""
-        unsort = self._order.argsort()
-        if len(self._batches) == 1:
-            loss(self._encode(clip, 0)[unsort]).backward()
+        """Add the gradient of a loss of all features; only so many are in memory at a time."""
+        if self._fits:
+            loss(self._encode_all(clip)).backward()
             return
         features = self.features(clip).requires_grad_()
         (gradient,) = torch.autograd.grad(loss(features), features)
         for number, part in enumerate(gradient[self._order].split(self._sizes)):
             (self._encode(clip, number) * part).sum().backward()
-
-    def backward_sum(self, clip: Clip, loss: Callable[[Tensor, Tensor], Tensor]) -> None:
-        """The same for a loss that is a sum over prompts, given the numbers of some of them."""
-        for number, rows in enumerate(self._order.split(self._sizes)):
-            loss(self._encode(clip, number), rows).backward()
 
 
 def class_templates(train: Images, labels: Sequence[int], templates: int) -> list[list[str]]:
@@ -297,13 +372,6 @@ def class_templates(train: Images, labels: Sequence[int], templates: int) -> lis
         prompts.append([group.class_prompt(name), *filled])
     count = max(map(len, prompts))
     return [[each[number % len(each)] for each in prompts] for number in range(count)]
-
-
-def _add_task(statistics: ClassStatistics, context: TaskContext, features: Tensor) -> None:
-    """Add the statistics of a task's classes; its images have the first of these features."""
-    positions: Indices = context.task.train
-    labels = torch.from_numpy(context.stream.train.labels[positions])
-    statistics.add(features[: len(positions)], labels, context.task.classes)
 
 
 def _schedule(lr: float, steps: int) -> Callable[[int], float]:

@@ -147,7 +147,7 @@ class FeatureReplay(Regularizer):
             positions = context.task.train
             labels = torch.from_numpy(context.stream.train.labels[positions])
             features = context.encode(positions, partial(encode_rank_images, context.clip))
-            self._statistics.add(features, labels, context.task.classes)
+            self._statistics.add(features, labels)
 
     def adds_known_prompts(self, earlier: int) -> bool:
         return bool(self.words or (self.weight and earlier))

@@ -146,7 +146,9 @@ class WeightEnsemble(AfterTask):
         }
         self._count = 1
 
-    def after_step(self, context: TaskContext, update: TaskUpdate, step: int) -> None:
+    def after_step(
+        self, context: TaskContext, update: TaskUpdate, step: int, loss: Callable[[], float]
+    ) -> None:
         if (step + 1) % self.every == 0:
             weights = context.weights()
             self._add(

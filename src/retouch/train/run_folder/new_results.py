@@ -58,7 +58,7 @@ def _take_over(results: Results, earlier: EarlierRun, control: Images | None) ->
     results.learned_before = before.done
     results.tasks[: before.done] = before.tasks
     results.trained, results.seconds = [*before.trained], [*before.seconds]
-    results.fraction_kept = [*before.fraction_kept]
+    results.fraction_kept, results.steps = [*before.fraction_kept], [*before.steps]
     results.class_vectors = before.class_vectors
     results.replay, results.state = before.replay, before.state
     results.losses = before.losses

@@ -147,12 +147,16 @@ class RunRecord:
         self._write_step(last.number, last.epoch, loss, last.lr)
 
     def end_task(
-        self, update: TaskUpdate, evaluate: Callable[[], Row], fraction_kept: float
+        self, update: TaskUpdate, evaluate: Callable[[], Row], fraction_kept: float, steps: int
     ) -> None:
-        """A task is learned, and `fraction_kept` of its change was kept: evaluate and save it."""
+        """A task is learned in so many steps: evaluate and save it.
+
+        `fraction_kept` says how much of its change was kept.
+        """
         row = self._evaluate(evaluate)
         self.clip.truncated_prompts.summarize()
         self.results.fraction_kept.append(fraction_kept)
+        self.results.steps.append(steps)
         self.results.trained.append(update.selection.count)
         self.results.seconds.append(round(time.monotonic() - self._task_started, 2))
         self.results.class_vectors = len(self.clip.class_vectors or ())
