@@ -155,6 +155,19 @@ class Plan:
         """
         return replace(self, settings=self.settings.model_copy(update=changes))
 
+    def with_storage(self, store_images: bool | None) -> "Plan":
+        """The same plan, with whether images may be stored.
+
+        Args:
+            store_images: As asked for; None for as the method and the earlier run say.
+        """
+        allowed = store_images
+        if allowed is None:
+            inherited = self.earlier is None or self.earlier.method["store_images"]
+            allowed = self.method.store_images and inherited
+        method = self.method.with_change({"store_images": allowed})
+        return replace(self, method=method, store_images=store_images)
+
     def resuming(self, folder: Path) -> "Plan":
         """The same plan, computed as an unfinished run in a folder was, where that was chosen.
 
@@ -320,8 +333,8 @@ def plan_stream(
     The arguments are those of `plan`, and the fields of `Plan`.
     """
     requested = _requested(settings)
-    method = _with_storage(method, earlier, store_images)
-    given = Plan(clip, stream, method, Settings(), control, reference, earlier, run, store_images)
+    given = Plan(clip, stream, method, Settings(), control, reference, earlier, run)
+    given = given.with_storage(store_images)
     if isinstance(requested, Settings):
         _refuse_besides_settings(precision, compiled, shard)
         return replace(given, settings=requested)
@@ -329,7 +342,7 @@ def plan_stream(
     sizes = [len(task.train) for task in stream.tasks[given.done :]]
     known = len(stream.classes), stream.missing_images
     wanted = {**inherited, **requested, "shard": shard}
-    defaults = choose_defaults(clip, method, wanted, sizes, *known)
+    defaults = choose_defaults(clip, given.method, wanted, sizes, *known)
     planned = replace(given, method=defaults.method, settings=defaults.settings)
     compiled = False if shard else compiled
     computed = hardware(clip.device, clip.size, precision, compiled, planned.work)
@@ -358,13 +371,6 @@ def _inherited(run: OpenRun | None) -> dict[str, Any]:
     """Settings of the run to continue that do not depend on the number of its images."""
     names = ("lr", "weight_decay")
     return {name: run.config["settings"][name] for name in names} if run else {}
-
-
-def _with_storage(method: Method, earlier: EarlierRun | None, store_images: bool | None) -> Method:
-    """The method, with whether images are stored: as asked, or as it and the earlier run say."""
-    if store_images is None:
-        store_images = method.store_images and (earlier is None or earlier.method["store_images"])
-    return method.with_change({"store_images": store_images})
 
 
 def _requested(settings: Settings | Mapping[str, Any] | None) -> Settings | dict[str, Any]:
