@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from retouch.builtin.archive import ARCHIVE, check_request, read_index, read_sheets
-from retouch.builtin.noise import ONE, add_noise, rounded_noise
+from retouch.builtin.noise import ONE, STEEP, add_noise, rounded_noise
 from retouch.errors import UserError
 
 DIGESTS = {
@@ -29,11 +29,13 @@ def members() -> dict[str, bytes]:
 def test_the_members_are_those_of_the_index():
     tables = {f"{name}/noise.npy" for name in read_index().sets}
     sheets = {
-        f"{name}/{number:02}.webp"
+        f"{name}/{image}"
         for name, stored in read_index().sets.items()
         for number in range(stored.sheets)
+        for image in stored.images(number)
     }
     assert members().keys() == {"index.json", *tables, *sheets}
+    assert {"signs-train/39-0.webp", "control/07-3.webp"} < sheets
 
 
 def test_every_picture_has_its_class_caption_or_box():
@@ -49,7 +51,7 @@ def test_sheets_are_read_in_order():
     assert both.shape == (2, read_index().sets["boxes"].rows, 64, 64, 3)
     assert both.dtype == np.uint8
     assert np.array_equal(first[0], both[0])
-    with Image.open(io.BytesIO(members()["boxes/01.webp"])) as sheet:
+    with Image.open(io.BytesIO(members()["boxes/01-0.webp"])) as sheet:
         picture = np.asarray(sheet)[64:128]
     noise = np.load(io.BytesIO(members()["boxes/noise.npy"]))
     seed = read_index().sets["boxes"].picture_seed(1, 1)
@@ -72,16 +74,27 @@ def test_noise_is_that_of_numpys_generator():
         rng.random(5)
         rng.integers(10, size=integers, dtype=np.uint32)
         uniform = rng.random((3, 64, 64), dtype=np.float32) - 0.5
-        entry = np.array([5 + integers, integers, 40 * ONE, 0, *[ONE // 2] * 3], np.int16)
+        entry = np.array([5 + integers, integers, 40 * ONE, 0, *[ONE // 2, 0, 0] * 3], np.int16)
         difference = np.abs(rounded_noise([7, 8, 9], entry, 64) - 40 * uniform).ravel()
         assert difference[integers:].max() < 0.51
 
 
+def test_planes_rise_from_the_middle_of_the_picture():
+    planes = (ONE, STEEP, 0), (0, 0, -STEEP // 2), (0, 0, 0)
+    entry = np.array([0, 0, 0, 0, *np.ravel(planes)], np.int16)
+    red, green, blue = rounded_noise([1], entry, 64)
+    place = np.arange(64) - 32
+    assert np.array_equal(red, np.broadcast_to(1 + place, (64, 64)))
+    assert np.array_equal(green, np.broadcast_to(np.floor(-place / 2)[:, None], (64, 64)))
+    assert not blue.any()
+
+
 def test_values_beyond_black_and_white():
     picture = np.full((64, 64, 3), 250, np.uint8)
-    offsets = 10 * ONE, 0, -128 * ONE + 1
+    planes = (10 * ONE, 0, 0), (0, 0, 0), (-128 * ONE + 1, 0, 0)
     clipped, wrapped = (
-        add_noise(picture, [1], np.array([0, 0, 0, wraps, *offsets], np.int16)) for wraps in (0, 1)
+        add_noise(picture, [1], np.array([0, 0, 0, wraps, *np.ravel(planes)], np.int16))
+        for wraps in (0, 1)
     )
     assert clipped[0, 0].tolist() == [255, 250, 122]
     assert wrapped[0, 0].tolist() == [4, 250, 122]

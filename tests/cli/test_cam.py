@@ -12,6 +12,8 @@ from task_selections import learned_run
 from tiny import images, tiny_folder
 
 import retouch
+from retouch.cli.analysis.cam_images import find_cam_images
+from retouch.errors import UserError
 from retouch.train.run_folder.files import refuse_foreign
 
 
@@ -116,3 +118,12 @@ def test_mistakes_are_explained(home: Path, tmp_path: Path):
     mixed = run("cam", model, broken, image, "--text", "red", "-o", tmp_path / "out", code=1)
     assert "broken.jpg cannot be read as an image" in mixed.stderr
     assert (tmp_path / "out" / "cam.png").is_file()  # of the other
+
+
+def test_of_packaged_pictures_a_few_of_each_class():
+    counts = {"builtin": (50, 25), "builtin:world": (154, 154), "builtin:shapes": (16, 8)}
+    for name, (pictures, classes) in counts.items():
+        found = find_cam_images([name])
+        assert (len(found), len({image.label for image in found})) == (pictures, classes)
+    with pytest.raises(UserError, match="builtin:nothing is no built-in data set"):
+        find_cam_images(["builtin:nothing"])

@@ -14,7 +14,7 @@ from retouch.builtin import control_images, sign_images
 from retouch.data import Images, Splits, Stream
 from retouch.errors import UserError
 from retouch.train import Plan
-from retouch.train.plan import plan_stream
+from retouch.train.plan import MACHINE, plan_stream
 
 
 def few_signs(per_class: int, labels: range) -> Images:
@@ -78,8 +78,18 @@ def test_all_settings_are_taken_as_they_are(stream: Stream):
     assert plan.method.replay == retouch.recipe("er").replay
     assert plan.hardware is None
     assert not plan.chosen
-    with pytest.raises(UserError, match="precision is given beside all settings"):
-        retouch.plan(stream, tiny_clip(), "er", settings=QUICK, precision="bf16")
+
+
+def test_settings_that_suit_the_machine_are_taken_as_they_are(stream: Stream):
+    chosen = retouch.plan(stream, tiny_clip(), "er", settings={"precision": "auto"})
+    assert chosen.chosen == {"precision", "compile", "cuda_graphs", "micro_batch"}
+    for asked in ({"precision": "bf16"}, {"compile": True}, {"cuda_graphs": True}):
+        plan = retouch.plan(stream, tiny_clip(), "er", settings=asked)
+        for name in MACHINE:
+            expected = asked.get(name, getattr(chosen.settings, name))
+            assert getattr(plan.settings, name) == getattr(plan.hardware, name) == expected
+        captures = {"cuda_graphs"} if "compile" in asked else set()  # instead of compiling
+        assert plan.chosen == chosen.chosen - asked.keys() - captures
 
 
 def test_a_plan_says_what_it_is(stream: Stream):
@@ -102,7 +112,8 @@ def test_several_data_sets_and_splits(tmp_path: Path):
     [
         ({"settings": {"epoch": 1}}, "epoch: there is no such entry"),
         ({"choices": "all"}, "choices all are for several data sets, and there is one"),
-        ({"precision": "fp8"}, "unknown precision 'fp8'"),
+        ({"settings": {"precision": "fp8"}}, "unknown precision 'fp8'"),
+        ({"settings": {"shard": True}}, "several processes, and there is only one"),
         ({"replay": 0}, "replay=0: give a number of images"),
         ({"replay": "none", "change": {"replay.size": 3}}, "contradict each other"),
         ({"method": "frozen", "replay": 3}, "frozen replays no images"),

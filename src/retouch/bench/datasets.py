@@ -61,8 +61,8 @@ class BenchData:
         """The data set split into tasks; the seed also sets the order of the classes."""
         for source in cell.sources:
             if source not in self._splits:
-                few = self.small and packaged_source(source)
-                splits = builtin.read_few(source) if few else read_data(source, self.data_root)
+                few = packaged_source(source) if self.small else None
+                splits = few.read_few(source) if few else read_data(source, self.data_root)
                 splits = splits.map(self._prepared)
                 # A published split is what it is; its duplicates are no note on a cell.
                 published = (splits.train, splits.test) if splits.train and splits.test else None

@@ -1,9 +1,10 @@
 """The archive of rendered pictures that comes with the package.
 
-`pictures.tar` holds `index.json` and sheets such as `signs-train/07.webp`: a sheet is a column of
-pictures without their noise, compressed without loss. The noise is added when they are read, from a
-table such as `signs-train/noise.npy` (see `retouch.builtin.noise`). For signs and control classes,
-sheet n holds picture n of every class, so a few pictures per class are a few sheets to decode.
+`pictures.tar` holds `index.json` and sheets of pictures without their noise, compressed without
+loss. The noise is added when they are read, from a table such as `signs-train/noise.npy` (see
+`retouch.builtin.noise`). For signs and control classes, sheet n holds picture n of every class, so
+a few pictures per class are a few sheets to decode. A sheet is one image or several, such as
+`control/07-0.webp` to `control/07-3.webp`, each a column of up to 40 pictures.
 `tools/render.py` in the source repository writes the archive; a test draws some of the pictures
 again and compares every pixel.
 """
@@ -26,6 +27,8 @@ from retouch.clip.preprocess import Uint8
 from retouch.errors import UserError
 
 ARCHIVE = files("retouch.builtin") / "pictures.tar"
+COLUMN = 40
+"""Pictures per image: with more, libwebp adapts to larger areas, and the files are 4 % larger."""
 
 
 class PictureSet(BaseModel):
@@ -37,6 +40,10 @@ class PictureSet(BaseModel):
     seed: int
     by_class: bool
     """Whether sheet n holds picture n of every class."""
+
+    def images(self, sheet: int) -> list[str]:
+        """The names of a sheet's images."""
+        return [f"{sheet:02}-{part}.webp" for part in range(-(-self.rows // COLUMN))]
 
     def picture_seed(self, sheet: int, row: int) -> list[int]:
         """The seed that a picture was drawn from."""
@@ -89,8 +96,8 @@ def read_sheets(name: str, count: int) -> Uint8:
     with _opened() as archive:
         noise = np.load(io.BytesIO(_member(archive, f"{name}/noise.npy").read()))
         for number in range(count):
-            sheet = _decode(_member(archive, f"{name}/{number:02}.webp"))
-            for row, picture in enumerate(sheet.reshape(pixels.shape[1:])):
+            columns = [_decode(_member(archive, f"{name}/{i}")) for i in stored.images(number)]
+            for row, picture in enumerate(np.concatenate(columns).reshape(pixels.shape[1:])):
                 seed = stored.picture_seed(number, row)
                 pixels[number, row] = add_noise(picture, seed, noise[number, row])
     return pixels

@@ -12,7 +12,7 @@ from retouch.data.splits import Splits
 WORLD = "builtin:world"
 """What the built-in model was trained on: its control set."""
 _CONTROL_PER_CLASS, _PAIRS = 8, 512
-_FEW_TRAIN, _FEW_TEST, _FEW_CONTROL_CLASSES, _FEW_PAIRS = 6, 2, 20, 64
+_FEW_TRAIN, _FEW_TEST, _FEW_CONTROL, _FEW_CONTROL_CLASSES, _FEW_PAIRS = 6, 2, 1, 20, 64
 
 
 def read(name: str) -> Splits:
@@ -25,6 +25,8 @@ def read(name: str) -> Splits:
 
 def read_few(name: str) -> Splits:
     """The same with few pictures of each class, for a quick look."""
+    if name == WORLD:
+        return Splits(test=control_images(_FEW_CONTROL))
     return _splits(name, _FEW_TRAIN, _FEW_TEST)
 
 
@@ -32,7 +34,7 @@ def demo_control(few: bool = False) -> Images:
     """The control set of the demo and of `retouch bench`; `few` pictures of it for a quick look."""
     if not few:
         return control_images(demo_settings().pictures.control)
-    images = control_images(1)
+    images = control_images(_FEW_CONTROL)
     subset = images.subset(images.of_classes(range(_FEW_CONTROL_CLASSES)))
     classes = images.classes[:_FEW_CONTROL_CLASSES]
     return replace(subset, classes=classes, templates=images.templates[:1])
@@ -48,4 +50,4 @@ def _splits(name: str, train: int, test: int) -> Splits:
     return Splits(domain_images(domain, "train", train), domain_images(domain, "test", test))
 
 
-SOURCE = PackagedSource(read, control=WORLD, read_pairs=lambda: world_pairs(_PAIRS))
+SOURCE = PackagedSource(read, read_few, control=WORLD, read_pairs=lambda: world_pairs(_PAIRS))

@@ -112,6 +112,8 @@ class PackagedSource:
 
     read: Callable[[str], Splits]
     """From NAME or NAME:SET."""
+    read_few: Callable[[str], Splits]
+    """The same with few images of each class, for a quick look."""
     control: str
     """What NAME stands for as a control set."""
     read_pairs: Callable[[], Pairs]

@@ -110,8 +110,7 @@ def teach(
         raise UserError("a run that continues another needs a folder of its own", argument="out=…")
     folder = None if out is None else Path(out)
     if store_images is not None:
-        chosen = planned.method.with_change({"store_images": store_images})
-        planned = replace(planned, method=chosen, store_images=store_images)
+        planned = planned.with_storage(store_images)
     if folder is not None and not overwrite:
         planned = planned.resuming(folder)
     started = start_method(replace(planned, command=command))

@@ -155,6 +155,19 @@ class Plan:
         """
         return replace(self, settings=self.settings.model_copy(update=changes))
 
+    def with_storage(self, store_images: bool | None) -> "Plan":
+        """The same plan, with whether images may be stored.
+
+        Args:
+            store_images: As asked for; None for as the method and the earlier run say.
+        """
+        allowed = store_images
+        if allowed is None:
+            inherited = self.earlier is None or self.earlier.method["store_images"]
+            allowed = self.method.store_images and inherited
+        method = self.method.with_change({"store_images": allowed})
+        return replace(self, method=method, store_images=store_images)
+
     def resuming(self, folder: Path) -> "Plan":
         """The same plan, computed as an unfinished run in a folder was, where that was chosen.
 
@@ -190,9 +203,6 @@ def plan(
     names: Mapping[str, str] | None = None,
     templates: Sequence[str] = (),
     device: str | torch.device = "auto",
-    precision: str = "auto",
-    compiled: bool | None = None,
-    shard: bool = False,
     random_weights: bool = False,
     light: bool = False,
     root: str | Path | None = None,
@@ -214,8 +224,8 @@ def plan(
         method: The name of a recipe (see `available_methods`), or a `Method` of your own. Default:
             `spu+`, or that of the run that is continued.
         change: Changes of the method's settings, such as `{"update.rate": 0.05}`.
-        settings: The settings that you want, by name (`{"epochs": 5}`): the others are chosen to
-            suit model, data and machine. Or all of them, as `Settings`.
+        settings: The settings that you want, by name (`{"epochs": 5, "precision": "bf16"}`): the
+            others are chosen to suit model, data and machine. Or all of them, as `Settings`.
         control: Images of what the model could do before and must not forget.
         reference: Images with captions, for methods that keep old knowledge with them.
         earlier: The folder of a finished run to continue.
@@ -231,9 +241,6 @@ def plan(
         templates: Prompts for a class, such as "a photo of a {}, a kind of flower."; training uses
             the first, evaluation the mean of all.
         device: Where to compute: "cpu", "cuda", or "auto" for a GPU if there is one.
-        precision: "fp32" or "bf16"; "auto" chooses by machine and model.
-        compiled: Whether to compile the towers; None chooses.
-        shard: Divide the frozen weights over several processes.
         random_weights: Start from random weights instead of the model's.
         light: Load a plain CLIP without its library, as in `load`.
         root: The folder that holds the benchmarks, as for `read_data`.
@@ -243,7 +250,7 @@ def plan(
         background: Decode while training begins, where there is a GPU; called with a description.
         status: Shows what is being done; a function that returns a context.
     """
-    _check_machine(model, device, precision)
+    _check_model(model, device)
     requested = _requested(settings)
     finished = None if earlier is None else _finished_run(Path(earlier))
     _check_templates(templates, finished)
@@ -253,8 +260,7 @@ def plan(
     )
     if isinstance(requested, dict):
         _check_control_part(requested, chosen, has_control)
-    if shard:
-        check_shard(chosen, Settings(shard=True, compile=bool(compiled)))
+        check_shard(chosen, Settings(**requested))
     chosen.check_needs(has_control, reference is not None)
     sources = [data] if isinstance(data, str | Path | Splits | Stream) else list(data)
     _check_sources(sources, control, choices, earlier, names=names, order=order)
@@ -294,9 +300,6 @@ def plan(
         earlier=extended,
         run=run,
         store_images=chosen.store_images if asked else None,
-        precision=precision,
-        compiled=compiled,
-        shard=shard,
     )
 
 
@@ -311,31 +314,28 @@ def plan_stream(
     earlier: EarlierRun | None = None,
     run: OpenRun | None = None,
     store_images: bool | None = None,
-    precision: str = "auto",
-    compiled: bool | None = None,
-    shard: bool = False,
 ) -> Plan:
     """The plan of a run whose model, tasks and method are known: choose the rest.
 
     The arguments are those of `plan`, and the fields of `Plan`.
     """
     requested = _requested(settings)
-    method = _with_storage(method, earlier, store_images)
-    given = Plan(clip, stream, method, Settings(), control, reference, earlier, run, store_images)
+    given = Plan(clip, stream, method, Settings(), control, reference, earlier, run)
+    given = given.with_storage(store_images)
     if isinstance(requested, Settings):
-        _refuse_besides_settings(precision, compiled, shard)
         return replace(given, settings=requested)
     inherited = _inherited(run)
     sizes = [len(task.train) for task in stream.tasks[given.done :]]
     known = len(stream.classes), stream.missing_images
-    wanted = {**inherited, **requested, "shard": shard}
-    defaults = choose_defaults(clip, method, wanted, sizes, *known)
+    defaults = choose_defaults(clip, given.method, {**inherited, **requested}, sizes, *known)
     planned = replace(given, method=defaults.method, settings=defaults.settings)
-    compiled = False if shard else compiled
+    compiled = False if planned.settings.shard else requested.get("compile")
+    precision = requested.get("precision", "auto")
     computed = hardware(clip.device, clip.size, precision, compiled, planned.work)
-    chosen = {"precision"} if precision == "auto" else set[str]()
-    chosen |= {"compile", "cuda_graphs"} if compiled is None else set()
-    chosen |= {"micro_batch"} - requested.keys()
+    if "cuda_graphs" in requested:
+        computed = replace(computed, cuda_graphs=requested["cuda_graphs"])
+    chosen = {*MACHINE, "micro_batch"} - requested.keys()
+    chosen -= {"compile", "cuda_graphs"} if compiled is not None else set()
     return replace(
         planned.with_settings(**{name: getattr(computed, name) for name in MACHINE}),
         hardware=computed,
@@ -344,27 +344,10 @@ def plan_stream(
     )
 
 
-def _refuse_besides_settings(precision: str, compiled: bool | None, shard: bool) -> None:
-    """All settings say how to compute, too."""
-    machine = {"precision": precision != "auto", "compiled": compiled is not None, "shard": shard}
-    for name in [name for name, given in machine.items() if given]:
-        raise UserError(
-            f"{name} is given beside all settings, which have it already; give the settings that "
-            "you want by name, settings={'epochs': 5}, or leave it out"
-        )
-
-
 def _inherited(run: OpenRun | None) -> dict[str, Any]:
     """Settings of the run to continue that do not depend on the number of its images."""
     names = ("lr", "weight_decay")
     return {name: run.config["settings"][name] for name in names} if run else {}
-
-
-def _with_storage(method: Method, earlier: EarlierRun | None, store_images: bool | None) -> Method:
-    """The method, with whether images are stored: as asked, or as it and the earlier run say."""
-    if store_images is None:
-        store_images = method.store_images and (earlier is None or earlier.method["store_images"])
-    return method.with_change({"store_images": store_images})
 
 
 def _requested(settings: Settings | Mapping[str, Any] | None) -> Settings | dict[str, Any]:
@@ -372,13 +355,14 @@ def _requested(settings: Settings | Mapping[str, Any] | None) -> Settings | dict
     if isinstance(settings, Settings):
         return settings
     given = {name: value for name, value in (settings or {}).items() if value is not None}
+    check_precision(given.get("precision", "auto"))
+    if given.get("precision") == "auto":
+        del given["precision"]
     Settings(**given)
     return given
 
 
-def _check_machine(
-    model: str | Path | Clip | None, device: str | torch.device, precision: str
-) -> None:
+def _check_model(model: str | Path | Clip | None, device: str | torch.device) -> None:
     if isinstance(model, str | Path):
         if is_run(model):
             raise UserError(
@@ -387,7 +371,6 @@ def _check_machine(
             )
         check_name(str(model))
     resolve_device(str(device))
-    check_precision(precision)
 
 
 def _finished_run(folder: Path) -> FinishedRun:

@@ -12,9 +12,6 @@ if TYPE_CHECKING:
     from retouch.clip.preprocess import Uint8
     from retouch.data.stores.image_store import ImageStore, UnreadableImage
 
-BUILTIN = ("builtin", "builtin:world")
-"""Built-in pictures: traffic signs, and what the built-in model knows."""
-
 
 @dataclass(frozen=True)
 class CamImage:
@@ -34,12 +31,13 @@ def find_cam_images(names: Sequence[str]) -> list[CamImage]:
     """The images in the order given; a folder stands for all images in it."""
     from retouch.cli.images import images_below
     from retouch.data.loading.decode import EXTENSIONS
+    from retouch.data.registry import packaged_source
     from retouch.data.stores.file import FileStore
 
     images: list[CamImage] = []
     for name in names:
         path = Path(name)
-        if name in BUILTIN:
+        if packaged_source(name):
             images += _images_of_source(name)
         elif not path.is_dir():
             images.append(CamImage(FileStore(Path(), [name]), 0))
@@ -58,15 +56,12 @@ def find_cam_images(names: Sequence[str]) -> list[CamImage]:
 
 
 def _images_of_source(name: str) -> list[CamImage]:
-    """Images in any form that `retouch learn` reads; of the built-in ones, a few per class."""
-    from retouch.data import read_data
+    """Images in any form that `retouch learn` reads; of the packaged ones, a few per class."""
+    from retouch.data.registry import packaged_source, read_data
 
-    if name in BUILTIN:
-        from retouch.builtin import control_images, sign_images
-
-        images = sign_images("test", 2) if name == BUILTIN[0] else control_images(1)
-    else:
-        images = read_data(name).evaluation_images()
+    packaged = packaged_source(name)
+    splits = packaged.read_few(name) if packaged else read_data(name)
+    images = splits.evaluation_images()
     labels = [images.classes[label] for label in images.labels]
     return [CamImage(images.store, index, label) for index, label in enumerate(labels)]
 

@@ -19,7 +19,8 @@ def plan_arguments(config: "LearnConfig") -> dict[str, Any]:
     if training.model is None and training.earlier is None:
         raise UserError("no model given; name one with --model, or a run to continue with --from")
     settings = training.model_dump(include={"epochs", "batch", "lr", "weight_decay", "seed"})
-    settings |= machine.model_dump(include={"micro_batch"})
+    settings |= machine.model_dump(include={"micro_batch", "precision", "shard"})
+    settings["compile"] = machine.compiled
     return {
         "data": data.sources,
         "model": training.model,
@@ -37,9 +38,6 @@ def plan_arguments(config: "LearnConfig") -> dict[str, Any]:
         "choices": data.choices,
         "names": read_class_names(data.names) if data.names else None,
         "templates": data.template or (),
-        "precision": machine.precision,
-        "compiled": machine.compiled,
-        "shard": machine.shard,
         "random_weights": training.random_weights,
         "root": data.data_root,
         "use_cache": not data.no_cache and not config.output.dry_run,

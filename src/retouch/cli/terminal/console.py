@@ -61,7 +61,6 @@ err = PlainConsole(stderr=True)
 _OPTIONS = {
     "earlier": "from",
     "store_images": "replay",
-    "compiled": "compile",
     "folder": "out",
     "leave out cached": "no-cache",
 }
