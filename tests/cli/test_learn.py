@@ -94,7 +94,7 @@ def test_dry_run_shows_the_plan_and_writes_nothing(model: Path, data: Path, tmp_
     assert "2 classes to learn, from 10 images; 2 more to test with" in text
     assert "a photo of dark red" in text
     assert "a photo of bright green" in text
-    assert "Batches of 8, 30 epochs, learning rate 0.002 (suited to 10 images" in text
+    assert "Batches of 8, 30 epochs, learning rate 0.0008 (suited to 10 images" in text
     assert "Up to 8 images are kept to replay them later." in text
     assert "vision_model.encoder.layers.1.mlp.fc1.weight" in text
     assert "vision_model.encoder.layers.0.mlp.fc1.weight" not in text

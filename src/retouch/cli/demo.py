@@ -16,7 +16,7 @@ def demo(
     ),
     methods: Annotated[
         str, typer.Option(help="Methods to compare, separated by commas.")
-    ] = "frozen,flyp,er,spu,spu+",
+    ] = "frozen,flyp,er,spu,text-first",
     quick: Annotated[
         bool, typer.Option("--quick", help="Seconds instead of minutes, but it learns little.")
     ] = False,

@@ -68,13 +68,12 @@ class ClassStatistics:
             shrinkage: How far the covariance is drawn to its mean variance, from 0 to 1.
         """
         assert self._scatter is not None
-        labels, means = self.classes, self.means(self.classes).double()
-        scatter, identity = self._scatter.double(), torch.eye(means.shape[1], dtype=torch.float64)
-        variance = scatter.trace() / len(scatter)
-        covariance = scatter.lerp(variance * identity, shrinkage) if variance else identity
-        vectors = torch.linalg.solve(covariance, means.T).T
-        scores = features.double() @ vectors.T - (vectors * means).sum(dim=1) / 2
-        return torch.tensor(labels)[scores.argmax(dim=1)]
+        means, scatter = self.means(self.classes).double(), self._scatter.double()
+        alike = not scatter.trace()
+        covariance = torch.eye(len(scatter)).double() if alike else shrunk(scatter, shrinkage)
+        vectors, bias = discriminant(means, covariance, means.mean(dim=0))
+        scores = features.double() @ vectors.T + bias
+        return torch.tensor(self.classes)[scores.argmax(dim=1)]
 
     def error_if_added(
         self, features: Tensor, labels: Tensor, folds: int, shrinkage: float
@@ -142,6 +141,29 @@ class ClassStatistics:
         self._means = {label: state[f"mean:{label}"] for label in labels}
         if labels:
             self._scatter, self._degrees = state["scatter"], int(state["degrees"])
+
+
+def shrunk(scatter: Tensor, shrinkage: float) -> Tensor:
+    """A covariance, or a multiple of it, drawn to its mean variance.
+
+    Args:
+        scatter: [D, D]
+        shrinkage: How far, from 0 to 1 (no correlations).
+    """
+    variance = scatter.trace() / len(scatter)
+    return scatter.lerp(variance * torch.eye(len(scatter), dtype=scatter.dtype), shrinkage)
+
+
+def discriminant(means: Tensor, covariance: Tensor, center: Tensor) -> tuple[Tensor, Tensor]:
+    """Linear discriminant analysis: vectors [C, D] and biases [C] of equally probable classes.
+
+    Args:
+        means: The mean feature of each class [C, D].
+        covariance: That of features around their class's mean [D, D].
+        center: Scores are relative to this point [D], which changes those of all classes alike.
+    """
+    vectors = torch.linalg.solve(covariance, (means - center).T).T
+    return vectors, -(vectors * (means + center)).sum(dim=1) / 2
 
 
 def draw_features(mean: Tensor, root: Tensor, samples: int, rng: np.random.Generator) -> Tensor:

@@ -28,7 +28,7 @@ from retouch.methods.updates.sparsecl import DynamicMaskUpdate
 from retouch.methods.updates.spg import SoftMaskUpdate
 from retouch.methods.updates.spu_released import ReleasedReplay, ReleasedSchedule, ReleasedUpdate
 
-DEFAULT_METHOD = "spu+"
+DEFAULT_METHOD = "text-first"
 """The method that is used where none is chosen."""
 WITHOUT_IMAGES = "spu+no-images"
 """The method that is used where none is chosen and no image may be stored."""

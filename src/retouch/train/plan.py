@@ -222,7 +222,7 @@ def plan(
         model: The model to teach: its name or folder, as `load` takes them, or a model that is
             loaded. Where a run is continued: only if the model has moved since.
         method: The name of a recipe (see `available_methods`), or a `Method` of your own. Default:
-            `spu+`, or that of the run that is continued.
+            `text-first`, or that of the run that is continued.
         change: Changes of the method's settings, such as `{"update.rate": 0.05}`.
         settings: The settings that you want, by name (`{"epochs": 5, "precision": "bf16"}`): the
             others are chosen to suit model, data and machine. Or all of them, as `Settings`.

@@ -91,7 +91,7 @@ class TrainingOptions(OptionGroup):
         str | None,
         typer.Option(
             help="The method; see `retouch methods`.",
-            show_default="spu+",
+            show_default="text-first",
             autocompletion=complete_method,
         ),
     ] = None

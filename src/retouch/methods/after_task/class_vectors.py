@@ -26,6 +26,7 @@ from torch.nn.functional import normalize, relu
 from retouch.clip.class_vectors import ClassVectors
 from retouch.clip.encode import encode_rank_images
 from retouch.clip.text.everyday_words import word_features
+from retouch.methods.class_statistics import discriminant, shrunk
 from retouch.methods.parts import AfterTask
 from retouch.methods.task_context import TaskContext
 from retouch.methods.task_update import TaskUpdate
@@ -200,16 +201,12 @@ class LinearDiscriminant(ClassifierInClosedForm):
     def solve(self, statistics: Statistics) -> Linear:
         means, counts = statistics.means, statistics.counts
         scatter = statistics.gram - (means * counts[:, None]).T @ means
-        variance = scatter.trace() / len(scatter)
-        identity = torch.eye(len(scatter), dtype=scatter.dtype)
-        if variance <= 1e-12 * statistics.gram.trace() / len(scatter):  # one image of each class
-            covariance = identity
+        if scatter.trace() <= 1e-12 * statistics.gram.trace():  # one image of each class
+            covariance = torch.eye(len(scatter), dtype=scatter.dtype)
         else:
-            covariance = scatter.lerp(variance * identity, self.shrinkage) / statistics.total
-        # Relative to the mean of all classes, which changes the scores of all of them alike.
+            covariance = shrunk(scatter, self.shrinkage) / statistics.total
         center = statistics.sums.sum(dim=0) / statistics.total
-        vectors = torch.linalg.solve(covariance, (means - center).T).T
-        return Linear(vectors, -(vectors * (means + center)).sum(dim=1) / 2)
+        return Linear(*discriminant(means, covariance, center))
 
 
 class RidgeRegression(ClassifierInClosedForm):
