@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 os.environ["COLUMNS"] = "120"  # before a console is made, whose output is compared
 
-# What is imported, while tests are collected or by a test, stays: not to search it for garbage again
-# and again saves a seventh of all time.
+# What is imported while tests are collected, or by a test, stays: not to search it for garbage,
+# then and ever after, saves a seventh of all time.
 gc.disable()
 
 
