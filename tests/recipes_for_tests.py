@@ -12,7 +12,7 @@ from retouch.clip import Clip, Features
 from retouch.data import Pairs, Stream
 from retouch.data.stores.string_array import StringArray
 from retouch.evaluate import Results
-from retouch.methods import Method, Settings, recipe
+from retouch.methods import RECIPES, Method, Settings, recipe
 from retouch.train import Callback
 
 QUICK = Settings(epochs=2, batch=8, lr=5e-3, weight_decay=0.1)
@@ -27,6 +27,26 @@ SMALL: dict[str, dict[str, Any]] = {
     "dualprompt": {"update.general": (1,), "update.expert": (2,), "update.tasks": 3},
 }
 """What fits a model of two layers and a stream of few images."""
+
+
+def one_for_each_part(*, scores: bool = False) -> list[str]:
+    """Few recipes in which every class of part occurs, with `scores` every score as well.
+
+    For tests of what a part does in some other situation: a recipe that differs from these in
+    settings alone adds a run, but no code. `test_recipes.py` goes over all of them.
+    """
+    parts = {name: _parts(method, scores) for name, method in RECIPES.items()}
+    missing, chosen = set[object]().union(*parts.values()), []
+    while missing:
+        chosen.append(max(parts, key=lambda name: len(parts[name] & missing)))
+        missing -= parts[chosen[-1]]
+    return [name for name in RECIPES if name in chosen]
+
+
+def _parts(method: Method, scores: bool) -> set[object]:
+    parts = (method.update, method.replay, method.regularizer, method.after_task)
+    found: set[object] = {type(part) for part in parts}
+    return found | ({getattr(method.update, "score", None)} if scores else set())
 
 
 def quick(name: str, **changes: Any) -> Method:

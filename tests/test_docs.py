@@ -156,7 +156,7 @@ def test_the_fingerprints_for_a_product_are_those_that_appear():
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("all_words")
+@pytest.mark.usefixtures("all_words", "undrawn_plots")
 def test_the_python_example_prints_what_the_readme_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):

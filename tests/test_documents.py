@@ -2,7 +2,7 @@
 
 Of every document, each entry is left out, and replaced by values of other types; then everything
 that reads it is done. Whatever is wrong is a `UserError`, never another exception. To be quick, an
-entry sees a third of the values, and the next entries see the others.
+entry sees a fifth of the values, and the next entries see the others.
 """
 
 import contextlib
@@ -47,8 +47,8 @@ from retouch.train.run_folder.read import open_run
 
 WRONG: list[Any] = [None, True, -1, 10**30, 1e308, "", "x", [], ["x"], {}, {"x": 1}]
 """What entries are replaced by."""
-SHARES = 3
-"""An entry sees every third of these, and so the three entries in a row see them all."""
+SHARES = 5
+"""An entry sees every fifth of these, and so five entries in a row see them all."""
 OPAQUE = {
     "results.json": {"settings", "environment"},
     "task-01.safetensors": {"method"},

@@ -102,6 +102,6 @@ def test_no_command_runs_modules_of_the_current_folder(home: Path):
 
 @pytest.mark.slow
 def test_python_m_retouch_runs_none_either(home: Path):
-    process = run_in(home, "-m", "retouch", "methods")
+    process = run_in(home, "-m", "retouch", "--version")
     assert process.returncode == 0, process.stderr
-    assert "frozen" in process.stdout
+    assert process.stdout.startswith("retouch ")

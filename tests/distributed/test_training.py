@@ -25,7 +25,7 @@ from distributed_runs import (
     two_task_stream,
 )
 from rank_processes import run_ranks, run_ranks_or_errors
-from recipes_for_tests import quick
+from recipes_for_tests import one_for_each_part, quick
 from tiny import CLASSES, images, tiny_clip
 from torch import Tensor
 from torch.nn.functional import normalize
@@ -57,7 +57,7 @@ def train_by_recipe(name: str) -> dict[str, Any]:
     return train(name, tiny_clip() if name in SINGLE_PRECISION else None, settings=settings)
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", one_for_each_part(scores=True))
 def test_every_method_on_two_ranks(name: str):
     single = train_by_recipe(name)
     start = (tiny_clip() if name in SINGLE_PRECISION else float64_clip()).model.state_dict()

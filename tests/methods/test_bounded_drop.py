@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from recipes_for_tests import LossRecorder, learn, quick
+from recipes_for_tests import LossRecorder, learn, one_for_each_part, quick
 from tiny import images, tiny_clip
 from torch import Tensor
 
@@ -270,7 +270,7 @@ def test_in_a_run_each_task_keeps_something_and_merging_trains_on_as_if_unbounde
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", one_for_each_part())
 def test_every_method_can_be_bounded(name: str):
     """Also those that add whole numbers to the model, such as how many prompts are learned."""
     stream = Stream.split(images("train", 4, 6), images("test", 4, 2), tasks=2)

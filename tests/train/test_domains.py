@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from domains import domain_run, paints, two_streams
-from recipes_for_tests import QUICK, learn, quick
+from recipes_for_tests import QUICK, learn, one_for_each_part, quick
 from runs import Stop, content
 from tiny import images, tiny_clip, tiny_siglip
 
@@ -15,7 +15,7 @@ from retouch.data import Stream
 from retouch.errors import UserError
 from retouch.evaluate.compare import compare
 from retouch.evaluate.per_class import PerClass, accuracy
-from retouch.methods import RECIPES, Settings
+from retouch.methods import Settings
 from retouch.sparse import fingerprint
 from retouch.train import Callback, open_run
 from retouch.train.compare_run import compare_run, eval_sets_of_run
@@ -24,7 +24,7 @@ from retouch.train.run_folder.metrics import read_metrics
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", one_for_each_part())
 def test_every_method_learns_two_data_sets_with_a_twin(name: str):
     one_epoch = QUICK.model_copy(update={"epochs": 1})
     results = learn(tiny_clip(), Stream.join(two_streams()), quick(name), settings=one_epoch)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from continued_runs import QUICK, april, halves, loaded, march, of
-from recipes_for_tests import quick
+from recipes_for_tests import one_for_each_part, quick
 from runs import Stop, content
 from tiny import images
 
@@ -50,7 +50,7 @@ def test_a_continued_run_is_like_one_long_run(model: Path, march_folder: Path, t
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", [*one_for_each_part(), "spu+no-images"])
 def test_every_method_can_be_continued_and_interrupted(name: str, model: Path, tmp_path: Path):
     """The state of a method's parts is carried from run to run."""
     one_epoch = QUICK.model_copy(update={"epochs": 1})  # of three steps

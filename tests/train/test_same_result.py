@@ -10,7 +10,7 @@ from functools import cache
 from typing import Self
 
 import pytest
-from recipes_for_tests import QUICK, LossRecorder, learn, quick
+from recipes_for_tests import QUICK, LossRecorder, learn, one_for_each_part, quick
 from tiny import images, tiny_clip, tiny_folder
 
 import retouch
@@ -78,7 +78,7 @@ def fast(name: str, *, reuse: bool = True) -> Learned:
         return taught(tiny_clip(), name, reuse)
 
 
-@pytest.fixture(params=RECIPES, scope="module")
+@pytest.fixture(params=one_for_each_part(), scope="module")
 def name(request: pytest.FixtureRequest) -> str:
     return request.param
 

@@ -69,14 +69,15 @@ def change_stats(name: str, diff: XorDiff, old: Tensor, weights: float) -> Chang
         weights: Root mean square of the whole tensor before the change.
     """
     differ = diff.xor.cpu() != 0
+    moved = int(differ.sum())
     old = old.cpu()
     distance = (_to_float(diff.flipped(old)) - _to_float(old)).abs()
-    distance = distance if differ.all() else distance[differ]
+    distance = distance if moved == differ.numel() else distance[differ]
     return ChangeStats(
         tensor=name,
         size=diff.index.size,
         selected=diff.index.count,
-        moved=int(differ.sum()),
+        moved=moved,
         change=root_mean_square(distance),
         weights=weights,
         histogram=_histogram(distance, weights),

@@ -77,7 +77,7 @@ class Delta:
         changed = sharing_memory(tensors, self.changes)
 
         def before(names: Sequence[str]) -> dict[str, Tensor]:
-            copies = deepcopy({name: tensors[name].detach() for name in names})
+            copies = _copied({name: tensors[name].detach() for name in names})
             flip({name: self.changes[name] for name in names if name in self.changes}, copies)
             return copies
 
@@ -202,3 +202,10 @@ def combine_metadata(parts: Sequence[dict[str, Any]], how: str) -> dict[str, Any
 def _overlaps_itself(tensor: Tensor) -> bool:
     """Whether several entries share one place in memory, as after `expand`."""
     return any(n > 1 and step == 0 for n, step in zip(tensor.shape, tensor.stride(), strict=True))
+
+
+def _copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Copies that share memory with each other as the originals do."""
+    if len(tensors) > 1 or any(map(_overlaps_itself, tensors.values())):
+        return deepcopy(dict(tensors))
+    return {name: tensor.clone() for name, tensor in tensors.items()}  # a third of the time
