@@ -16,6 +16,7 @@ import pytest
 if TYPE_CHECKING:
     from retouch.clip import Clip
     from retouch.data import Stream
+    from retouch.methods import Method
 
 # torch and transformers are imported by the fixtures: the process that starts the workers of
 # pytest-xdist reads this file too, and the workers wait for it.
@@ -131,10 +132,28 @@ def _every_tenth_word() -> Iterator[Callable[[], list[str]]]:
         yield words
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _few_word_steps() -> "Iterator[Method]":
+    """The default method teaches a tiny text tower for 5 steps instead of 100."""
+    from retouch.methods.recipes import RECIPES
+
+    method = RECIPES["text-first"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(RECIPES, "text-first", method.with_change({"after_task.steps": 5}))
+        yield method
+
+
 @pytest.fixture
-def all_words(_every_tenth_word: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
+def all_words(
+    _every_tenth_word: Callable[[], list[str]],
+    _few_word_steps: "Method",
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """For tests that are about the words, or about documented numbers."""
+    from retouch.methods.recipes import RECIPES
+
     monkeypatch.setattr("retouch.clip.text.everyday_words.words", _every_tenth_word)
+    monkeypatch.setitem(RECIPES, "text-first", _few_word_steps)
 
 
 def _use_onednn(enabled: bool) -> None:

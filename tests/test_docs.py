@@ -62,11 +62,11 @@ def test_make_demo_in_a_shortened_form(tmp_path: Path, monkeypatch: pytest.Monke
     few = replace(few, classes=control.classes[:20])
     monkeypatch.setattr(demo, "control_images", lambda per_class: few)
     done = run(*words, "--quick")
-    for method in ("frozen", "flyp", "er", "spu", "spu\\+"):
+    for method in ("frozen", "flyp", "er", "spu", "text-first"):
         assert re.search(rf"^ {method} .* (s|min) *$", done.stdout, re.MULTILINE), done.stdout
     folder = tmp_path / "runs" / "demo"
     assert (folder / "report.html").exists()
-    runs = {method: Results.read(folder / method) for method in ("frozen", "spu+")}
+    runs = {method: Results.read(folder / method) for method in ("frozen", "text-first")}
     assert all(run.finished and len(run.tasks) == 5 for run in runs.values())
     assert len({row.control for row in runs["frozen"].rows}) == 1
 
@@ -165,9 +165,9 @@ def test_the_python_example_prints_what_the_readme_says(
     exec(code, {})
     shown = README.split("prints after half a minute")[1].split("```")[1].strip().splitlines()
     found = capsys.readouterr().out.strip().splitlines()
-    assert found[:3] == shown[:3]  # then how many threads there are
-    assert found[5] == shown[5] == "runs/shapes/report.html"
-    expected, numbers = ast.literal_eval(shown[4]), ast.literal_eval(found[4])
+    assert found[:4] == shown[:4]  # then how many threads there are
+    assert found[6] == shown[6] == "runs/shapes/report.html"
+    expected, numbers = ast.literal_eval(shown[5]), ast.literal_eval(found[5])
     assert numbers.keys() == expected.keys()
     for name, value in numbers.items():  # another processor rounds differently
         assert value == pytest.approx(expected[name], abs=2), name

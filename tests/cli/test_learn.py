@@ -68,7 +68,7 @@ def test_a_run_has_a_page_plots_and_deltas(march: Path):
     assert (march / "report.html").exists()
     assert {p.suffix for p in (march / "plots").iterdir()} == {".png", ".svg"}
     results = Results.read(march)
-    assert results.method == "spu+"
+    assert results.method == "text-first"
     assert results.finished
     assert Delta.load(march / "deltas" / "task-02.safetensors").metadata["classes"]
 
@@ -104,7 +104,7 @@ def test_dry_run_shows_the_plan_and_writes_nothing(model: Path, data: Path, tmp_
     assert plan["state"] == "new"
     assert plan["classes"] == ["bright green", "dark red"]
     assert (plan["images"], plan["test_images"], plan["tasks"]) == (10, 2, 1)
-    assert (plan["method"], plan["settings"]["epochs"]) == ("spu+", 30)
+    assert (plan["method"], plan["settings"]["epochs"]) == ("text-first", 30)
     assert min(plan[name] for name in ("weights", "seconds", "memory", "disk")) > 0
     assert not list(tmp_path.iterdir())
 
@@ -358,7 +358,7 @@ def test_random_weights_must_be_asked_for(data: Path, tmp_path: Path):
         (["cub", "--model", "{model}", "--data-root", "{empty}"], "CUB-200-2011 was not found"),
         (["{more}"], "no model given"),
         (["{more}", "--from", "{more}"], "holds no run"),
-        (["{more}", "--from", "{march}", "--method", "er"], "learned by spu"),
+        (["{more}", "--from", "{march}", "--method", "er"], "learned by text-first"),
         (["{more}", "--from", "{march}", "--model", "builtin"], "--model"),
         (["{more}", "--from", "{march}", "--replay", "-3"], "--replay -3"),
         (["{more}", "--from", "{march}", "--max-drop", "1"], "--control"),

@@ -101,7 +101,7 @@ ONWARD = ["{home}/more", "--from", "{home}/march", "--out", "{out}"]
         ([*PHOTOS, "--lr", "-1"], "lr"),
         ([*PHOTOS, "--template", "a photo"], "must hold {} once"),
         ([*ONWARD, "--template", "the {{}}"], "keeps the prompts"),
-        ([*ONWARD, "--method", "er"], "learned by spu"),
+        ([*ONWARD, "--method", "er"], "learned by text-first"),
         ([*ONWARD[:2], "{home}/more", *ONWARD[3:]], "holds no run"),
         ([*PHOTOS[:-1], "{home}/file"], "is a file"),
         ([*PHOTOS[:-1], "{home}/file/run"], "is a file"),
@@ -217,7 +217,7 @@ def test_a_run_that_holds_the_only_copy_of_another_is_never_replaced(home: Path,
     march = shutil.copytree(home / "march", tmp_path / "march")
     out = tmp_path / "april"
     words = ("learn", home / "more", "--model", home / "model", "--out", out, *FAST)
-    run(*words, "--from", march, "--method", "spu+")
+    run(*words, "--from", march, "--method", "text-first")
     shutil.copytree(march, out / "earlier")  # as it was while it was learned
     results, before = Results.read(out), Results.read(march)
     results.rows, results.fraction_kept = results.rows[: before.done + 1], before.fraction_kept

@@ -8,7 +8,6 @@ from retouch.builtin.images import control_images, sign_images
 from retouch.clip import load
 from retouch.data import Stream
 from retouch.evaluate import Results
-from retouch.methods import Method, recipe
 from retouch.train import teach
 from retouch.train.callbacks.progress import progress_callback
 
@@ -18,7 +17,7 @@ def run_demo(
 ) -> list[Results]:
     """Run each method in its own subfolder; runs that are finished are not repeated."""
     demo = demo_settings().reduced() if quick else demo_settings()
-    recipes = [_with_buffer(recipe(name), demo.replay) for name in methods]
+    recipes = [demo.method(name) for name in methods]
     pictures = demo.pictures
     signs = sign_images("train", pictures.train), sign_images("test", pictures.test)
     stream = Stream.split(*signs, tasks=demo.tasks, order=seed)
@@ -42,8 +41,3 @@ def run_demo(
             )
         )
     return runs
-
-
-def _with_buffer(method: Method, size: int) -> Method:
-    replays = "size" in type(method.replay).model_fields
-    return method.with_change({"replay.size": size}) if replays else method

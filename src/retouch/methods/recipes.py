@@ -187,7 +187,7 @@ _METHODS = (
     ),
     Method(
         name="text-first",
-        summary="words first, then eyes: the text tower learns before both do, as in spu+",
+        summary="words first, then eyes: the text tower learns alone, and both only if needed",
         update=SelectiveUpdate(unit="neuron", blocks=0.5, rate=0.20, text_lr_factor=0.5),
         replay=BalancedReplay(balance="class"),
         regularizer=FeatureReplay(),

@@ -41,6 +41,7 @@ def train(
         context.control_drop = record.control_drop(partial(evaluator.control, clip))
         context.stored_images = buffer.positions
         context.accuracy = partial(evaluator.accuracy, clip, task.number + 1)
+        record.prepare_task()
         with micro_batch.fit(partial(method.begin, context)) as update:
             release_if_trained(clip, update.selection)
             steps = context.steps if update.optimizer else 0

@@ -35,6 +35,25 @@ def test_apply_and_undo_are_bit_exact(tmp_path: Path, dtype: torch.dtype, rate: 
     assert fingerprint(model) == end
 
 
+def test_of_a_whole_tensor_only_what_moved_is_stored(tmp_path: Path):
+    model = network()
+    weight = model.get_parameter("0.weight")
+    start, files = fingerprint(model), []
+    for rows in (10, 50):  # a fifth, and all of them
+        snapshot = Snapshot(model, Selection.whole({"0.weight": weight}))
+        with torch.no_grad():
+            weight[:rows] += 1
+        delta = snapshot.delta()
+        assert delta.changes["0.weight"].index.count == 30 * rows
+        (stats,) = delta.change_stats
+        assert (stats.selected, stats.moved) == (50 * 30, rows * 30)
+        files.append(tmp_path / f"{rows}.safetensors")
+        delta.save(files[-1])
+    for file in reversed(files):
+        Delta.load(file).undo(model)
+    assert fingerprint(model) == start
+
+
 def test_base_and_deltas_in_order_give_the_model_after_the_last_task(tmp_path: Path):
     model, base = network(), network()
     for task in range(4):

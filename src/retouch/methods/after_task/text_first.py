@@ -97,7 +97,7 @@ class TextFirst(ShorterStep):
     trains: ClassVar[bool] = True
     note: ClassVar[str] = (
         "The visual tower is trained only for tasks whose images it cannot tell apart yet, and "
-        "only until nothing is left to learn: it may take much less time than this."
+        "only until nothing is left to learn, so it may take much less time than estimated"
     )
 
     steps: Annotated[int, Field(ge=0)] = 100

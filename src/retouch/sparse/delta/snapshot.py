@@ -13,6 +13,10 @@ from retouch.sparse.fingerprints import digest, fingerprint
 from retouch.sparse.select import Selection
 
 
+_FEW = 0.8
+"""Of a whole tensor, less than this share is stored with its positions, to save space."""
+
+
 class Snapshot:
     """A copy of a selection's current weights, to compute later how they changed.
 
@@ -67,7 +71,9 @@ class Snapshot:
         for name, index in self._selection.items():
             new = index.gather(state[name])
             old = self._old[name].to(new.device)
-            change = changes[name] = XorDiff(index, new.dtype, as_integers(old) ^ as_integers(new))
+            change = XorDiff(index, new.dtype, as_integers(old) ^ as_integers(new))
             stats.append(change_stats(name, change, old, self._rms[name]))
+            few = index.index is None and change.xor.count_nonzero() < _FEW * index.size
+            changes[name] = change.moved() if few else change
         after = weights_digest or digest(state)
         return Delta(self.before, after, changes, metadata or {}, stats, self._model_size)

@@ -53,7 +53,8 @@ class PlainProgress(Callback):
     def on_task_begin(self, task: int, steps: int) -> None:
         self._task, self._steps, self._last_line = task, steps, time.monotonic()
         self._began = self._last_line, 0
-        self._announce(f"Training task {task + 1}: {count(steps, 'step')}")
+        if steps:
+            self._announce(f"Training task {task + 1}: {count(steps, 'step')}")
 
     def on_resume(self, task: int, tasks: int, step: int, steps: int) -> None:
         self._began = time.monotonic(), step

@@ -99,11 +99,14 @@ class RunRecord:
         collectives.broadcast(self.clip.model.state_dict().values())
         sync_class_vectors(self.clip)
 
+    def prepare_task(self) -> None:
+        """What is done before a task's steps counts as its time."""
+        self._task_started = time.monotonic()
+
     def begin_task(self, task: Task, update: TaskUpdate, steps: int) -> None:
         """A task of `steps` steps begins."""
         self.training = True
         self._task, self._steps = task.number, steps
-        self._task_started = time.monotonic()
         self.callback.on_task_begin(task.number, steps)
 
     def resume(self, update: TaskUpdate) -> int:
