@@ -110,11 +110,10 @@ def _settings(run: Results) -> dict[str, str]:
         facts["weights free to move in a task, at most"] = trained
         if run.class_vectors:
             facts["classes with a vector beside the model"] = f"{run.class_vectors:,}"
-        if any_weight_trained(run) and len({*run.steps}) > 1:
-            facts["steps in each task"] = ", ".join(
-                f"{steps:,}" if steps else "none (its images could be told apart by words alone)"
-                for steps in run.steps
-            )
+        if any_weight_trained(run) and (0 in run.steps or len({*run.steps}) > 1):
+            why = "; none: teaching the text tower alone was enough" if 0 in run.steps else ""
+            steps = ", ".join(f"{steps:,}" if steps else "none" for steps in run.steps)
+            facts["steps in each task"] = steps + why
         facts["time for each task"] = ", ".join(duration(seconds) for seconds in run.seconds)
     if min(run.fraction_kept, default=1.0) < 1:
         facts["kept of each task's change"] = ", ".join(
