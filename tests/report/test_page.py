@@ -23,7 +23,7 @@ from retouch.evaluate.task_info import DataInfo, TaskInfo
 from retouch.plotting.theme import THEME
 from retouch.report import write_report
 from retouch.report.compare import comparison_sentences
-from retouch.report.facts import provenance
+from retouch.report.facts import shared_settings
 from retouch.report.run_metrics import metrics
 from retouch.report.sentences import (
     control_sentence,
@@ -288,9 +288,9 @@ def test_a_continued_run_that_was_not_evaluated_yet(tmp_path: Path) -> None:
 
 def test_the_page_says_how_many_steps_each_task_had():
     run = fake_results()
-    assert "steps in each task" not in provenance(run), "all had the same"
+    assert "steps in each task" not in shared_settings([run]), "all had the same"
     early = run.model_copy(update={"steps": [60, 25, 60]})
-    assert provenance(early)["steps in each task"] == "60, 25, 60"
+    assert shared_settings([early])["steps in each task"] == "60, 25, 60"
     skipped = run.model_copy(update={"steps": [0, 0, 0]})
     expected = "none, none, none; none: teaching the text tower alone was enough"
-    assert provenance(skipped)["steps in each task"] == expected
+    assert shared_settings([skipped])["steps in each task"] == expected

@@ -12,7 +12,6 @@ from retouch.sparse.delta.xor_diff import XorDiff, as_integers, check_types
 from retouch.sparse.fingerprints import digest, fingerprint
 from retouch.sparse.select import Selection
 
-
 _FEW = 0.8
 """Of a whole tensor, less than this share is stored with its positions, to save space."""
 
