@@ -90,7 +90,7 @@ def test_options_come_before_the_suite_and_the_suite_before_the_machine(tmp_path
 
 def test_the_folder_of_a_cell_is_below_the_output_whatever_the_data_is_called(tmp_path: Path):
     cell = cells("demo", datasets=("/data/my photos",))[-1]
-    assert cell.folder(tmp_path) == tmp_path / "cells" / "spu+" / "data-my-photos" / "seed-0"
+    assert cell.folder(tmp_path) == tmp_path / "cells" / "text-first" / "data-my-photos" / "seed-0"
 
 
 def test_seeds_as_text():

@@ -129,7 +129,7 @@ def test_a_finished_cell_holds_what_was_run_and_what_it_took(tmp_path: Path):
 @pytest.mark.slow
 def test_a_bench_may_write_no_weights_and_evaluate_the_end_alone(tmp_path: Path):
     """The same end as with them; finished cells are found again."""
-    whole = tiny_bench("demo", tmp_path / "whole", ["spu+"])
+    whole = tiny_bench("demo", tmp_path / "whole", ["text-first"])
     end = replace(whole, out=tmp_path / "end", checkpoints=False, evaluate_each_task=False)
     expected, done = whole.run()[0].results, end.run()[0].results
     assert done.rows[-1] == expected.rows[-1]
@@ -145,7 +145,7 @@ def test_a_bench_may_write_no_weights_and_evaluate_the_end_alone(tmp_path: Path)
 @pytest.mark.slow
 def test_cells_may_share_a_model_that_stays_compiled(tmp_path: Path):
     """A model that is fast already stays so from cell to cell, with the same results."""
-    bench = tiny_bench("demo", tmp_path / "own", ["er", "spu+"])
+    bench = tiny_bench("demo", tmp_path / "own", ["er", "text-first"])
     bench.data.make_model = partial(tiny_model, 1)
     clip = tiny_model(1)
     weights = {name: tensor.clone() for name, tensor in clip.model.state_dict().items()}

@@ -26,7 +26,7 @@ def test_rank_0_alone_prints_and_writes(tmp_path: Path):
         folder = tmp_path / str(num_ranks)
         ranks = run_ranks_or_errors(num_ranks, command, *words, "--out", str(folder), join=False)
         assert [code for code, _, _ in ranks] == [0] * num_ranks, ranks
-        assert "spu+     task  2/2" in ranks[0][1]
+        assert "text-first task  2/2" in ranks[0][1]
         assert [output for _, *output in ranks[1:]] == [["", ""]] * (num_ranks - 1)
         assert (", in 2 processes;" in ranks[0][1]) == (num_ranks == 2)
         shown = run_ranks_or_errors(num_ranks, command, "eval", str(folder), "--json", join=False)
