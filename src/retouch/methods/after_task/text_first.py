@@ -170,7 +170,7 @@ class TextFirst(ShorterStep):
         labels = torch.from_numpy(context.stream.train.labels[context.task.train])
         features = self._before[: len(labels)]
         error = self._statistics.error_if_added(features, labels, _FOLDS, self.shrinkage)
-        self._is_separable = error < self.max_error
+        self._is_separable = collectives.any_rank(error < self.max_error)  # the same on all
         statistics = self._statistics.copy()
         statistics.add(features, labels)
         try:
