@@ -159,7 +159,7 @@ def main() -> None:
         name: min((runs[name] for runs in measured), key=lambda run: run["busy"])
         for name in measured[0]
     }
-    sys.stdout.write(json.dumps(compare(best), indent=1) + "\n")
+    sys.stdout.write(json.dumps(compare(best, not args.other_method), indent=1) + "\n")
 
 
 def measure(args: argparse.Namespace, folder: Path) -> dict[str, dict[str, Any]]:
@@ -182,14 +182,16 @@ def measure(args: argparse.Namespace, folder: Path) -> dict[str, dict[str, Any]]
     return runs
 
 
-def compare(runs: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """Each run, and what `now` takes of its time."""
+def compare(runs: dict[str, dict[str, Any]], same_method: bool) -> dict[str, Any]:
+    """Each run, and what `now` takes of its time; losses compare only within one method."""
     now = runs["now"]
     for measured in runs.values():
         measured["steps"] = len(measured["losses"])
-        pairs = zip(now["losses"], measured["losses"], strict=False)
         measured["ratio"] = {key: round(now[key] / measured[key], 3) for key in ("wall", "busy")}
-        measured["losses differ by"] = max((abs(a - b) / abs(b) for a, b in pairs if b), default=0)
+        if same_method:
+            pairs = zip(now["losses"], measured["losses"], strict=True)
+            differences = (abs(a - b) / abs(b) for a, b in pairs)
+            measured["losses differ by"] = max(differences, default=0)
     return {name: {k: v for k, v in r.items() if k != "losses"} for name, r in runs.items()}
 
 

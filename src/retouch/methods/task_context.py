@@ -159,6 +159,11 @@ class TaskContext:
             return collectives.gather(encoded, len(positions)).cpu()
 
     @property
+    def task_labels(self) -> Tensor:
+        """The label of each of the task's images."""
+        return torch.from_numpy(self.stream.train.labels[self.task.train])
+
+    @property
     def known_classes(self) -> list[int]:
         """The classes of this task and of earlier ones, ascending."""
         tasks = self.stream.tasks[: self.task.number + 1]

@@ -102,9 +102,8 @@ class ClassifierInClosedForm(AfterTask):
         return None
 
     def end(self, context: TaskContext, update: TaskUpdate) -> None:
-        positions = context.task.train
-        labels = torch.from_numpy(context.stream.train.labels[positions])
-        features = context.encode(positions, partial(encode_rank_images, context.clip)).double()
+        encode = partial(encode_rank_images, context.clip)
+        features, labels = context.encode(context.task.train, encode).double(), context.task_labels
         self._compare_with_words(context, features)
         projection = self.projection(context, features.shape[1])
         self._add(features if projection is None else relu(features @ projection.double()), labels)

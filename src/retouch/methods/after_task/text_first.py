@@ -66,7 +66,7 @@ class _Words(NamedTuple):
     """[W, D]: their features by the pre-trained text tower."""
 
 
-class _Lesson(NamedTuple):
+class _TextBatch(NamedTuple):
     """What a step looks at: the prompts of all known classes by one template, and some words."""
 
     texts: "_Prompts"
@@ -167,7 +167,7 @@ class TextFirst(ShorterStep):
         parameters = self._parameters(context.clip)
         untaught = {name: p.detach().clone() for name, p in parameters.items()}
         self._before = self._encode(context)
-        labels = torch.from_numpy(context.stream.train.labels[context.task.train])
+        labels = context.task_labels
         features = self._before[: len(labels)]
         error = self._statistics.error_if_added(features, labels, _FOLDS, self.shrinkage)
         self._is_separable = collectives.any_rank(error < self.max_error)  # the same on all
@@ -196,7 +196,7 @@ class TextFirst(ShorterStep):
 
     def end(self, context: TaskContext, update: TaskUpdate) -> None:
         super().end(context, update)
-        labels = torch.from_numpy(context.stream.train.labels[context.task.train])
+        labels = context.task_labels
         assert self._before is not None
         if update.optimizer is None:  # the visual tower stayed as it was
             self._statistics.add(self._before[: len(labels)], labels)
@@ -237,18 +237,18 @@ class TextFirst(ShorterStep):
         """
         clip, parameters = context.clip, self._parameters(context.clip)
         targets = self._targets(context, statistics)
-        lessons = self._lessons(context)
+        text_batches = self._text_batches(context)
         step_lr = _schedule(self.lr, self.steps)
 
-        def backward(step: int, lessons: Sequence[_Lesson]) -> None:
+        def backward(step: int, text_batches: Sequence[_TextBatch]) -> None:
             rng = context.rng(RandomStream.WORDS, when, step)
             features = draw_features(targets.mean, targets.root, self.samples, rng)
-            for lesson in lessons:
-                loss = partial(self._loss, clip, targets, features, lesson.words, len(lessons))
-                lesson.texts.backward(clip, loss)
+            for batch in text_batches:
+                loss = partial(self._loss, clip, targets, features, batch.words, len(text_batches))
+                batch.texts.backward(clip, loss)
 
         with trainable_only(clip.model, parameters):
-            backward(0, lessons)
+            backward(0, text_batches)
             scores = {n: p.grad.abs() for n, p in parameters.items() if p.grad is not None}
             clip.model.zero_grad()
             axes = {name: neuron_axis(clip.model, name) for name in parameters}
@@ -259,7 +259,7 @@ class TextFirst(ShorterStep):
                 what = f"Teaching the text tower task {context.task.number + 1}"
                 steps = ([step] for step in range(self.steps))
                 for (step,) in context.progress(steps, what, self.steps):
-                    backward(step + 1, [lessons[step % len(lessons)]])
+                    backward(step + 1, [text_batches[step % len(text_batches)]])
                     for group in optimizer.param_groups:
                         group["lr"] = step_lr(step)
                     optimizer.step()
@@ -279,19 +279,19 @@ class TextFirst(ShorterStep):
             torch.from_numpy(prompt[[known.index(label) for label in labels]]).to(device),
         )
 
-    def _lessons(self, context: TaskContext) -> list[_Lesson]:
+    def _text_batches(self, context: TaskContext) -> list[_TextBatch]:
         """As few as there must be for every template, and every word, to be in one of them."""
         clip, train, known = context.clip, context.stream.train, context.known_classes
         _, first = np.unique(train.distinct_prompts(known)[1], return_index=True)
         templates = class_templates(train, [known[index] for index in first], self.templates)
         size = context.micro_batch.size or _PROMPTS_AT_A_TIME
         words = self._words or [_Words([], torch.empty(0, device=clip.device))]
-        lessons = []
+        text_batches = []
         for number in range(max(len(templates), len(words))):
             group = words[number % len(words)]
             texts = [*templates[number % len(templates)], *group.prompts]
-            lessons.append(_Lesson(_Prompts(clip, texts, size), group.before))
-        return lessons
+            text_batches.append(_TextBatch(_Prompts(clip, texts, size), group.before))
+        return text_batches
 
     def _loss(
         self,
@@ -299,7 +299,7 @@ class TextFirst(ShorterStep):
         targets: _Targets,
         features: Tensor,
         words: Tensor,
-        lessons: int,
+        num_batches: int,
         texts: Tensor,
     ) -> Tensor:
         """Of choosing each feature's class among the prompts, and of words that have moved."""
@@ -310,7 +310,7 @@ class TextFirst(ShorterStep):
         loss = classification(logits, targets.prompt.repeat(self.samples), bias)
         if len(words):
             loss = loss + self.words * (moved - words).square().sum(dim=1).mean()
-        return loss / lessons
+        return loss / num_batches
 
 
 class _Prompts:

@@ -144,10 +144,9 @@ class FeatureReplay(Regularizer):
     def end(self, context: TaskContext) -> None:
         self._context = self._gaussians = self._words = None
         if context.statistics is None:
-            positions = context.task.train
-            labels = torch.from_numpy(context.stream.train.labels[positions])
-            features = context.encode(positions, partial(encode_rank_images, context.clip))
-            self._statistics.add(features, labels)
+            encode = partial(encode_rank_images, context.clip)
+            features = context.encode(context.task.train, encode)
+            self._statistics.add(features, context.task_labels)
 
     def adds_known_prompts(self, earlier: int) -> bool:
         return bool(self.words or (self.weight and earlier))
