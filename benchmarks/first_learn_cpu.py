@@ -6,6 +6,7 @@
     python benchmarks/first_learn_cpu.py --without rows --without blocks
     python benchmarks/first_learn_cpu.py --method text-first --other-method spu+
     python benchmarks/first_learn_cpu.py --method text-first:after_task.max_error=0 …   # eyes move
+    python benchmarks/first_learn_cpu.py --shared ../shared --classes 6 --method text-first …
     python benchmarks/first_learn_cpu.py --variable MIMALLOC_PURGE_DELAY=60000   # with and without
 
 The whole of it, with folders, reports and evaluations, each in a process of its own, with the model
@@ -13,6 +14,8 @@ loaded as `retouch learn` loads it: by this checkout, and by another one, or by 
 something that makes it faster (`blocks` by default). Seconds of the wall clock and of CPU time
 (which other processes disturb less, the more so with OMP_WAIT_POLICY=PASSIVE), and how far the
 losses of the steps differ. With `--repeat` all take turns, and the fastest run of each counts.
+With `--shared` a real model learns pet breeds from real photos, with 200 control images: how many
+steps are taken until nothing is left to learn depends on both.
 """
 
 import argparse
@@ -28,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
+CONTROL_IMAGES = 200
 
 
 def write_photos(folder: Path, classes: int, photos: int) -> None:
@@ -45,6 +49,20 @@ def write_photos(folder: Path, classes: int, photos: int) -> None:
             image.save(folder / f"class {label}" / f"{number}.jpg", quality=90)
 
 
+def write_pets(folder: Path, shared: Path, classes: int, photos: int) -> None:
+    """The first photos of the first breeds, one folder per breed."""
+    from PIL import Image
+
+    import retouch
+
+    breeds, _ = retouch.read_data(shared / "data" / "domains" / "pets").train_and_test()
+    small = retouch.Preprocess(size=(128, 128), shortest=128)
+    for label, name in enumerate(breeds.classes[:classes]):
+        (folder / name).mkdir(parents=True)
+        for number, pixels in enumerate(breeds.read(breeds.of_classes([label])[:photos], small)):
+            Image.fromarray(pixels).save(folder / name / f"{number}.png")
+
+
 def cpu_seconds() -> tuple[float, float]:
     """In all, and of that in the system."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
@@ -53,6 +71,7 @@ def cpu_seconds() -> tuple[float, float]:
 
 def learn(args: argparse.Namespace, photos: Path, out: Path) -> dict[str, Any]:
     """Wall-clock seconds, CPU seconds, and the loss of every step."""
+    import numpy as np
     import torch
 
     import retouch
@@ -62,8 +81,17 @@ def learn(args: argparse.Namespace, photos: Path, out: Path) -> dict[str, Any]:
 
     torch.set_num_threads(args.threads)
     leave_out(args.leave_out)
-    model = "builtin" if args.shape == "builtin" else args.model_in
-    clip = retouch.load(model, light=not args.transformers)
+    control = None
+    if args.shared:
+        import real_tower
+
+        clip = real_tower.load(args.shared / "models" / real_tower.NAME)
+        images = retouch.read_control("imagenet", args.shared / "data")
+        some = np.linspace(0, len(images) - 1, CONTROL_IMAGES).astype(int)
+        control = retouch.cached(images.subset(some), clip.preprocess)
+    else:
+        model = "builtin" if args.shape == "builtin" else args.model_in
+        clip = retouch.load(model, light=not args.transformers)
     began, (busy, system) = time.monotonic(), cpu_seconds()
     decoded = retouch.read_data(photos).map(partial(retouch.cached, preprocess=clip.preprocess))
     train, test = decoded.train_and_test()
@@ -77,7 +105,8 @@ def learn(args: argparse.Namespace, photos: Path, out: Path) -> dict[str, Any]:
     settings = chosen.settings
     if args.leave_out == "blocks":
         settings = settings.model_copy(update={"reuse_frozen": False})
-    retouch.teach(clip, stream, chosen.method, settings=settings, out=out)
+    retouch.teach(clip, stream, chosen.method, settings=settings, control=control, out=out)
+    results = retouch.Results.read(out).metrics()
     busy_now, system_now = cpu_seconds()
     losses = out / "metrics.jsonl"  # not there if no step was needed
     lines = losses.read_text().splitlines() if losses.exists() else []
@@ -85,6 +114,8 @@ def learn(args: argparse.Namespace, photos: Path, out: Path) -> dict[str, Any]:
         "wall": round(time.monotonic() - began, 1),
         "busy": round(busy_now - busy, 1),
         "system": round(system_now - system, 1),
+        "accuracy": round(results["accuracy"], 1),
+        "lost": round(results.get("control_drop", 0.0), 1),
         "losses": [json.loads(line)["loss"] for line in lines],
     }
 
@@ -130,6 +161,7 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--against", type=Path, help="another checkout")
     options.add_argument("--variable", action="append", default=[], metavar="NAME=VALUE")
+    options.add_argument("--shared", type=Path, help="a real model and photos, ../shared")
     options.add_argument("--shape", default="b16", help="see shapes.py")
     options.add_argument("--method", default="spu+", help="NAME, or NAME:SETTING=VALUE")
     options.add_argument("--other-method", help="to compare with")
@@ -152,8 +184,11 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        write_photos(folder / "photos", args.classes, args.photos)
-        save_model(args.shape, folder / "model")
+        if args.shared:
+            write_pets(folder / "photos", args.shared, args.classes, args.photos)
+        else:
+            write_photos(folder / "photos", args.classes, args.photos)
+            save_model(args.shape, folder / "model")
         measured = [measure(args, folder / str(number)) for number in range(args.repeat)]
     best = {
         name: min((runs[name] for runs in measured), key=lambda run: run["busy"])
@@ -165,8 +200,8 @@ def main() -> None:
 def measure(args: argparse.Namespace, folder: Path) -> dict[str, dict[str, Any]]:
     """One run of each, by name."""
     folder.mkdir()
-    for name in ("photos", "model"):
-        (folder / name).symlink_to(folder.parent / name)
+    for entry in ("photos", "model"):
+        (folder / entry).symlink_to(folder.parent / entry)
     variables = dict(variable.split("=", 1) for variable in args.variable)
     runs = {"now": run(ROOT, folder, "now", sys.argv[1:], **variables)}
     if args.against:

@@ -12,12 +12,16 @@ in between, so that the towers are compiled and captured once; no weights are wr
 model before the first task and after the last is evaluated, unless `--each-task` asks for more.
 Rows of full fine-tuning that differ only in an interpolation at the end are trained once
 (`shared_training`). The same command goes on where it was stopped, and writes the table and the
-figure of what is finished. `--stored results/real-tower-frontier/table.json` takes the cells of
-that table as finished, so that several machines can share the work one after the other.
+figure of what is finished. `--images-per-class 8` learns from eight images of each class, with the
+steps and the replay buffer that `retouch learn` chooses for so few. With `--features FOLDER` each
+image is encoded once for all cells, which only classifiers of frozen features allow.
+`--stored results/real-tower-frontier/table.json` takes the cells of that table as finished, so that
+several machines can share the work one after the other.
 """
 
 import argparse
 import importlib.util
+import json
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,6 +31,7 @@ from typing import Any, TypeVar
 import logistic_regression  # noqa: F401 (a suite may name its class)
 import numpy as np
 import torch
+from frozen_features import NumberedData, looking_up
 from rich.console import Console
 from shared_training import SharedModel, SharedTrainingBench, Trained
 from stored_cells import StoredCells
@@ -44,7 +49,9 @@ from retouch.clip import Clip
 from retouch.clip.hf.model import HuggingFaceClip
 from retouch.clip.preprocess import Preprocess
 from retouch.data import Images, Stream
+from retouch.data.registry import find_benchmark
 from retouch.torchvision_compat import patch_torchvision
+from retouch.train.defaults import REPLAY_PER_CLASS, batch_and_epochs
 
 NAME = "clip-b16-minilm"
 TEMPLATES = (
@@ -89,16 +96,28 @@ class ControlData(BenchData):
         return replace(images.subset(np.sort(np.concatenate(chosen))), templates=TEMPLATES)
 
 
+@dataclass
+class NumberedControlData(NumberedData, ControlData):
+    """The same, for methods that never change the model."""
+
+
 Data = TypeVar("Data", bound=ControlData)
 
 
 def main() -> None:
     args = arguments()
     counts = {"control_images": args.control_images, "images_per_class": args.images_per_class}
-    clip, data = open_shared(args, ControlData, **counts)
     suite = load_suite(args.suite).only([m for m in args.methods.split(",") if m])
-    with clip.fast("inductor" if args.compile else None):
-        done = [cell for bench in benches(args, suite, data) for cell in finished_cells(bench)]
+    if args.features:
+        clip, data = open_shared(args, NumberedControlData, features=args.features, **counts)
+        data.prepare([cell for bench in benches(args, suite, data) for cell in bench.cells])
+        with looking_up(clip, data.table):
+            done = [cell for bench in benches(args, suite, data) for cell in finished_cells(bench)]
+    else:
+        clip, data = open_shared(args, ControlData, **counts)
+        with clip.fast("inductor" if args.compile else None, cuda_graphs=True):
+            done = [cell for bench in benches(args, suite, data) for cell in finished_cells(bench)]
+    write_cells(args, done)
     write_table(args.out, tabulate(suite, done))
     if suite.kind == "pareto":
         write_pareto(args.out, done)
@@ -131,6 +150,7 @@ def arguments() -> argparse.Namespace:
     options.add_argument("--each-task", action="store_true", help="evaluate after every task")
     options.add_argument("--control-images", type=int, default=5, help="control images per class")
     options.add_argument("--images-per-class", type=int, help="learn from few images")
+    options.add_argument("--features", type=Path, help="encode each image once: only for heads")
     options.add_argument("--stored", type=Path, nargs="+", default=[], help="table.json of others")
     options.add_argument("--out", type=Path, default=Path("runs/real"))
     return options.parse_args()
@@ -152,10 +172,21 @@ def benches(args: argparse.Namespace, suite: Suite, data: BenchData) -> list[Ben
         for text in args.datasets.split(","):
             dataset, _, epochs = text.partition(":")
             own = replace(options, datasets=(dataset,), epochs=int(epochs or 0) or args.epochs)
+            if args.images_per_class:
+                own = replace(own, **few_images(dataset, args))
             of_row = suite.model_copy(update={"rows": (row,)})
             flags = {"evaluate_each_task": args.each_task, "trained": trained, "stored": stored}
             result.append(SharedTrainingBench(of_row, data, NAME, args.out, own, **flags))
     return result
+
+
+def few_images(dataset: str, args: argparse.Namespace) -> dict[str, int]:
+    """Batches, epochs and a replay buffer as `retouch learn` chooses them for so few images."""
+    classes = len(find_benchmark(dataset).facts.classes)
+    fewest = classes // (args.tasks or 10) * args.images_per_class
+    batch, epochs = batch_and_epochs(fewest)
+    stored = min(REPLAY_PER_CLASS, args.images_per_class) * classes
+    return {"batch": batch, "epochs": epochs, "replay": stored}
 
 
 def finished_cells(bench: Bench) -> list[CellResult]:
@@ -163,6 +194,20 @@ def finished_cells(bench: Bench) -> list[CellResult]:
     with suppress(Incomplete):
         bench.run(listener=PlainView(Console()))
     return [cell for cell in map(bench.cell_runner.finished, bench.cells) if cell]
+
+
+def write_cells(args: argparse.Namespace, done: list[CellResult]) -> None:
+    """Every cell as a line of `cells.jsonl`, for whoever wants to compare others with it."""
+    lines = []
+    for cell, results in ((one.cell, one.results) for one in done):
+        names = {"name": cell.row.partition("@")[0], "method": cell.method, "change": cell.change}
+        ran = {"lr": cell.settings["lr"], "dataset": cell.dataset, "seed": cell.seed}
+        few = {"images_per_class": args.images_per_class} if args.images_per_class else {}
+        settings = {name: cell.settings[name] for name in ("batch", "epochs")}
+        metrics = {name: round(value, 3) for name, value in results.metrics().items()}
+        taken = {"metrics": metrics, "steps": results.steps}
+        lines.append(json.dumps({**names, **ran, **few, **settings, **taken}) + "\n")
+    (args.out / "cells.jsonl").write_text("".join(lines))
 
 
 def load(folder: Path, device: str = "cpu") -> Clip:

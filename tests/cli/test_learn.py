@@ -20,7 +20,7 @@ from retouch.clip.text.zero_shot import classifier
 from retouch.data import in_memory
 from retouch.evaluate import Results
 from retouch.evaluate.image_features import image_features
-from retouch.methods import recipe
+from retouch.methods import DEFAULT_METHOD, recipe
 from retouch.methods.method_config import method_config
 from retouch.sparse import Delta, fingerprint
 from retouch.train import open_run
@@ -279,7 +279,7 @@ def holds_images(folder: Path) -> bool:
 @pytest.mark.parametrize(
     "options",
     [
-        ["--replay", "none"],  # which is the method spu+no-images
+        ["--replay", "none"],
         ["--method", "spu", "--replay", "none"],
         ["--method", "spu", "--set", "store_images=false"],
     ],
@@ -291,13 +291,13 @@ def test_no_image_is_stored_by_a_run_and_those_that_continue_it(
     x, y, z = (tmp_path / name for name in "xyz")
     shown = run("learn", data / "photos", "--model", model, "--out", x, *options, *ONE_EPOCH).stdout
     assert "No image is stored in the folder of the run." in shown
-    assert Results.read(x).method == ("spu" if "spu" in options else "spu+no-images")
+    assert Results.read(x).method == ("spu" if "spu" in options else DEFAULT_METHOD)
     assert not holds_images(x)
     run("learn", data / "more", "--from", x, "--out", y, *ONE_EPOCH)
     assert Results.read(y).rows[-1].tasks[0] is None
     assert not holds_images(y)
     if options == ["--replay", "none"]:  # where the user asks for it, images are stored again
-        assert read_config(x)["method"] == method_config(recipe("spu+no-images"))
+        assert read_config(x)["method"]["replay"] == method_config(recipe("flyp"))["replay"]
         asked = ["--set", "store_images=true"]
         run("learn", data / "known", "--from", y, "--out", z, *asked, *ONE_EPOCH)
         assert holds_images(z)

@@ -3,7 +3,7 @@
 from retouch.methods.balanced_replay import BalancedReplay
 from retouch.methods.method import Method
 from retouch.methods.parts import AfterTask, Regularizer, Replay, Update
-from retouch.methods.recipes import DEFAULT_METHOD, RECIPES, WITHOUT_IMAGES
+from retouch.methods.recipes import DEFAULT_METHOD, RECIPES
 from retouch.methods.registry import available_methods, recipe, register
 from retouch.methods.settings import Settings
 from retouch.methods.task_context import TaskContext
@@ -12,7 +12,6 @@ from retouch.methods.task_update import TaskUpdate
 __all__ = [
     "DEFAULT_METHOD",
     "RECIPES",
-    "WITHOUT_IMAGES",
     "AfterTask",
     "BalancedReplay",
     "Method",

@@ -30,8 +30,6 @@ from retouch.methods.updates.spu_released import ReleasedReplay, ReleasedSchedul
 
 DEFAULT_METHOD = "text-first"
 """The method that is used where none is chosen."""
-WITHOUT_IMAGES = "spu+no-images"
-"""The method that is used where none is chosen and no image may be stored."""
 _ALL_WEIGHTS_LR: Any = {"lr": 7.5e-6, "small_model_lr": 1e-4}
 """Learning rates of methods that train all weights: the paper's, and one for small models.
 
@@ -174,7 +172,7 @@ _METHODS = (
         small_model_lr=2e-3,
     ),
     Method(
-        name=WITHOUT_IMAGES,
+        name="spu+no-images",
         summary="spu+ where no image may be stored: features replayed, mostly the text tower moves",
         update=SelectiveUpdate(unit="neuron", blocks=0.5, rate=0.20, text_lr_factor=100),
         regularizer=FeatureReplay(samples=4),

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from retouch.errors import UserError
 from retouch.evaluate.results import Results
-from retouch.methods import DEFAULT_METHOD, WITHOUT_IMAGES, BalancedReplay, Method, recipe
+from retouch.methods import DEFAULT_METHOD, BalancedReplay, Method, recipe
 from retouch.methods.after_task.bounded_drop import BoundedDrop, with_max_drop
 from retouch.train.run_folder.read import method_of
 
@@ -52,7 +52,7 @@ def choose_method(
             part = type(chosen.replay)(**chosen.replay.model_dump(exclude={"size"}))
             chosen = chosen.with_change({"replay": part})
     else:
-        chosen = recipe(method or (WITHOUT_IMAGES if replay == "none" else DEFAULT_METHOD))
+        chosen = recipe(method or DEFAULT_METHOD)
     _refuse_contradiction(replay, change)
     chosen = _with_replay(chosen.with_change(dict(change)), replay)
     if max_drop is not None:

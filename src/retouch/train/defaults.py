@@ -55,12 +55,13 @@ def choose_defaults(
     """
     given = {key: value for key, value in requested.items() if value is not None}
     fewest = min(images)
-    batch = int(given.get("batch") or min(PAPER.batch, max(8, ceil(fewest / 4))))
-    epochs = ceil(MIN_STEPS / ceil(fewest / batch))
-    defaults = default_settings(clip, method).model_dump()
-    defaults |= {"batch": batch, "epochs": max(PAPER.epochs, epochs)}
+    batch, epochs = batch_and_epochs(fewest, given.get("batch"))
+    defaults = {**default_settings(clip, method).model_dump(), "batch": batch, "epochs": epochs}
     settings = Settings.model_validate({**defaults, **given})
-    notes = [_training_note(settings, fewest, chosen=not {"batch", "epochs"} & set(given))]
+    notes = []
+    if not method.trains_nothing:
+        chosen = not {"batch", "epochs"} & set(given)
+        notes.append(_training_note(settings, fewest, chosen))
     replay = method.replay
     if isinstance(replay, BalancedReplay) and "size" not in replay.model_fields_set:
         total = sum(images) + learned
@@ -69,6 +70,17 @@ def choose_defaults(
         verb = "is" if size == 1 else "are"
         notes.append(f"up to {count(size, 'image')} {verb} kept to replay them later")
     return ChosenDefaults(settings, method, notes)
+
+
+def batch_and_epochs(images: int, batch: float | str | None = None) -> tuple[int, int]:
+    """The batch size, unless it is given, and the epochs that suit a task of so many images.
+
+    Args:
+        images: How many training images the task has.
+        batch: The batch size that was requested.
+    """
+    batch = int(batch or min(PAPER.batch, max(8, ceil(images / 4))))
+    return batch, max(PAPER.epochs, ceil(MIN_STEPS / ceil(images / batch)))
 
 
 def _training_note(settings: Settings, fewest: int, chosen: bool) -> str:

@@ -6,7 +6,6 @@ from pathlib import Path
 from shutil import copytree
 from typing import Any
 
-import peft
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -15,6 +14,11 @@ from torch import Tensor
 
 from retouch.errors import UserError
 from retouch.sparse import fingerprint, read_adapter
+from retouch.torchvision_compat import patch_torchvision
+
+patch_torchvision()  # peft imports models of transformers that need it
+
+import peft  # noqa: E402
 
 TARGETS = ["mlp.fc1", "q_proj"]
 CONFIGS = {

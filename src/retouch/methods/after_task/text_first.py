@@ -169,8 +169,7 @@ class TextFirst(ShorterStep):
         self._before = self._encode(context)
         labels = context.task_labels
         features = self._before[: len(labels)]
-        error = self._statistics.error_if_added(features, labels, _FOLDS, self.shrinkage)
-        self._is_separable = collectives.any_rank(error < self.max_error)  # the same on all
+        self._is_separable = self._tells_apart(features, labels)
         statistics = self._statistics.copy()
         statistics.add(features, labels)
         try:
@@ -228,6 +227,13 @@ class TextFirst(ShorterStep):
         """Features of the task's images, then of those of earlier tasks that are stored."""
         positions = np.concatenate([context.task.train, context.stored_images])
         return context.encode(positions, partial(encode_rank_images, context.clip))
+
+    def _tells_apart(self, features: Tensor, labels: Tensor) -> bool:
+        """Whether these features tell their classes from each other and from all known ones."""
+        if not self.max_error:
+            return False
+        error = self._statistics.error_if_added(features, labels, _FOLDS, self.shrinkage)
+        return collectives.any_rank(error < self.max_error)  # the same on all
 
     def _teach(self, context: TaskContext, statistics: ClassStatistics, when: int) -> None:
         """Train neurons of the text tower; only the gradient of this task decides which.
