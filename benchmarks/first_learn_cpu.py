@@ -26,6 +26,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -88,7 +89,8 @@ def learn(args: argparse.Namespace, photos: Path, out: Path) -> dict[str, Any]:
         clip = real_tower.load(args.shared / "models" / real_tower.NAME)
         images = retouch.read_control("imagenet", args.shared / "data")
         some = np.linspace(0, len(images) - 1, CONTROL_IMAGES).astype(int)
-        control = retouch.cached(images.subset(some), clip.preprocess)
+        images = replace(images.subset(some), templates=real_tower.TEMPLATES)
+        control = retouch.cached(images, clip.preprocess)
     else:
         model = "builtin" if args.shape == "builtin" else args.model_in
         clip = retouch.load(model, light=not args.transformers)
