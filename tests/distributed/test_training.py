@@ -351,7 +351,7 @@ def train_while_rank_1_hangs(folder: Path) -> None:
     class Hangs(Regularizer):
         def loss(self, features: Features) -> Tensor | None:
             if collectives.rank() == 1:
-                time.sleep(5)  # far longer than rank 0 waits
+                time.sleep(3)  # far longer than rank 0 waits
             threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGTERM)).start()
             return None
 
