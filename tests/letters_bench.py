@@ -16,7 +16,7 @@ TWO_METHODS = Suite(
 
 
 def letters_bench(
-    out: Path, photos: Path, suite: Suite = TWO_METHODS, epochs: int = 40, **data: object
+    out: Path, photos: Path, suite: Suite = TWO_METHODS, epochs: int = 20, **data: object
 ) -> Bench:
     """A bench on a folder of photos that other processes can open, long enough to be killed."""
     options = Options((str(photos),), control=str(photos), tasks=2, epochs=epochs, batch=4)

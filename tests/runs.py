@@ -20,7 +20,8 @@ CONTROL = images("control", 4, 5)
 
 def method(name: str = "spu") -> Method:
     """A recipe whose replay buffer fits the tiny stream."""
-    return recipe(name, {"replay.size": 12} if name not in ("flyp", "mas") else {})
+    changes: dict[str, dict[str, Any]] = {"flyp": {}, "mas": {"regularizer.images": 8}}
+    return recipe(name, changes.get(name, {"replay.size": 12}))
 
 
 def teach(out: Path | None = None, name: str = "spu", **options: Any) -> tuple[Results, str]:

@@ -45,6 +45,7 @@ def test_the_readme_holds_these_commands():
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("undrawn_plots")
 def test_make_demo_in_a_shortened_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     recipe = subprocess.run(
         ["make", "--dry-run", "--always-make", "demo"], capture_output=True, text=True, cwd=ROOT

@@ -3,14 +3,13 @@
 import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from forked import Forked
 from layouts import make_folder
 from letters_bench import TWO_METHODS, letters_bench, numbers
 
@@ -29,6 +28,13 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def serial(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
     """The numbers of one cell after another."""
     return numbers(letters_bench(tmp_path_factory.mktemp("serial"), photos).run())
+
+
+@pytest.fixture
+def forks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers need not import torch; `test_hostile_folder.py` spawns them, as users do."""
+    fork = multiprocessing.get_context("fork")
+    monkeypatch.setattr(processes, "get_context", lambda kind: fork)
 
 
 def trains(event: Event) -> bool:
@@ -53,6 +59,7 @@ def recorder(events: list[Event], react: Callable[[Progress], None]) -> Callable
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forks")
 def test_two_processes_one_of_which_is_killed(
     photos: Path, serial: dict[str, object], tmp_path: Path
 ):
@@ -72,12 +79,8 @@ def test_two_processes_one_of_which_is_killed(
 
 
 @pytest.mark.slow
-def test_ctrl_c_saves_a_checkpoint(
-    photos: Path, serial: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    """In a forked process, which need not import torch; the other tests spawn them."""
-    fork = multiprocessing.get_context("fork")
-    monkeypatch.setattr(processes, "get_context", lambda kind: fork)
+@pytest.mark.usefixtures("forks")
+def test_ctrl_c_saves_a_checkpoint(photos: Path, serial: dict[str, object], tmp_path: Path):
 
     def interrupt(progress: Progress) -> None:
         raise KeyboardInterrupt
@@ -91,34 +94,19 @@ def test_ctrl_c_saves_a_checkpoint(
     assert numbers(bench.run()) == {"ER": serial["ER"]}
 
 
-KILLED = """
-import sys
-from pathlib import Path
-from letters_bench import TWO_METHODS, letters_bench
-from retouch.bench.engines.processes import ProcessEngine
-
-if __name__ == "__main__":
-    out, photos = map(Path, sys.argv[1:])
-    letters_bench(out, photos, TWO_METHODS.only(["er"])).run(ProcessEngine(2, "cpu"))
-"""
-
-
 @pytest.mark.slow
+@pytest.mark.usefixtures("forks")
 def test_a_bench_that_is_killed_is_resumed(photos: Path, serial: dict[str, object], tmp_path: Path):
     """By another engine too; the workers of the killed one end with it."""
-    script = tmp_path / "killed.py"
-    script.write_text(KILLED)
     bench = letters_bench(tmp_path / "a", photos, TWO_METHODS.only(["er"]))
-    path = os.pathsep.join(sys.path)
-    command = [sys.executable, str(script), str(bench.out), str(photos)]
-    process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": path})
+    program = Forked(tmp_path / "printed", lambda: bench.run(ProcessEngine(2, "cpu")))
     (cell,) = bench.cells
     steps = cell.run(bench.out) / "metrics.jsonl"
     while not steps.exists():
-        assert process.poll() is None
+        assert program.process.is_alive()
         time.sleep(0.01)
-    process.kill()
-    process.wait()
+    program.process.kill()
+    program.process.join()
     time.sleep(0.3)  # for its worker to notice
     before = steps.read_text()
     time.sleep(0.5)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from commands import error_of, run
+from forked import Forked, run_program
 from layouts import make_folder
 from tiny import tiny_folder
 
@@ -109,17 +110,14 @@ def test_the_settings_of_a_method_are_explained():
     assert "there is no method 'spo'" in run("methods", "spo", code=1).stderr
 
 
-BOTH_COMMANDS = """
-import json, sys
-from retouch.cli import main
-
-for words in json.loads(sys.argv[1]):
-    sys.argv[1:] = words
+def fail_and_classify(learn: list[object], classify: list[object]) -> None:
+    with pytest.raises(SystemExit) as end:
+        run_program(*learn)
+    assert end.value.code == 1
     try:
-        main()
-    except SystemExit as end:
-        print("exit code", end.code, file=sys.stderr)
-"""
+        run_program(*classify)
+    finally:
+        sys.stderr.write("still running")
 
 
 @pytest.mark.slow
@@ -131,15 +129,12 @@ def test_an_error_has_no_traceback_and_classify_exits_at_once_with_its_code(
     learn = ["learn", photos, "--model", model, "--tasks", "9", "--out", tmp_path / "run"]
     classify = ["classify", model, photos / "dark_red" / "0.png", home / "gone.png"]
     classify += ["--names", "red,green", "--json"]
-    words = json.dumps([learn, classify], default=str)
-    result = subprocess.run(
-        [sys.executable, "-c", BOTH_COMMANDS, words], capture_output=True, text=True, timeout=300
-    )
-    assert "Traceback" not in result.stderr + result.stdout, result.stderr
-    assert "cannot be split into 9 tasks" in " ".join(result.stderr.split())
-    assert result.stderr.count("exit code 1") == 1
-    assert result.returncode == 1
-    assert len(json.loads(result.stdout)["images"]) == 1
+    code, stdout, stderr = Forked(tmp_path / "printed", fail_and_classify, learn, classify).wait()
+    assert "Traceback" not in stderr + stdout, stderr
+    assert "cannot be split into 9 tasks" in " ".join(stderr.split())
+    assert "still running" not in stderr
+    assert code == 1
+    assert len(json.loads(stdout)["images"]) == 1
 
 
 @pytest.mark.slow
@@ -147,19 +142,13 @@ def test_ctrl_c(home: Path, tmp_path: Path):
     out = tmp_path / "run"
     words = ["learn", home / "my photos", "--model", home / "model", "--out", out, "--no-cache"]
     settings = ["--epochs", "4000", "--batch", "8", "--lr", "1e-4", "--set", "replay.size=6"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "retouch", *map(str, words), *settings],
-        stderr=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    while not (out / "metrics.jsonl").exists() and process.poll() is None:
+    program = Forked(tmp_path / "printed", run_program, *words, *settings)
+    while not (out / "metrics.jsonl").exists() and program.process.is_alive():
         time.sleep(0.05)
     time.sleep(0.3)
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 130, errors
+    os.kill(program.process.pid, signal.SIGINT)
+    code, _, errors = program.wait()
+    assert code == 130, errors
     assert "the same command resumes it" in " ".join(errors.split())
     assert (out / "checkpoint.safetensors").exists()
     assert Results.read(out).rows

@@ -85,6 +85,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("no_page")
 def test_a_user_model_can_be_trained_reopened_and_continued(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -22,10 +22,11 @@ SETTINGS = retouch.Settings(epochs=1, batch=8, lr=1e-3)
 
 
 @pytest.fixture(autouse=True)
-def three_processes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Three workers, which decode even a few images in processes."""
+def two_processes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Two workers, which decode even a few images in processes."""
     before = decode.workers()
-    decode.set_workers(3)
+    decode.set_workers(2)
+    monkeypatch.setattr(cache_build, "MIN_WORKERS", 2)
     monkeypatch.setattr(cache_build, "MIN_IMAGES", 1)
     yield
     decode.set_workers(before)

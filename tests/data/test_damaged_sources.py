@@ -52,7 +52,7 @@ def test_damaged_sources(name: str, tmp_path: Path):
         files = files_to_damage(tmp_path)
         for file in files:
             original = file.read_bytes()
-            for _ in range(max(3, 60 // len(files))):
+            for _ in range(max(3, 30 // len(files))):
                 file.write_bytes(damaged(original, rng))
                 with suppress(UserError):
                     read_everything(read_case(case, tmp_path))

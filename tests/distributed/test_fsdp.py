@@ -60,11 +60,10 @@ def train_sharded(unit: str, folder: Path | None = None, **options: Any) -> dict
 @pytest.mark.parametrize("unit", ["weight", "neuron"])
 def test_the_result_equals_that_with_whole_weights(unit: str, tmp_path: Path):
     single = train_sharded(unit, tmp_path / "1", settings=SETTINGS)
-    for num_ranks in (2, 3) if unit == "weight" else (3,):
-        ranks = run_ranks(num_ranks, train_sharded, unit, tmp_path / str(num_ranks))
-        assert_same_run(single, ranks, 1e-12)
-        assert selected_positions(tmp_path / str(num_ranks)) == selected_positions(tmp_path / "1")
-        assert_only_selected_entries_moved(tmp_path / str(num_ranks), ranks[0]["weights"])
+    ranks = run_ranks(3, train_sharded, unit, tmp_path / "3")
+    assert_same_run(single, ranks, 1e-12)
+    assert selected_positions(tmp_path / "3") == selected_positions(tmp_path / "1")
+    assert_only_selected_entries_moved(tmp_path / "3", ranks[0]["weights"])
 
 
 def test_ranks_with_different_numbers_of_micro_batches():
@@ -190,11 +189,10 @@ def fingerprints_and_traffic(backbone: str, precision: str) -> tuple[str, str, i
 @pytest.mark.parametrize(
     ("backbone", "precision"),
     [
-        ("transformers", "fp32"),
         ("transformers", "bf16"),
         ("SigLIP", "bf16"),
-        ("BERT", "bf16"),
-        ("open_clip", "bf16"),
+        ("BERT", "fp32"),
+        ("open_clip", "fp32"),
     ],
 )
 def test_the_result_is_bit_identical_in_both_precisions(backbone: str, precision: str):
@@ -230,13 +228,13 @@ def test_more_ranks_than_rows():
 
 @cache
 def many_layers() -> nn.Module:
-    """The layers of a ViT-H/14, each tiny, of widths that three ranks do not share evenly."""
+    """A third of the layers of a ViT-H/14, tiny, of widths that three ranks do not share evenly."""
     import transformers
 
     shape = {"num_attention_heads": 4, "projection_dim": 16}
-    text = {"hidden_size": 16, "intermediate_size": 64, "num_hidden_layers": 24}
+    text = {"hidden_size": 16, "intermediate_size": 64, "num_hidden_layers": 8}
     words = {"vocab_size": 64, "max_position_embeddings": 12, "eos_token_id": 3}
-    vision = {"hidden_size": 20, "intermediate_size": 80, "num_hidden_layers": 32}
+    vision = {"hidden_size": 20, "intermediate_size": 80, "num_hidden_layers": 11}
     torch.manual_seed(0)
     config = transformers.CLIPConfig(
         text_config={**shape, **text, **words, "bos_token_id": 1, "pad_token_id": 0},
@@ -259,7 +257,7 @@ def train_many_layers_both_ways() -> list[str]:
     return [train_many_layers(shard) for shard in (False, True)]
 
 
-def test_the_layers_of_a_vit_h14_on_three_ranks():
+def test_many_layers_on_three_ranks():
     many_layers()  # built once, before the ranks fork
     ranks = run_ranks(3, train_many_layers_both_ways)
     assert len({weights for both in ranks for weights in both}) == 1

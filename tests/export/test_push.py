@@ -333,6 +333,7 @@ def test_the_program_finds_the_hub_by_its_variable(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("no_page")
 def test_the_commands_and_the_code_of_the_document(
     hub: FakeHub, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, photo: Path
 ):

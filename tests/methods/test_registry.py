@@ -7,14 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from bench_for_tests import SMALL, tiny_data
 from commands import run as command
 from recipes_for_tests import QUICK
 from tiny import images, tiny_clip, tiny_folder
 
 import retouch
 from retouch.bench import Bench, Suite
-from retouch.bench.cells import Options
-from retouch.bench.datasets import BenchData
 from retouch.cli.options import complete_method
 from retouch.data import Images, Stream
 from retouch.errors import UserError
@@ -91,13 +90,10 @@ def test_a_registered_method_is_known_by_its_name(tmp_path: Path):
     assert results.done == 3
 
 
-@pytest.mark.slow
 def test_a_bench_accepts_it(tmp_path: Path):
     retouch.register(MINE)
     suite = Suite(title="Mine", name="mine", rows=({"name": "mine", "method": "mine"},))
-    data = BenchData(lambda: retouch.load("builtin"), small=True)
-    options = Options(tasks=2, epochs=1, batch=64)
-    (done,) = Bench(suite, data, "builtin", tmp_path, options).run()
+    (done,) = Bench(suite, tiny_data(), "builtin", tmp_path, SMALL).run()
     assert done.results.method == "mine"
 
 

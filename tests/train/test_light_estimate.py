@@ -66,6 +66,16 @@ for options in (["--dry-run"], ["--epochs", "1"]):
     loaded = [name for name in {HEAVY} if name in sys.modules]
     assert not set(loaded) - {{"matplotlib"}}, (loaded, options)  # draws the page at the end
     assert not loaded or "--dry-run" not in options, loaded
+    from retouch.report import figures
+
+    figures.to_svg = lambda figure, name: '<svg viewBox="0 0 9 9"></svg>'  # drawing takes its time
+    figures.to_png = lambda figure: b""
+"""
+TRAINER = """
+assert not [name for name in sys.modules if name.startswith("retouch.trainer")]
+import retouch.trainer
+assert "transformers" not in sys.modules
+assert retouch.trainer.__all__ == sorted(retouch.trainer._MODULES)
 """
 OPTIMIZE = """
 import torch
@@ -97,11 +107,12 @@ assert "torch._dynamo" in sys.modules
 def test_learning_imports_nothing_that_it_does_not_need(tmp_path: Path):
     """Imports took most of its time. Optimizers without torch's compiler do the same.
 
+    Nothing of the trainer of language models is imported either; it needs no transformers itself.
     In a process of its own: once the compiler is imported, nothing of them is replaced.
     """
     make_folder(tmp_path / "photos", {"dark_red": 6, "bright green": 6})
     tiny_folder(tmp_path / "model")
-    command = [sys.executable, "-c", LEARN + OPTIMIZE]
+    command = [sys.executable, "-c", LEARN + TRAINER + OPTIMIZE]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "It will take about" in done.stdout
