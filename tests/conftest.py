@@ -122,13 +122,13 @@ def _no_fsync() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _every_tenth_word() -> Iterator[Callable[[], list[str]]]:
+def _few_words() -> Iterator[Callable[[], list[str]]]:
     """Of the everyday words whose drift a run measures; all take an eighth of a tiny run's time."""
     from retouch.clip.text import everyday_words
 
     words = everyday_words.words
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(everyday_words, "words", lambda: words()[::10])
+        patch.setattr(everyday_words, "words", lambda: words()[::40])
         yield words
 
 
@@ -145,14 +145,14 @@ def _few_word_steps() -> "Iterator[Method]":
 
 @pytest.fixture
 def all_words(
-    _every_tenth_word: Callable[[], list[str]],
+    _few_words: Callable[[], list[str]],
     _few_word_steps: "Method",
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """For tests that are about the words, or about documented numbers."""
     from retouch.methods.recipes import RECIPES
 
-    monkeypatch.setattr("retouch.clip.text.everyday_words.words", _every_tenth_word)
+    monkeypatch.setattr("retouch.clip.text.everyday_words.words", _few_words)
     monkeypatch.setitem(RECIPES, "text-first", _few_word_steps)
 
 

@@ -1,5 +1,6 @@
 """Words first, then eyes: what the text tower is taught before and after a task's steps."""
 
+from collections.abc import Callable
 from functools import cache
 from math import ceil, cos, pi
 from pathlib import Path
@@ -33,6 +34,12 @@ from retouch.train.work import work
 
 TEXT = "text_model.encoder.layers.1.mlp.fc1.weight"
 """The first MLP layer of the upper half of the tiny text tower."""
+
+
+@pytest.fixture(autouse=True)
+def every_tenth_word(_few_words: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Enough for a step to have 40 of them."""
+    monkeypatch.setattr(everyday_words, "words", lambda: _few_words()[::10])
 
 
 @cache
