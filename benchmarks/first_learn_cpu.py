@@ -107,17 +107,19 @@ def learn(args: argparse.Namespace, photos: Path, out: Path) -> dict[str, Any]:
     settings = chosen.settings
     if args.leave_out == "blocks":
         settings = settings.model_copy(update={"reuse_frozen": False})
-    retouch.teach(clip, stream, chosen.method, settings=settings, control=control, out=out)
-    results = retouch.Results.read(out).metrics()
+    results = retouch.teach(
+        clip, stream, chosen.method, settings=settings, control=control, out=out
+    )
     busy_now, system_now = cpu_seconds()
+    metrics = results.metrics()
     losses = out / "metrics.jsonl"  # not there if no step was needed
     lines = losses.read_text().splitlines() if losses.exists() else []
     return {
         "wall": round(time.monotonic() - began, 1),
         "busy": round(busy_now - busy, 1),
         "system": round(system_now - system, 1),
-        "accuracy": round(results["accuracy"], 1),
-        "lost": round(results.get("control_drop", 0.0), 1),
+        "accuracy": round(metrics["accuracy"], 1),
+        "lost": round(metrics.get("control_drop", 0.0), 1),
         "losses": [json.loads(line)["loss"] for line in lines],
     }
 
@@ -202,8 +204,8 @@ def main() -> None:
 def measure(args: argparse.Namespace, folder: Path) -> dict[str, dict[str, Any]]:
     """One run of each, by name."""
     folder.mkdir()
-    for entry in ("photos", "model"):
-        (folder / entry).symlink_to(folder.parent / entry)
+    for name in ("photos", "model"):
+        (folder / name).symlink_to(folder.parent / name)
     variables = dict(variable.split("=", 1) for variable in args.variable)
     runs = {"now": run(ROOT, folder, "now", sys.argv[1:], **variables)}
     if args.against:

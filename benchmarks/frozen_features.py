@@ -17,8 +17,7 @@ from retouch.bench.datasets import BenchData
 from retouch.clip import Clip
 from retouch.clip.preprocess import Preprocess
 from retouch.data import Images, in_memory
-
-BATCH = 250
+from retouch.evaluate.image_features import image_features
 
 
 @dataclass
@@ -36,7 +35,9 @@ class NumberedData(BenchData):
         file = self.features / f"{name}.pt"
         if not file.is_file():
             self.features.mkdir(parents=True, exist_ok=True)
-            torch.save(encode(self.make_model(), super()._prepared(images)), file)
+            every = np.arange(len(images))
+            features = image_features(self.make_model(), super()._prepared(images), every)
+            torch.save(features.half().cpu(), file)
         features = torch.load(file, weights_only=True).float()
         if len(features) != len(images):
             raise SystemExit(f"{file} has {len(features)} features, not {len(images)}; delete it")
@@ -47,14 +48,6 @@ class NumberedData(BenchData):
             images.name, images.classes, images.labels, np.ascontiguousarray(pixels)
         )
         return replace(images, store=numbered.store)
-
-
-@torch.no_grad()
-def encode(clip: Clip, images: Images) -> Tensor:
-    """The normalized features of all images, in half precision [N, D]."""
-    parts = np.array_split(np.arange(len(images)), -(-len(images) // BATCH))
-    pixels = (torch.from_numpy(images.read(part, clip.preprocess)) for part in parts)
-    return torch.cat([clip.image_features(p).half().cpu() for p in pixels])
 
 
 @contextmanager

@@ -50,8 +50,9 @@ from retouch.clip.hf.model import HuggingFaceClip
 from retouch.clip.preprocess import Preprocess
 from retouch.data import Images, Stream
 from retouch.data.registry import find_benchmark
+from retouch.methods import BalancedReplay
 from retouch.torchvision_compat import patch_torchvision
-from retouch.train.defaults import REPLAY_PER_CLASS, batch_and_epochs
+from retouch.train.defaults import batch_and_epochs, buffer_size
 
 NAME = "clip-b16-minilm"
 TEMPLATES = (
@@ -111,12 +112,12 @@ def main() -> None:
     if args.features:
         clip, data = open_shared(args, NumberedControlData, features=args.features, **counts)
         data.prepare([cell for bench in benches(args, suite, data) for cell in bench.cells])
-        with looking_up(clip, data.table):
-            done = [cell for bench in benches(args, suite, data) for cell in finished_cells(bench)]
+        encoding = looking_up(clip, data.table)
     else:
         clip, data = open_shared(args, ControlData, **counts)
-        with clip.fast("inductor" if args.compile else None, cuda_graphs=True):
-            done = [cell for bench in benches(args, suite, data) for cell in finished_cells(bench)]
+        encoding = clip.fast("inductor" if args.compile else None, cuda_graphs=True)
+    with encoding:
+        done = [cell for bench in benches(args, suite, data) for cell in finished_cells(bench)]
     write_cells(args, done)
     write_table(args.out, tabulate(suite, done))
     if suite.kind == "pareto":
@@ -183,9 +184,8 @@ def benches(args: argparse.Namespace, suite: Suite, data: BenchData) -> list[Ben
 def few_images(dataset: str, args: argparse.Namespace) -> dict[str, int]:
     """Batches, epochs and a replay buffer as `retouch learn` chooses them for so few images."""
     classes = len(find_benchmark(dataset).facts.classes)
-    fewest = classes // (args.tasks or 10) * args.images_per_class
-    batch, epochs = batch_and_epochs(fewest)
-    stored = min(REPLAY_PER_CLASS, args.images_per_class) * classes
+    batch, epochs = batch_and_epochs(classes // (args.tasks or 10) * args.images_per_class)
+    stored = buffer_size(BalancedReplay().size, classes, classes * args.images_per_class)
     return {"batch": batch, "epochs": epochs, "replay": stored}
 
 

@@ -46,6 +46,6 @@ def test_a_method_has_a_learning_rate_for_large_models_and_for_small_ones(name: 
     assert default_settings(large, method).weight_decay == Settings().weight_decay
 
 
-def test_a_classifier_of_frozen_features_has_no_steps_to_speak_of():
+def test_a_classifier_of_frozen_features_announces_no_learning_rate():
     chosen = choose_defaults(tiny_clip(), recipe("lda"), {}, images=[40], classes=4)
     assert not any("learning rate" in note for note in chosen.notes)

@@ -7,7 +7,7 @@ import pytest
 from commands import run
 from image_folders import to_folder
 from runs import CONTROL, QUICK
-from tiny import images, shallow_builtin, tiny_clip
+from tiny import images, tiny_clip
 
 import retouch
 from retouch.builtin import control_images, sign_images
@@ -42,10 +42,8 @@ def test_the_command_line_and_a_few_lines_of_python_give_the_same_bits(
     known = control.subset(control.of_classes(range(6)))
     to_folder(replace(known, classes=control.classes[:6]), Path("known"))
 
-    shallow_builtin(Path("model"))
-
-    run("learn", "photos", "--model", "model", "--control", "known", "--out", "a/march")
-    plan = retouch.plan("photos", "model", control="known")
+    run("learn", "photos", "--model", "builtin", "--control", "known", "--out", "a/march")
+    plan = retouch.plan("photos", "builtin", control="known")
     results = retouch.teach(plan, out="b/march")
     assert deltas(Path("a/march")) == deltas(Path("b/march"))
     assert results.rows == retouch.Results.read(Path("a/march")).rows

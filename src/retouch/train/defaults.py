@@ -65,7 +65,7 @@ def choose_defaults(
     replay = method.replay
     if isinstance(replay, BalancedReplay) and "size" not in replay.model_fields_set:
         total = sum(images) + learned
-        size = min(max(REPLAY_PER_CLASS * classes, round(replay.size * total)), total)
+        size = buffer_size(replay.size, classes, total)
         method = method.with_change({"replay.size": size})
         verb = "is" if size == 1 else "are"
         notes.append(f"up to {count(size, 'image')} {verb} kept to replay them later")
@@ -81,6 +81,17 @@ def batch_and_epochs(images: int, batch: float | str | None = None) -> tuple[int
     """
     batch = int(batch or min(PAPER.batch, max(8, ceil(images / 4))))
     return batch, max(PAPER.epochs, ceil(MIN_STEPS / ceil(images / batch)))
+
+
+def buffer_size(share: float, classes: int, images: int) -> int:
+    """How many images a replay buffer holds: some of each class, even if the share is fewer.
+
+    Args:
+        share: The share of all images.
+        classes: How many classes will be known in the end.
+        images: How many images there are of them.
+    """
+    return min(max(REPLAY_PER_CLASS * classes, round(share * images)), images)
 
 
 def _training_note(settings: Settings, fewest: int, chosen: bool) -> str:
