@@ -50,7 +50,9 @@ class MAS(Regularizer):
         self._context = context
         weights = {n: w.detach() for n, w in context.weights().items() if n in self._importance}
         self._anchors = {name: weight.clone() for name, weight in weights.items()}
-        self._importance |= {n: self._importance[n].to(w.device) for n, w in weights.items()}
+        for name, weight in weights.items():
+            # A sum is rounded by memory layout, which a checkpoint does not store.
+            self._importance[name] = torch.empty_like(weight).copy_(self._importance[name])
 
     def loss(self, features: Features) -> Tensor | None:
         if not self._anchors or self._context is None:
