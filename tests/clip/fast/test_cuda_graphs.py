@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from retouch.clip.fast import graph_capture
-from retouch.clip.fast.cuda_graphs import GraphRecorder, has_hooks
+from retouch.clip.fast.cuda_graphs import KEPT_SIGNATURES, GraphRecorder, has_hooks
 from retouch.clip.fast.graph_capture import CapturedGraph, ForwardPass, leaf_tensors
 
 
@@ -180,6 +180,41 @@ def test_a_changed_model_is_captured_again(change: str):
     for _ in range(3):
         assert torch.equal(recorder(passes(model, 5))[0], plain)
     assert FakeGraph.captured == 4
+
+
+def test_the_graphs_of_a_few_sets_of_trained_weights_are_kept():
+    """A method that trains now some weights and now others captures each set once."""
+    plain, model = TwoTowers(), TwoTowers()
+    recorder = GraphRecorder(model)
+    for phase in range(6):
+        for each in (plain, model):
+            each.image.weight.requires_grad_(phase % 2 == 0)
+        for seed in range(3):
+            for a, b in zip(step(plain, None, seed), step(model, recorder, seed), strict=True):
+                assert torch.equal(a, b), (phase, seed)
+    assert FakeGraph.captured == 4, "both towers, twice"
+
+
+def test_of_many_sets_of_trained_weights_the_oldest_graphs_are_freed():
+    model = TwoTowers()
+    recorder = GraphRecorder(model)
+    sets = [(a, b) for a in (True, False) for b in (True, False)] + [(True, True)]
+    for image, text in sets:
+        model.image.bias.requires_grad_(image)
+        model.text.bias.requires_grad_(text)
+        for seed in range(3):
+            step(model, recorder, seed)
+    assert FakeGraph.captured == 2 * KEPT_SIGNATURES, "the first set is known again"
+    model.image.weight.requires_grad_(False)  # a fifth set, in place of the second
+    for seed in range(3):
+        step(model, recorder, seed)
+    model.image.weight.requires_grad_(True)
+    model.text.bias.requires_grad_(False)
+    step(model, recorder, 0)
+    assert FakeGraph.captured == 2 * KEPT_SIGNATURES + 2
+    for seed in range(2):
+        step(model, recorder, seed)
+    assert FakeGraph.captured == 2 * KEPT_SIGNATURES + 4, "the second set was freed"
 
 
 def test_a_frozen_model_has_no_backward_pass():

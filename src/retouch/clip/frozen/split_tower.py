@@ -6,15 +6,16 @@ next, and `SplitTower.splits` tells whether a tower does.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager
 from functools import partial
+from operator import is_not
 from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from retouch.clip.fast.cuda_graphs import has_hooks
+from retouch.clip.fast.cuda_graphs import all_modules, has_hooks
 from retouch.sparse.replaced_forward import replaced_forward
 
 Input = TypeVar("Input")
@@ -58,6 +59,20 @@ class Tower(NamedTuple):
     """Names of parameters that are used after the last block."""
 
 
+class _LowerModule(NamedTuple):
+    """A module of a tower's lower part."""
+
+    module: nn.Module
+    head: set[str]
+    """Names of own parameters that are used after the last block."""
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """Its own parameters that the lower part uses."""
+        for name, parameter in self.module._parameters.items():
+            if parameter is not None and name not in self.head:
+                yield parameter
+
+
 class SplitTower(ABC):
     """A tower that is run in two parts, and keeps what the lower part computed.
 
@@ -74,6 +89,9 @@ class SplitTower(ABC):
         self.half: AttentionHalf | None = None
         """The first half of that block, if the lower part includes it."""
         self._signature: list[Any] = []
+        self._modules: list[nn.Module] = []
+        """All of the model's modules when the lower part was looked for."""
+        self._lower: list[_LowerModule] = []
 
     @abstractmethod
     def clear(self) -> None:
@@ -85,13 +103,14 @@ class SplitTower(ABC):
         Not while gradients of lower weights are wanted, or hooks must see every pass. If a lower
         weight has changed after all, or anything in `state`, what is kept is dropped.
         """
-        parameters, modules = self._lower_part()
+        lower = self._lower_part()
+        parameters = [p for part in lower for p in part.parameters()]
         if torch.is_grad_enabled() and any(p.requires_grad for p in parameters):
             return False
         if has_hooks(self._tower.model):
             return False
         signature: list[Any] = [(p, p.data_ptr(), p._version) for p in parameters]
-        signature += [(module, vars(module).get("forward")) for module in modules]
+        signature += [(part.module, vars(part.module).get("forward")) for part in lower]
         if not _same(self._signature, [*signature, state]):
             self.clear()
             self._signature = [*signature, state]
@@ -201,19 +220,28 @@ class SplitTower(ABC):
                 return None if any(name.startswith(inside) for name in self.trained) else half
         return None
 
-    def _lower_part(self) -> tuple[list[nn.Parameter], list[nn.Module]]:
-        """The parameters and modules of the lower part."""
+    def _lower_part(self) -> "list[_LowerModule]":
+        """The modules of the lower part. They are looked for again when the model has others."""
+        modules = all_modules(self._tower.model)
+        if len(modules) != len(self._modules) or any(map(is_not, modules, self._modules)):
+            self._modules, self._lower = modules, self._find_lower_part()
+        return self._lower
+
+    def _find_lower_part(self) -> "list[_LowerModule]":
         upper = tuple(f"{name}." for name in self._tower.blocks[self.first :])
         frozen = self._prefixes_of(self.half) if self.half else ()
 
-        def is_below(name: str) -> bool:
-            dotted = f"{name}."
+        def is_below(dotted: str) -> bool:
             inside = self._tower.owns(dotted) and not dotted.startswith(upper)
-            return (inside or dotted.startswith(frozen)) and name not in self._tower.head
+            return inside or dotted.startswith(frozen)
 
-        model = self._tower.model
-        parameters = [p for name, p in model.named_parameters() if is_below(name)]
-        return parameters, [m for name, m in model.named_modules() if is_below(name)]
+        lower = []
+        for name, module in self._tower.model.named_modules():
+            if is_below(f"{name}."):
+                prefix = f"{name}." if name else ""
+                head = {own for own in module._parameters if prefix + own in self._tower.head}
+                lower.append(_LowerModule(module, head))
+        return lower
 
     def _prefixes_of(self, half: AttentionHalf) -> tuple[str, ...]:
         return tuple(f"{self._tower.blocks[self.first]}.{name}." for name in half.names)
