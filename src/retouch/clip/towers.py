@@ -14,7 +14,7 @@ from retouch.clip.fast.compile import Backend, CompileTimer
 from retouch.clip.fast.cuda_graphs import GraphRecorder, has_hooks
 from retouch.clip.fast.fast_vit import fast_towers
 from retouch.clip.fast.graph_capture import ForwardPass
-from retouch.clip.fast.padding import pad_rows, padded_batch_size, padded_num_prompts
+from retouch.clip.fast.padding import pad_rows, padded_num_images, padded_num_prompts
 from retouch.clip.frozen.blocks import FrozenBlocks
 from retouch.clip.frozen.keyed_images import KeyedImages, Pixels
 from retouch.clip.frozen.texts import BatchKey, FrozenTexts
@@ -130,7 +130,7 @@ class Towers(ABC):
         else:
             inputs = images.pixels()
         if self.compiled or self.captures:
-            inputs = pad_rows(inputs, padded_batch_size(len(inputs)))
+            inputs = pad_rows(inputs, padded_num_images(len(inputs), self.compiled))
         return ForwardPass(
             "images",
             lambda rows: normalize(run(rows).float(), dim=-1),

@@ -17,6 +17,7 @@ from retouch.clip.fast.padding import (
     padded_batch_size,
     padded_eval_batch_size,
     padded_length,
+    padded_num_images,
 )
 from retouch.data import Stream
 from retouch.sparse import fingerprint
@@ -98,6 +99,12 @@ def test_weights_that_become_trainable_get_their_gradient():
 
 def test_padded_sizes():
     assert [padded_batch_size(n) for n in (1, 32, 33, 65, 200, 256)] == [32, 32, 64, 128, 256, 256]
+    images, powers = [32, 33, 48, 49, 80, 97, 128, 160], [32, 64, 64, 64, 128, 128, 128, 256]
+    captured = [padded_num_images(n, compiled=False) for n in images]
+    assert captured == [32, 48, 48, 64, 96, 128, 128, 192]
+    assert [padded_num_images(n, compiled=True) for n in images] == powers
+    with torch.no_grad():
+        assert [padded_num_images(n, compiled=False) for n in images] == powers
     assert [padded_eval_batch_size(n) for n in (5, 256, 257, 2049)] == [32, 256, 2048, 4096]
     assert [padded_length(n, 77) for n in (3, 16, 17, 64, 65, 77)] == [16, 16, 32, 64, 77, 77]
     padded = pad_rows(torch.arange(3)[:, None], 5)

@@ -25,6 +25,19 @@ def power_of_two(count: int) -> int:
     return 1 << (count - 1).bit_length()
 
 
+def padded_num_images(count: int, compiled: bool) -> int:
+    """The number of images that `count` are padded to.
+
+    A shape that is only captured costs much less than one that is compiled. So where there are
+    gradients, there are finer steps, which save up to a quarter of the time: 40 new and 40 replayed
+    images are padded to 96, not to 128.
+    """
+    size = padded_batch_size(count)
+    three_quarters = size // 4 * 3
+    finer = torch.is_grad_enabled() and not compiled and size > MIN_BATCH
+    return three_quarters if finer and count <= three_quarters else size
+
+
 def padded_eval_batch_size(count: int) -> int:
     """As `padded_batch_size`, for prompts without gradients.
 
