@@ -13,7 +13,8 @@ model before the first task and after the last is evaluated, unless `--each-task
 Rows of full fine-tuning that differ only in an interpolation at the end are trained once
 (`shared_training`). The same command goes on where it was stopped, and writes the table and the
 figure of what is finished. `--images-per-class 8` learns from eight images of each class, with the
-steps and the replay buffer that `retouch learn` chooses for so few. With `--features FOLDER` each
+steps and the replay buffer that `retouch learn` chooses for so few. `--part-numbers` calls the
+classes A-1042 and the like, names that say nothing about them. With `--features FOLDER` each
 image is encoded once for all cells, which only classifiers of frozen features allow.
 `--stored results/real-tower-frontier/table.json` takes the cells of that table as finished, so that
 several machines can share the work one after the other.
@@ -50,6 +51,7 @@ from retouch.clip.hf.model import HuggingFaceClip
 from retouch.clip.preprocess import Preprocess
 from retouch.data import Images, Stream
 from retouch.data.registry import find_benchmark
+from retouch.data.stores.image_store import Indices
 from retouch.methods import BalancedReplay
 from retouch.torchvision_compat import patch_torchvision
 from retouch.train.defaults import batch_and_epochs, buffer_size
@@ -71,21 +73,28 @@ class ControlData(BenchData):
     """Benchmark data with a control set of some images per class and seven templates.
 
     With `images_per_class`, each seed learns from some images of each class, other ones each time.
+    With `part_numbers`, classes have names that are no words.
     """
 
     control_images: int = 5
     images_per_class: int | None = None
+    part_numbers: bool = False
 
     def stream(self, cell: Cell) -> Stream:
         stream = super().stream(cell)
-        if self.images_per_class is None:
-            return stream
         train, test = self._splits[cell.dataset]
-        rng = np.random.default_rng(cell.seed)
-        shuffled = rng.permutation(len(train))
+        if self.images_per_class is not None:
+            train = train.subset(self._few_of_each_class(train, cell.seed))
+        if self.part_numbers:
+            classes = part_numbers(len(train.classes))
+            train, test = (replace(images, classes=classes) for images in (train, test))
+        changed = train is not self._splits[cell.dataset][0]
+        return Stream.split(train, test, tasks=cell.tasks, order=cell.seed) if changed else stream
+
+    def _few_of_each_class(self, train: Images, seed: int) -> Indices:
+        shuffled = np.random.default_rng(seed).permutation(len(train))
         by_class = [shuffled[train.labels[shuffled] == n] for n in range(len(train.classes))]
-        chosen = np.concatenate([images[: self.images_per_class] for images in by_class])
-        return Stream.split(train.subset(np.sort(chosen)), test, tasks=cell.tasks, order=cell.seed)
+        return np.sort(np.concatenate([images[: self.images_per_class] for images in by_class]))
 
     def control(self, name: str | None) -> Images | None:
         images = super().control(name)
@@ -107,17 +116,20 @@ Data = TypeVar("Data", bound=ControlData)
 
 def main() -> None:
     args = arguments()
-    counts = {"control_images": args.control_images, "images_per_class": args.images_per_class}
+    names = ("control_images", "images_per_class", "part_numbers")
+    options = {name: getattr(args, name) for name in names}
     suite = load_suite(args.suite).only([m for m in args.methods.split(",") if m])
     if args.features:
-        clip, data = open_shared(args, NumberedControlData, features=args.features, **counts)
+        clip, data = open_shared(args, NumberedControlData, features=args.features, **options)
         data.prepare([cell for bench in benches(args, suite, data) for cell in bench.cells])
         encoding = looking_up(clip, data.table)
     else:
-        clip, data = open_shared(args, ControlData, **counts)
+        clip, data = open_shared(args, ControlData, **options)
         encoding = clip.fast("inductor" if args.compile else None, cuda_graphs=True)
     with encoding:
         done = [cell for bench in benches(args, suite, data) for cell in finished_cells(bench)]
+    if not done:
+        raise SystemExit(f"no cell was finished; {args.out} says why")
     write_cells(args, done)
     write_table(args.out, tabulate(suite, done))
     if suite.kind == "pareto":
@@ -151,6 +163,7 @@ def arguments() -> argparse.Namespace:
     options.add_argument("--each-task", action="store_true", help="evaluate after every task")
     options.add_argument("--control-images", type=int, default=5, help="control images per class")
     options.add_argument("--images-per-class", type=int, help="learn from few images")
+    options.add_argument("--part-numbers", action="store_true", help="classes called A-1042, …")
     options.add_argument("--features", type=Path, help="encode each image once: only for heads")
     options.add_argument("--stored", type=Path, nargs="+", default=[], help="table.json of others")
     options.add_argument("--out", type=Path, default=Path("runs/real"))
@@ -179,6 +192,12 @@ def benches(args: argparse.Namespace, suite: Suite, data: BenchData) -> list[Ben
             flags = {"evaluate_each_task": args.each_task, "trained": trained, "stored": stored}
             result.append(SharedTrainingBench(of_row, data, NAME, args.out, own, **flags))
     return result
+
+
+def part_numbers(count: int) -> list[str]:
+    """Names that are no words, such as A-1042."""
+    drawn = np.random.default_rng(0).choice(np.arange(1000, 10_000), count, replace=False)
+    return [f"A-{number}" for number in drawn]
 
 
 def few_images(dataset: str, args: argparse.Namespace) -> dict[str, int]:
