@@ -88,7 +88,7 @@ def _legend(table: Table) -> str:
     )
     return (
         "For every method, the learning rate with the highest mean accuracy among those at which "
-        f"it lost at most {table.max_drop:g} on average; {MISSING} if it lost more at every best. "
+        f"it lost at most {table.max_drop:g} on average; {MISSING} if it lost more at every rate. "
         f"{chosen if several else ''}The last column is the mean accuracy over losses from 0 to "
         f"{AREA_LIMIT:g} points: the area under the method's frontier."
     )
