@@ -1,8 +1,8 @@
 """Five domains in a row on a real small language model: what is learned, and what is lost.
 
     python benchmarks/language.py --device cuda --budget 550      # again, until nothing is left
-    python benchmarks/language.py --report                        # table and figure of the results
     python benchmarks/language.py --smoke --out /tmp/smoke.jsonl  # a few steps of every method
+    python benchmarks/language_report.py                          # table and figure of results
 
 German, French, Rust, JavaScript and C are learned one after the other by a Llama of 17 million
 weights that knows Python and English (`../shared/models`, `../shared/data/text`). Every method has
@@ -513,11 +513,6 @@ def missing(rows: list[dict[str, Any]]) -> Iterator[tuple[Method, float, int]]:
 
 def main() -> None:
     args = arguments()
-    if args.report:
-        from language_report import write_report
-
-        write_report(args.out, args.document)
-        return
     started = time.perf_counter()
     torch.set_float32_matmul_precision("high")
     bench = Bench(args)
@@ -558,7 +553,6 @@ def arguments() -> argparse.Namespace:
     options.add_argument("--model", type=Path, default=shared / "models" / "python-english-17m")
     options.add_argument("--data", type=Path, default=shared / "data" / "text")
     options.add_argument("--out", type=Path, default=Path("results/language.jsonl"))
-    options.add_argument("--document", type=Path, default=Path("docs/language.md"))
     options.add_argument("--device", default="cpu")
     options.add_argument("--budget", type=float, default=0, help="seconds; 0: no limit")
     options.add_argument("--cells", type=int, default=-1, help="at most this many cells")
@@ -566,7 +560,6 @@ def arguments() -> argparse.Namespace:
     options.add_argument("--batch", type=int, default=BATCH)
     options.add_argument("--length", type=int, default=LENGTH)
     options.add_argument("--graphs", action="store_true", help="record steps as CUDA graphs")
-    options.add_argument("--report", action="store_true")
     options.add_argument("--smoke", action="store_true", help="a few steps on few documents")
     args = options.parse_args()
     if args.smoke:

@@ -1,5 +1,6 @@
-"""The table and the figure of `language.py`, from its results."""
+"""The table and the figure of `language.py`; `python benchmarks/language_report.py` writes them."""
 
+import argparse
 import json
 import sys
 from dataclasses import dataclass
@@ -232,3 +233,15 @@ def write_report(file: Path, document: Path) -> None:
     if cost.exists():
         _insert(document, "scale.py", cost_table(json.loads(cost.read_text())))
     sys.stdout.write(document.read_text().split("<!-- results of benchmarks/language.py -->")[1])
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--results", type=Path, default=Path("results/language.jsonl"))
+    options.add_argument("--document", type=Path, default=Path("docs/language.md"))
+    args = options.parse_args()
+    write_report(args.results, args.document)
+
+
+if __name__ == "__main__":
+    main()

@@ -119,6 +119,8 @@ def test_rates_are_searched_on_seed_0_and_reported_on_others(language):
 
 
 def test_results_are_put_into_the_document(language, tmp_path, monkeypatch, capsys):
+    import language_report  # beside `language`
+
     shutil.copy(ROOT / "docs" / "language.md", tmp_path / "language.md")
     (tmp_path / "pictures").mkdir()
     rows = [fake_row(language, "frozen", 0.0, 0, 1.0)]
@@ -129,9 +131,9 @@ def test_results_are_put_into_the_document(language, tmp_path, monkeypatch, caps
     file = tmp_path / "rows.jsonl"
     file.write_text("\n".join(map(json.dumps, rows)))
     for _ in range(2):  # a second time it replaces the first
-        words = ["x", "--report", "--out", str(file), "--document", str(tmp_path / "language.md")]
+        words = ["x", "--results", str(file), "--document", str(tmp_path / "language.md")]
         monkeypatch.setattr(sys, "argv", words)
-        language.main()
+        language_report.main()
     document = (tmp_path / "language.md").read_text()
     assert document.count("| full | 0.0001 | 1.250 | +0.250 (+0.250 … +0.250) |") == 1
     assert "When to prefer LoRA" in document
