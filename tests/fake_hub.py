@@ -83,6 +83,7 @@ def _is_large(path: str) -> bool:
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # headers and body are sent one after the other, without a wait
     fake: FakeHub
 
     def log_message(self, *_: Any) -> None:
