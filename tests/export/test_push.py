@@ -3,8 +3,6 @@
 import json
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -294,42 +292,6 @@ def test_a_folder_of_deltas(trained: Path, tmp_path: Path):
     assert json.loads((tmp_path / "deltas" / "classes.json").read_text())["classes"]
     with pytest.raises(UserError, match="nothing to write"):
         export(of_run(trained, task=0), "deltas", tmp_path / "none")
-
-
-BOTH_COMMANDS = """
-import json, sys
-from retouch.cli import main
-
-for words in json.loads(sys.argv[1]):
-    sys.argv[1:] = words
-    try:
-        main()
-    except SystemExit as end:
-        if end.code:
-            raise
-"""
-
-
-@pytest.mark.slow
-def test_the_program_finds_the_hub_by_its_variable(
-    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    with FakeHub().running() as fake:
-        for name, value in {
-            "HF_ENDPOINT": fake.url,
-            "HF_HOME": str(tmp_path / "home"),
-            "HF_TOKEN": TOKEN,
-            "HF_HUB_DISABLE_XET": "1",
-        }.items():
-            monkeypatch.setenv(name, value)
-        push = ["push", trained, "alice/birds", "--json"]
-        apply = ["delta", "apply", base_of(trained), "hf:alice/birds", "-o", tmp_path / "out"]
-        script = [sys.executable, "-c", BOTH_COMMANDS, json.dumps([push, apply], default=str)]
-        done = subprocess.run(script, capture_output=True, text=True, timeout=300)
-        assert done.returncode == 0, done.stderr
-        pushed, end = json.JSONDecoder().raw_decode(done.stdout)
-        assert pushed["repo"] == "alice/birds"
-        assert "Applied 2 deltas" in done.stdout[end:]
 
 
 @pytest.mark.slow
