@@ -286,6 +286,17 @@ def test_a_continued_run_that_was_not_evaluated_yet(tmp_path: Path) -> None:
     assert "3 of 4 tasks are learned" in page_of(tmp_path, run).text
 
 
+def test_settings_are_shown_as_a_reader_would_write_them():
+    run = fake_results()
+    values = {"compile": False, "betas": [0.9, 0.999], "steps": None, "domain_lr": {}}
+    shown = shared_settings([run.model_copy(update={"settings": values})])
+    assert (shown["compile"], shown["betas"]) == ("no", "0.9, 0.999")
+    assert not {"steps", "domain lr"} & shown.keys()
+    rates = {"domain_lr": {"aircraft": 5e-5, "mnist": 1e-4}}
+    shown = shared_settings([run.model_copy(update={"settings": rates})])
+    assert shown["domain lr"] == "5e-05 for aircraft, 0.0001 for mnist"
+
+
 def test_the_page_says_how_many_steps_each_task_had():
     run = fake_results()
     assert "steps in each task" not in shared_settings([run]), "all had the same"

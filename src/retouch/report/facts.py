@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Any
 
 from retouch.evaluate.results import Results
 from retouch.evaluate.task_info import DataInfo
@@ -123,11 +124,24 @@ def _settings(run: Results) -> dict[str, str]:
         facts["everyday words nearest to the same word"] = percent(values["drift_neighbours"])
     labels = {key: key.replace("_", " ") for key in run.settings} | {"lr": "learning rate"}
     settings = {
-        labels[key]: str(value)
+        labels[key]: text
         for key, value in run.settings.items()
-        if value is not None and key != "control_part"  # how many were checked is a fact above
+        if key != "control_part" and (text := _value(value))  # it is among the facts above
     }
     return facts | settings | run.environment
+
+
+def _value(value: Any) -> str:
+    """A setting as text; empty where nothing is set."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, dict):
+        return ", ".join(f"{_value(each)} for {key}" for key, each in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_value, value))
+    return str(value)
 
 
 def _sources(run: Results) -> dict[str, str]:
