@@ -82,14 +82,15 @@ class ControlData(BenchData):
 
     def stream(self, cell: Cell) -> Stream:
         stream = super().stream(cell)
+        if self.images_per_class is None and not self.part_numbers:
+            return stream
         train, test = self._splits[cell.dataset]
         if self.images_per_class is not None:
             train = train.subset(self._few_of_each_class(train, cell.seed))
         if self.part_numbers:
             classes = part_numbers(len(train.classes))
             train, test = (replace(images, classes=classes) for images in (train, test))
-        changed = train is not self._splits[cell.dataset][0]
-        return Stream.split(train, test, tasks=cell.tasks, order=cell.seed) if changed else stream
+        return Stream.split(train, test, tasks=cell.tasks, order=cell.seed)
 
     def _few_of_each_class(self, train: Images, seed: int) -> Indices:
         shuffled = np.random.default_rng(seed).permutation(len(train))

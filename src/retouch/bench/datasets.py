@@ -12,7 +12,7 @@ from retouch.bench.joined import joined_stream
 from retouch.builtin import source as builtin
 from retouch.clip import Clip, load
 from retouch.clip.preprocess import Preprocess
-from retouch.data import Images, Pairs, Stream, read_control, read_data, read_pairs
+from retouch.data import Images, Pairs, Splits, Stream, read_control, read_data, read_pairs
 from retouch.data.cache.images import decoded
 from retouch.data.loading.progress import Progress, no_progress
 from retouch.data.registry import data_set_names, find_benchmark, packaged_source
@@ -62,7 +62,7 @@ class BenchData:
         for source in cell.sources:
             if source not in self._splits:
                 few = packaged_source(source) if self.small else None
-                splits = few.read_few(source) if few else read_data(source, self.data_root)
+                splits = few.read_few(source) if few else self._open(source)
                 splits = splits.map(self._prepared)
                 # A published split is what it is; its duplicates are no note on a cell.
                 published = (splits.train, splits.test) if splits.train and splits.test else None
@@ -73,6 +73,9 @@ class BenchData:
             return joined_stream(sets, cell.stream, cell.tasks, cell.seed)
         train, test = self._splits[cell.dataset]
         return Stream.split(train, test, tasks=cell.tasks, order=cell.seed)
+
+    def _open(self, source: str) -> Splits:
+        return read_data(source, self.data_root)
 
     def control(self, name: str | None) -> Images | None:
         if name is None:

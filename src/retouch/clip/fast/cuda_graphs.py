@@ -27,7 +27,7 @@ WARMUP_PASSES = 2
 RETRY_FACTOR = 3
 """After each failed capture, this many times as many passes are awaited before the next try."""
 KEPT_SIGNATURES = 4
-"""Of how many signatures the graphs are kept, the last that were used."""
+"""How many signatures have their graphs kept: those that were used last."""
 
 
 @dataclass
@@ -72,8 +72,8 @@ class GraphRecorder:
     def _cache(self, with_grad: bool) -> _GraphCache:
         """The graphs that are valid for the model as it is; those unused for longest are freed."""
         signature, caches = graph_signature(self._model, with_grad), self._caches[with_grad]
-        valid = [cache for cache in reversed(caches) if same_signature(signature, cache.signature)]
-        cache = valid[0] if valid else _GraphCache(signature)
+        valid = (cache for cache in reversed(caches) if same_signature(signature, cache.signature))
+        cache = next(valid, None) or _GraphCache(signature)
         others = [other for other in caches if other is not cache]
         self._caches[with_grad] = [*others, cache][-KEPT_SIGNATURES:]
         return cache
