@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from continued_runs import halves
+from fake_graphs import FakeGraph, fake_graphs  # noqa: F401
 from recipes_for_tests import QUICK, learn, plain_loss, quick
 from tiny import images, tiny_clip, tiny_folder
 from torch import Tensor, nn
@@ -17,6 +18,7 @@ from torch.nn.functional import cross_entropy, normalize
 
 import retouch
 from retouch.clip import Clip
+from retouch.clip.fast.cuda_graphs import GraphRecorder
 from retouch.clip.text import everyday_words
 from retouch.clip.text.everyday_words import word_features
 from retouch.clip.text.zero_shot import classifier
@@ -24,7 +26,7 @@ from retouch.data import Stream
 from retouch.data.domain import Domain
 from retouch.errors import UserError
 from retouch.methods import TaskContext
-from retouch.methods.after_task.text_first import TextFirst, _Prompts, class_templates
+from retouch.methods.after_task.text_first import TextFirst, _Loss, _Prompts, class_templates
 from retouch.methods.class_statistics import ClassStatistics, draw_features, drift_map
 from retouch.random_streams import RandomStream
 from retouch.sparse import fingerprint
@@ -174,6 +176,26 @@ def test_the_text_tower_is_taught_step_by_step_as_written_out():
     torch.testing.assert_close(taught, weight.detach(), atol=2e-5, rtol=0)
 
 
+@pytest.mark.usefixtures("fake_graphs")
+def test_a_captured_step_teaches_the_same():
+    """A graph for each shape of words; the next task, with more classes, has graphs of its own."""
+    stream = Stream.split(images("train", 6, 12), images("test", 6, 4), tasks=2, order=0)
+    taught = []
+    for captures in (False, True):
+        clip = tiny_clip()
+        clip._recorder = GraphRecorder(clip.model) if captures else None
+        assert clip.captures is captures
+        part = started(clip, steps=20, words_per_step=16, scale=10)
+        for task in (0, 1):
+            with part.prepared(context_of(clip, stream, task)):
+                taught.append(clip.model.get_parameter(TEXT).detach().clone())
+    assert FakeGraph.captured > 2
+    assert FakeGraph.replayed > 20
+    for plain, captured in zip(taught[:2], taught[2:], strict=True):
+        torch.testing.assert_close(captured, plain, atol=1e-5, rtol=1e-4)
+        assert not torch.equal(plain, parameter(TEXT))
+
+
 @pytest.mark.slow
 def test_words_alone_learn_what_the_eyes_can_tell_apart():
     """With no step of the visual tower, and no image stored."""
@@ -218,7 +240,8 @@ def test_prompts_in_parts_have_the_same_gradient(size: int):
     for each in (size, 100):
         split = _Prompts(clip, prompts, each)
         torch.testing.assert_close(split.features(clip), classifier(clip, prompts, ["{}"]))
-        split.backward(clip, lambda f: (f @ f.T - goal @ f.T).square().sum())
+        loss = _Loss("moved", lambda f, goal: (f @ f.T - goal @ f.T).square().sum())
+        split.backward(clip, loss, [goal], 1)
         gradients.append(clip.model.get_parameter(TEXT).grad)
         clip.model.zero_grad()
     torch.testing.assert_close(*gradients, atol=1e-5, rtol=1e-4)

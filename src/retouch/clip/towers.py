@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from types import MappingProxyType
 
@@ -78,7 +78,7 @@ class Towers(ABC):
         """
 
         def encode(part: slice) -> Tensor:
-            return self._run([self._encode_images(pixels[part])])[0][: part.stop - part.start]
+            return self.run(self._encode_images(pixels[part]))[: part.stop - part.start]
 
         return self._fitting("images", len(pixels), encode)
 
@@ -95,8 +95,8 @@ class Towers(ABC):
         def encode(part: slice) -> Tensor:
             whole = part.stop - part.start == count
             some = {name: ids[part] for name, ids in tokens.items()}
-            texts = self._encode_texts(some, key if whole else None)
-            return self._run([texts])[0][: part.stop - part.start]
+            texts = self.text_pass(some, key if whole else None)
+            return self.run(texts)[: part.stop - part.start]
 
         return self._fitting("prompts", count, encode)
 
@@ -117,7 +117,7 @@ class Towers(ABC):
             pixels: 8-bit pixels [B, H, W, 3], or images by key.
             tokens: Tokens, as `tokenize` returns them.
         """
-        images, texts = self._run([self._encode_images(pixels), self._encode_texts(tokens)])
+        images, texts = self._run([self._encode_images(pixels), self.text_pass(tokens)])
         return images[: len(pixels)], texts[: num_prompts(tokens)]
 
     def _encode_images(self, images: Pixels) -> ForwardPass:
@@ -146,7 +146,13 @@ class Towers(ABC):
         with self.precision(), frozen.starting_at(hidden):
             return self.encode_images(frozen.blank)
 
-    def _encode_texts(self, tokens: Tokens, key: BatchKey | None = None) -> ForwardPass:
+    def text_pass(self, tokens: Tokens, key: BatchKey | None = None) -> ForwardPass:
+        """The forward pass of `text_features`, which may have more rows than there are prompts.
+
+        Args:
+            tokens: Tokens, as `tokenize` returns them.
+            key: See `text_features`.
+        """
         if self.compiled or self.captures:
             rows = padded_num_prompts(num_prompts(tokens))
             tokens = {key: pad_rows(ids, rows) for key, ids in self.pad_tokens(tokens).items()}
@@ -170,6 +176,18 @@ class Towers(ABC):
             encode = partial(self.encode_texts, tokens)
             hidden = frozen.activations(key, inputs[0].shape, encode)
         return ForwardPass("texts", run_upper, [hidden, *inputs])
+
+    def run(self, forward_pass: ForwardPass) -> Tensor:
+        """The output of a pass. A GPU captures one that recurs, with its backward pass.
+
+        Args:
+            forward_pass: As of `text_pass`.
+        """
+        return self._run([forward_pass])[0]
+
+    def unchanged(self) -> AbstractContextManager[None]:
+        """Inside, the model's modules and what is trained stay as they are; weights may move."""
+        return nullcontext() if self._recorder is None else self._recorder.unchanged()
 
     def _run(self, passes: Sequence[ForwardPass]) -> Sequence[Tensor]:
         if self._recorder is None:

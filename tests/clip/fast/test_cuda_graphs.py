@@ -1,54 +1,18 @@
-"""When a pass is captured and when it is replayed, tested on a CPU.
+"""When a pass is captured and when it is replayed, tested on a CPU with a fake graph."""
 
-A fake stands in for the CUDA graph: like one, it runs the pass again with fixed tensors for inputs
-and outputs. `benchmarks/speed.py` checks that real CUDA graphs give the same bits.
-"""
-
-from itertools import count
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
 import torch
+from fake_graphs import FakeGraph, fake_graphs  # noqa: F401
 from torch import Tensor, nn
 
-from retouch.clip.fast import graph_capture
-from retouch.clip.fast.cuda_graphs import KEPT_SIGNATURES, GraphRecorder, has_hooks
-from retouch.clip.fast.graph_capture import CapturedGraph, ForwardPass, leaf_tensors
+from retouch.clip.fast import cuda_graphs, graph_capture
+from retouch.clip.fast.cuda_graphs import KEPT_GRAPHS, KEPT_SIGNATURES, GraphRecorder, has_hooks
+from retouch.clip.fast.graph_capture import ForwardPass
 
-
-class FakeGraph(CapturedGraph):
-    """Inputs and outputs in fixed tensors, like a CUDA graph's."""
-
-    captured = replayed = 0
-
-    def __init__(self, forward_pass: ForwardPass, pool: object) -> None:
-        FakeGraph.captured += 1
-        self.name, self._run, self._pending = forward_pass.name, forward_pass.run, None
-        self._inputs = [tensor.clone() for tensor in forward_pass.inputs]
-        self._graph_output = forward_pass.run(*self._inputs)
-        self.leaves = leaf_tensors(self._graph_output)
-        self._output = self._graph_output.detach().clone()
-        self.forward = SimpleNamespace(pool=lambda: pool, replay=self._run_again)
-
-    def _run_again(self) -> None:
-        FakeGraph.replayed += 1
-        with torch.enable_grad():
-            self._graph_output = self._run(*self._inputs)
-        self._output.copy_(self._graph_output.detach())
-
-    def replay_backward(self, output_grad: Tensor) -> list[Tensor]:
-        return list(torch.autograd.grad(self._graph_output, self.leaves, output_grad))
-
-
-@pytest.fixture(autouse=True)
-def _fake_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
-    FakeGraph.captured = FakeGraph.replayed = 0
-    monkeypatch.setattr(graph_capture, "CapturedGraph", FakeGraph)
-    monkeypatch.setattr(graph_capture, "_run_concurrently", lambda _, jobs: [j() for j in jobs])
-    for name in ("synchronize", "current_stream"):
-        monkeypatch.setattr(torch.cuda, name, lambda: None)
-    handles = count(1)
-    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, next(handles)))
+pytestmark = pytest.mark.usefixtures("fake_graphs")
 
 
 class TwoTowers(nn.Module):
@@ -215,6 +179,75 @@ def test_of_many_sets_of_trained_weights_the_oldest_graphs_are_freed():
     for seed in range(2):
         step(model, recorder, seed)
     assert FakeGraph.captured == 2 * KEPT_SIGNATURES + 4, "the second set was freed"
+
+
+def test_of_many_shapes_the_graph_that_is_unused_for_longest_is_freed():
+    model = TwoTowers()
+    recorder = GraphRecorder(model)
+
+    def run(rows: int) -> None:
+        recorder([ForwardPass("images", model.image, [torch.ones(rows, 4)])])
+
+    for rows in range(1, KEPT_GRAPHS + 1):
+        for _ in range(3):
+            run(rows)
+    run(1)
+    for _ in range(3):
+        run(KEPT_GRAPHS + 1)  # in place of that of two rows
+    captured = KEPT_GRAPHS + 1
+    run(1)
+    assert FakeGraph.captured == captured
+    run(2)
+    assert FakeGraph.captured == captured + 1, "captured again at once"
+
+
+def test_a_pass_goes_on_with_a_function_of_its_output():
+    """As one graph for each function, with other inputs in every step."""
+    plain, model = TwoTowers(), TwoTowers()
+    recorder = GraphRecorder(model)
+
+    def loss(scale: float, encoded: Tensor, goal: Tensor) -> Tensor:
+        return scale * (encoded - goal).square().mean()
+
+    for seed in range(6):
+        goal = torch.randn(2, 3)
+        for scale in (1.0, 3.0):
+            values = []
+            for each in (plain, model):
+                of = partial(loss, scale)
+                whole = passes(each, seed)[0].then(("loss", scale), of, [goal])
+                (value,) = recorder([whole]) if each is model else [whole()]
+                (value / 2).backward()
+                values.append(value)
+            assert torch.equal(*values)
+            assert torch.equal(plain.image.weight.grad, model.image.weight.grad)
+    assert FakeGraph.captured == 2, "one for each scale"
+
+
+def test_an_unchanged_model_is_checked_once(monkeypatch: pytest.MonkeyPatch):
+    model, checks = TwoTowers(), 0
+    recorder = GraphRecorder(model)
+
+    def signature(*args: object) -> list[object]:
+        nonlocal checks
+        checks += 1
+        return [checks > 3]
+
+    monkeypatch.setattr(cuda_graphs, "graph_signature", signature)
+    with recorder.unchanged():
+        for seed in range(4):
+            step(model, recorder, seed)
+            with torch.no_grad():
+                recorder(passes(model, seed))
+    assert (checks, FakeGraph.captured) == (2, 4), "with and without gradients"
+    with recorder.unchanged():
+        step(model, recorder, 0)
+        recorder.clear()
+        step(model, recorder, 1)
+    assert (checks, FakeGraph.captured) == (4, 4), "what is freed is not used"
+    for seed in range(3):
+        step(model, recorder, seed)
+    assert (checks, FakeGraph.captured) == (7, 6), "then before every pass"
 
 
 def test_a_frozen_model_has_no_backward_pass():

@@ -8,6 +8,7 @@ each kept. Two towers that are encoded together are replayed concurrently.
 """
 
 from collections.abc import Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,6 +29,8 @@ RETRY_FACTOR = 3
 """After each failed capture, this many times as many passes are awaited before the next try."""
 KEPT_SIGNATURES = 4
 """How many signatures have their graphs kept: those that were used last."""
+KEPT_GRAPHS = 32
+"""How many graphs of each are kept, likewise."""
 
 
 @dataclass
@@ -38,6 +41,19 @@ class _GraphCache:
     num_seen: dict[Hashable, int] = field(default_factory=dict)
     retry_at: dict[Hashable, int] = field(default_factory=dict)
     graphs: dict[Hashable, CapturedGraph] = field(default_factory=dict)
+    """The one that was used last is at the end."""
+
+    def graph(self, key: Hashable) -> CapturedGraph | None:
+        """The graph of these passes, if there is one, which counts as its use."""
+        if (graph := self.graphs.pop(key, None)) is not None:
+            self.graphs[key] = graph
+        return graph
+
+    def add(self, key: Hashable, graph: CapturedGraph) -> None:
+        """Keep a graph; that which is unused for longest is freed."""
+        self.graphs[key] = graph
+        if len(self.graphs) > KEPT_GRAPHS:
+            del self.graphs[next(iter(self.graphs))]
 
 
 class GraphRecorder:
@@ -53,10 +69,23 @@ class GraphRecorder:
         self._caches: dict[bool, list[_GraphCache]] = {True: [], False: []}
         """By whether gradients are on; the one that was used last is at the end."""
         self._unusable_pools: set[Any] = set()
+        self._valid: dict[bool, _GraphCache] | None = None
+        """Inside `unchanged`, the graphs that were found to be valid."""
+
+    @contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """Inside, modules and what is trained stay as they are: this is checked only once."""
+        self._valid = {}
+        try:
+            yield
+        finally:
+            self._valid = None
 
     def clear(self) -> None:
         """Forget all graphs, which frees their memory."""
         self._caches = {True: [], False: []}
+        if self._valid is not None:
+            self._valid = {}
 
     def __call__(self, passes: Sequence[ForwardPass]) -> Sequence[Tensor]:
         """The outputs of the passes, differentiable if gradients are enabled."""
@@ -71,11 +100,15 @@ class GraphRecorder:
 
     def _cache(self, with_grad: bool) -> _GraphCache:
         """The graphs that are valid for the model as it is; those unused for longest are freed."""
+        if self._valid is not None and with_grad in self._valid:
+            return self._valid[with_grad]
         signature, caches = graph_signature(self._model, with_grad), self._caches[with_grad]
         valid = (cache for cache in reversed(caches) if same_signature(signature, cache.signature))
         cache = next(valid, None) or _GraphCache(signature)
         others = [other for other in caches if other is not cache]
         self._caches[with_grad] = [*others, cache][-KEPT_SIGNATURES:]
+        if self._valid is not None:
+            self._valid[with_grad] = cache
         return cache
 
     def _capture_if_recurring(self, cache: _GraphCache, forward_pass: ForwardPass) -> None:
@@ -94,14 +127,14 @@ class GraphRecorder:
             cache.retry_at[key] = RETRY_FACTOR * num_seen
             self._unusable_pools.add(pool)
         else:
-            cache.graphs[key] = graph
+            cache.add(key, graph)
 
     def _replayable(
         self, cache: _GraphCache, passes: Sequence[ForwardPass]
     ) -> list[CapturedGraph] | None:
         """The graphs of all passes; None unless all of them can be replayed now."""
         busy = {graph.name for graph in self._graphs() if graph.awaits_backward}
-        graphs = [cache.graphs.get(forward_pass.key) for forward_pass in passes]
+        graphs = [cache.graph(forward_pass.key) for forward_pass in passes]
         free = [graph for graph in graphs if graph is not None and graph.name not in busy]
         return free if len(free) == len(graphs) else None
 

@@ -32,11 +32,31 @@ class ForwardPass:
     """Which tower."""
     run: Callable[..., Tensor]
     inputs: Sequence[Tensor]
+    function: Hashable = None
+    """What is computed from the encoder's output, if anything, see `then`."""
 
     @property
     def key(self) -> Hashable:
         """Passes with the same key can share a graph."""
-        return self.name, *((tuple(tensor.shape), tensor.dtype) for tensor in self.inputs)
+        shapes = ((tuple(tensor.shape), tensor.dtype) for tensor in self.inputs)
+        return self.name, self.function, *shapes
+
+    def then(
+        self, function: Hashable, run: Callable[..., Tensor], inputs: Sequence[Tensor]
+    ) -> "ForwardPass":
+        """This pass followed by a function of its output, such as a loss.
+
+        Args:
+            function: Names the function and every number in it: equal ones share a graph.
+            run: Takes the output and further tensors.
+            inputs: These tensors.
+        """
+        count = len(self.inputs)
+
+        def both(*values: Tensor) -> Tensor:
+            return run(self.run(*values[:count]), *values[count:])
+
+        return ForwardPass(self.name, both, [*self.inputs, *inputs], function)
 
     def __call__(self) -> Tensor:
         return self.run(*self.inputs)

@@ -6,7 +6,7 @@ fraction of an epoch. Only where a linear classifier of these features makes mis
 move both towers, and the text tower follows again.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from math import ceil, cos, pi
@@ -19,6 +19,8 @@ from torch import Tensor, nn
 
 from retouch.clip import Clip
 from retouch.clip.encode import encode_rank_images
+from retouch.clip.fast.graph_capture import ForwardPass
+from retouch.clip.frozen.texts import FrozenTexts
 from retouch.clip.losses import classification
 from retouch.clip.text import everyday_words
 from retouch.clip.text.zero_shot import by_length, fill_template
@@ -54,8 +56,8 @@ class _Targets(NamedTuple):
     """[C, D]: mean features of the classes that have statistics."""
     root: Tensor
     """[D, D]: a root of the covariance that they share."""
-    prompt: Tensor
-    """[C]: the index of each class's prompt among the distinct ones."""
+    answers: Tensor
+    """[samples · C]: the index of each drawn feature's prompt among the distinct ones."""
 
 
 class _Words(NamedTuple):
@@ -133,6 +135,8 @@ class TextFirst(ShorterStep):
     _words: list[_Words] = PrivateAttr(default_factory=list)
     _before: Tensor | None = PrivateAttr(None)
     """Features before the task's steps of the images that `_positions` returns."""
+    _text_batches: list[_TextBatch] = PrivateAttr(default_factory=list)
+    """What the steps of this task look at, in turn."""
     _taught: dict[str, Tensor] = PrivateAttr(default_factory=dict)
     """The text tower's weights to begin the task's steps with."""
     _is_separable: bool = PrivateAttr(False)
@@ -172,6 +176,7 @@ class TextFirst(ShorterStep):
         self._is_separable = self._tells_apart(features, labels)
         statistics = self._statistics.copy()
         statistics.add(features, labels)
+        self._text_batches = self._texts_to_teach(context)
         try:
             self._teach(context, statistics, _BEFORE)
             self._taught = {name: p.detach().clone() for name, p in parameters.items()}
@@ -205,7 +210,7 @@ class TextFirst(ShorterStep):
                 self._statistics.transform(*drift_map(self._before, after, self.ridge))
             self._statistics.add(after[: len(labels)], labels)
             self._teach(context, self._statistics, _AFTER)
-        self._before, self._below = None, 0
+        self._before, self._below, self._text_batches = None, 0, []
 
     def extra_prompts(self, known: int) -> int:
         words = len(everyday_words.words()) if self.words else 0
@@ -242,25 +247,28 @@ class TextFirst(ShorterStep):
         of the words, in turn.
         """
         clip, parameters = context.clip, self._parameters(context.clip)
-        targets = self._targets(context, statistics)
-        text_batches = self._text_batches(context)
+        targets, text_batches = self._targets(context, statistics), self._text_batches
         step_lr = _schedule(self.lr, self.steps)
+        loss = _Loss((type(self), self.scale, self.words), partial(self._loss, clip))
 
         def backward(step: int, text_batches: Sequence[_TextBatch]) -> None:
             rng = context.rng(RandomStream.WORDS, when, step)
             features = draw_features(targets.mean, targets.root, self.samples, rng)
-            for batch in text_batches:
-                loss = partial(self._loss, clip, targets, features, batch.words, len(text_batches))
-                batch.texts.backward(clip, loss)
+            for texts, words in text_batches:
+                inputs = [features, targets.answers, words]
+                texts.backward(clip, loss, inputs, len(text_batches))
 
-        with trainable_only(clip.model, parameters):
+        with trainable_only(clip.model, parameters), clip.unchanged():
             backward(0, text_batches)
             scores = {n: p.grad.abs() for n, p in parameters.items() if p.grad is not None}
             clip.model.zero_grad()
             axes = {name: neuron_axis(clip.model, name) for name in parameters}
             selection = select(scores, self.rate, "neuron", axes=axes)
             layers = None if clip.captures else linear_layers(clip.model, selection)
-            optimizer = SparseAdamW(parameters, selection, self.lr, weight_decay=0.0, layers=layers)
+            fused = clip.device.type == "cuda"
+            optimizer = SparseAdamW(
+                parameters, selection, self.lr, weight_decay=0.0, layers=layers, fused=fused
+            )
             try:
                 what = f"Teaching the text tower task {context.task.number + 1}"
                 steps = ([step] for step in range(self.steps))
@@ -282,10 +290,12 @@ class TextFirst(ShorterStep):
         return _Targets(
             statistics.means(labels).to(device),
             statistics.root().to(device),
-            torch.from_numpy(prompt[[known.index(label) for label in labels]]).to(device),
+            torch.from_numpy(prompt[[known.index(label) for label in labels]])
+            .repeat(self.samples)
+            .to(device),
         )
 
-    def _text_batches(self, context: TaskContext) -> list[_TextBatch]:
+    def _texts_to_teach(self, context: TaskContext) -> list[_TextBatch]:
         """As few as there must be for every template, and every word, to be in one of them."""
         clip, train, known = context.clip, context.stream.train, context.known_classes
         _, first = np.unique(train.distinct_prompts(known)[1], return_index=True)
@@ -300,23 +310,25 @@ class TextFirst(ShorterStep):
         return text_batches
 
     def _loss(
-        self,
-        clip: Clip,
-        targets: _Targets,
-        features: Tensor,
-        words: Tensor,
-        num_batches: int,
-        texts: Tensor,
+        self, clip: Clip, texts: Tensor, features: Tensor, answers: Tensor, words: Tensor
     ) -> Tensor:
         """Of choosing each feature's class among the prompts, and of words that have moved."""
         bias = None if clip.logit_bias is None else clip.logit_bias.detach()
         scale = self.scale if bias is None else clip.logit_scale.detach()
         prompts, moved = texts.split([len(texts) - len(words), len(words)])
         logits = scale * features.to(texts.dtype) @ prompts.T
-        loss = classification(logits, targets.prompt.repeat(self.samples), bias)
+        loss = classification(logits, answers, bias)
         if len(words):
             loss = loss + self.words * (moved - words).square().sum(dim=1).mean()
-        return loss / num_batches
+        return loss
+
+
+class _Loss(NamedTuple):
+    """A function of the features of prompts and of further tensors."""
+
+    name: Hashable
+    """Tells it from others, and every number in it."""
+    of: Callable[..., Tensor]
 
 
 class _Prompts:
@@ -333,28 +345,53 @@ class _Prompts:
             {key: ids.to(clip.device) for key, ids in batch.items()} for _, batch in sorted_batches
         ]
         self._order = torch.cat([index for index, _ in sorted_batches]).to(clip.device)
+        self._rows = self._order.argsort()
         self._sizes = [len(index) for index, _ in sorted_batches]
         self._fits = len(prompts) <= size
+        self._prepared: tuple[FrozenTexts | None, ForwardPass] | None = None
 
     def _encode(self, clip: Clip, number: int) -> Tensor:
         return clip.text_features(self._batches[number], (self, number))
 
     def _encode_all(self, clip: Clip) -> Tensor:
         batches = [self._encode(clip, number) for number in range(len(self._batches))]
-        return torch.cat(batches)[self._order.argsort()]
+        return torch.cat(batches).index_select(0, self._rows)
 
     @torch.no_grad()
     def features(self, clip: Clip) -> Tensor:
         """The features of all prompts [N, D]."""
         return self._encode_all(clip)
 
-    def backward(self, clip: Clip, loss: Callable[[Tensor], Tensor]) -> None:
-        """Add the gradient of a loss of all features; only so many are in memory at a time."""
+    def _only_pass(self, clip: Clip) -> ForwardPass:
+        """That of a single batch; it stays valid as long as the same blocks are frozen."""
+        if self._prepared is None or self._prepared[0] is not clip.frozen_texts:
+            self._prepared = clip.frozen_texts, clip.text_pass(self._batches[0], (self, 0))
+        return self._prepared[1]
+
+    def backward(self, clip: Clip, loss: _Loss, inputs: Sequence[Tensor], count: int) -> None:
+        """Add the gradient of a loss of all features; only so many are in memory at a time.
+
+        A single batch and its loss are one pass, which a GPU replays as a whole.
+
+        Args:
+            clip: The model.
+            loss: The loss, of which this is one of `count`, and their mean is minimized.
+            inputs: What it takes besides the features.
+            count: See `loss`.
+        """
+        if len(self._batches) == 1:
+
+            def of_rows(encoded: Tensor, rows: Tensor, *inputs: Tensor) -> Tensor:
+                return loss.of(encoded.index_select(0, rows), *inputs)
+
+            whole = self._only_pass(clip).then(loss.name, of_rows, [self._rows, *inputs])
+            (clip.run(whole) / count).backward()
+            return
         if self._fits:
-            loss(self._encode_all(clip)).backward()
+            (loss.of(self._encode_all(clip), *inputs) / count).backward()
             return
         features = self.features(clip).requires_grad_()
-        (gradient,) = torch.autograd.grad(loss(features), features)
+        (gradient,) = torch.autograd.grad(loss.of(features, *inputs) / count, features)
         for number, part in enumerate(gradient[self._order].split(self._sizes)):
             (self._encode(clip, number) * part).sum().backward()
 
