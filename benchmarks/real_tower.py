@@ -23,6 +23,7 @@ several machines can share the work one after the other.
 import argparse
 import importlib.util
 import json
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -115,17 +116,19 @@ class NumberedControlData(NumberedData, ControlData):
 Data = TypeVar("Data", bound=ControlData)
 
 
-def main() -> None:
-    args = arguments()
+def main(argv: Sequence[str] | None = None, model: SharedModel | None = None) -> None:
+    """Run the cells of a command line, on a model that is loaded already if there is one."""
+    args = arguments(argv)
     names = ("control_images", "images_per_class", "part_numbers")
     options = {name: getattr(args, name) for name in names}
     suite = load_suite(args.suite).only([m for m in args.methods.split(",") if m])
     if args.features:
-        clip, data = open_shared(args, NumberedControlData, features=args.features, **options)
+        options["features"] = args.features
+        clip, data = open_shared(args, NumberedControlData, model, **options)
         data.prepare([cell for bench in benches(args, suite, data) for cell in bench.cells])
         encoding = looking_up(clip, data.table)
     else:
-        clip, data = open_shared(args, ControlData, **options)
+        clip, data = open_shared(args, ControlData, model, **options)
         encoding = clip.fast("inductor" if args.compile else None, cuda_graphs=True)
     with encoding:
         done = [cell for bench in benches(args, suite, data) for cell in finished_cells(bench)]
@@ -138,17 +141,21 @@ def main() -> None:
 
 
 def open_shared(
-    args: argparse.Namespace, data_class: type[Data], **options: Any
+    args: argparse.Namespace,
+    data_class: type[Data],
+    model: SharedModel | None = None,
+    **options: Any,
 ) -> tuple[Clip, Data]:
     """The model of `--shared`, and the data beside it for all cells."""
-    clip = load(args.shared / "models" / NAME, args.device)
+    model = model or SharedModel(load(args.shared / "models" / NAME, args.device))
+    clip = model()
     clip.bf16 = not args.fp32
     root = args.shared / "data"
     cache, reference = args.out.parent / "cache", str(root / "coco-val-200")
-    return clip, data_class(SharedModel(clip), root, cache, reference, **options)
+    return clip, data_class(model, root, cache, reference, **options)
 
 
-def arguments() -> argparse.Namespace:
+def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("suite")
     options.add_argument("--shared", type=Path, default=Path("../shared"))
@@ -168,7 +175,7 @@ def arguments() -> argparse.Namespace:
     options.add_argument("--features", type=Path, help="encode each image once: only for heads")
     options.add_argument("--stored", type=Path, nargs="+", default=[], help="table.json of others")
     options.add_argument("--out", type=Path, default=Path("runs/real"))
-    return options.parse_args()
+    return options.parse_args(argv)
 
 
 def benches(args: argparse.Namespace, suite: Suite, data: BenchData) -> list[Bench]:
