@@ -147,7 +147,10 @@ def test_the_code_for_going_back_restores_the_earlier_model(hf_run: Path, tmp_pa
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["lda", "ridge"])
 def test_the_code_of_the_card_multiplies_class_vectors(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ):
     clip = retouch.load(str(tiny_folder(tmp_path / "model")))
     stream = Stream.split(with_odd_names("train", 6), with_odd_names("test", 3), tasks=2, order=3)
@@ -170,6 +173,10 @@ def test_the_code_of_the_card_multiplies_class_vectors(
         assert scope["names"][scope["best"]] == best.name
         probability = float(scope["probabilities"][scope["best"]])
         assert probability == pytest.approx(best.probability, abs=1e-4)
+    assert "is not loaded" not in caplog.text
+    for light in (False, True):
+        retouch.load(str(folder), light=light)
+        assert "class_vectors.safetensors is not loaded" in caplog.messages.pop()
     for to in ("onnx", "peft", "deltas"):
         with pytest.raises(UserError, match=r"the model is unchanged, so .* class vectors"):
             export(of_run(tmp_path / "run"), to, tmp_path / to)

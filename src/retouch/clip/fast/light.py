@@ -18,6 +18,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from torch.nn.functional import pad
 
+from retouch.clip.class_vectors import CLASS_VECTORS_FILE
 from retouch.clip.fast.plain_clip import PlainCLIP
 from retouch.clip.hf.model import HuggingFaceClip
 from retouch.clip.hf.preprocess import PREPROCESSOR, PROCESSOR
@@ -49,7 +50,7 @@ _IMAGE_DEFAULTS = {
 }
 _UNSUPPORTED_KEYS = {"text_config_dict", "vision_config_dict", "quantization_config", "auto_map"}
 _UNSUPPORTED_KEYS |= {"attn_implementation", "_attn_implementation", "transformers_weights"}
-_UNSUPPORTED_FILES = (PROMPTS_FILE, PROCESSOR, "adapter_config.json")
+_UNSUPPORTED_FILES = (PROMPTS_FILE, CLASS_VECTORS_FILE, PROCESSOR, "adapter_config.json")
 _FILES = (
     *("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", PREPROCESSOR),
     *_UNSUPPORTED_FILES,

@@ -1,5 +1,6 @@
 """Load a CLIP by name."""
 
+import logging
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import torch
 
 from retouch.arguments import check_arguments
+from retouch.clip.class_vectors import CLASS_VECTORS_FILE
 from retouch.clip.hf.load import hub_options, load_hf
 from retouch.clip.loading.hub import PREFIX, SEPARATOR, apply_hub_deltas, find_on_hub, on_hub
 from retouch.clip.loading.user_model import check_code, load_user_model, names_code
@@ -20,6 +22,7 @@ from retouch.clip.prompts.file import PROMPTS_FILE, load_prompts
 from retouch.errors import UserError
 
 BUILTIN = files("retouch") / "builtin" / "model"
+log = logging.getLogger("retouch")
 
 
 @check_arguments(name="give a folder, a hub id or 'builtin'")
@@ -78,7 +81,15 @@ def load(
     else:
         clip = load_hf(name, random_weights=random_weights, options=hub)
     if not random_weights:
-        load_prompts(clip, _model_folder(name, hub))
+        load_prompts(clip, _model_folder(name, hub, PROMPTS_FILE))
+        if (_model_folder(name, hub, CLASS_VECTORS_FILE) / CLASS_VECTORS_FILE).exists():
+            log.warning(
+                "%s: %s is not loaded, so classes are recognized by prompts alone; the folder's "
+                "README.md shows how to use both, and `retouch learn --from` adds classes to the "
+                "run that made them",
+                name,
+                CLASS_VECTORS_FILE,
+            )
     return clip.to(target)
 
 
@@ -113,12 +124,12 @@ def check_name(name: str) -> None:
     raise UserError(f"there is no folder {name}; give a model's folder, a hub id or 'builtin'")
 
 
-def _model_folder(name: str, hub: dict[str, Any] | None) -> Path:
-    """The folder of a model's files, prompts included; those on the hub are downloaded."""
-    if hub is not None and (prompts := find_on_hub(name, PROMPTS_FILE, hub)):
-        return prompts.parent
-    file = name.partition("@")[2] if name.startswith("open_clip:") else ""
-    return Path(file).parent if file else Path(name)
+def _model_folder(name: str, hub: dict[str, Any] | None, file: str) -> Path:
+    """The folder of a model's files, with this one if there is one; the hub's is downloaded."""
+    if hub is not None and (downloaded := find_on_hub(name, file, hub)):
+        return downloaded.parent
+    weights = name.partition("@")[2] if name.startswith("open_clip:") else ""
+    return Path(weights).parent if weights else Path(name)
 
 
 def resolve_device(name: str | torch.device) -> torch.device:
