@@ -5,8 +5,6 @@ fitted once, after the last task. So it is not a continual learner: it shows wha
 good for.
 """
 
-from typing import ClassVar
-
 import torch
 from pydantic import PrivateAttr
 from torch import Tensor
@@ -25,7 +23,6 @@ SCALE = 30.0
 class LogisticRegression(ClassifierInClosedForm):
     """What happens when a task ends? After the last, logistic regression tells classes apart."""
 
-    uses_gram: ClassVar[bool] = False
     _features: list[Tensor] = PrivateAttr(default_factory=list)
     _labels: list[Tensor] = PrivateAttr(default_factory=list)
     _last: bool = PrivateAttr(False)
@@ -43,7 +40,7 @@ class LogisticRegression(ClassifierInClosedForm):
 
     def solve(self, statistics: Statistics) -> Linear:
         if not self._last:
-            return Linear(statistics.means, torch.zeros_like(statistics.counts))
+            return Linear(statistics.means, torch.zeros_like(statistics.counts), 0.0, 0.0)
         features = torch.cat(self._features).float().to(self._device)
         _, labels = torch.cat(self._labels).unique(return_inverse=True)
         labels = labels.to(self._device)
@@ -53,16 +50,19 @@ class LogisticRegression(ClassifierInClosedForm):
         held_out = held_out.to(self._device)
         classes = len(statistics.counts)
 
-        def accuracy(penalty: float) -> float:
-            linear = fit(features[~held_out], labels[~held_out], classes, penalty)
-            scores = features[held_out] @ linear.vectors.T + linear.bias
-            return float((scores.argmax(dim=1) == labels[held_out]).float().mean())
+        def held_out_scores(penalty: float) -> Tensor:
+            vectors, bias = fit(features[~held_out], labels[~held_out], classes, penalty)
+            return features[held_out] @ vectors.T + bias
 
-        vectors, bias = fit(features, labels, classes, max(PENALTIES, key=accuracy))
-        return Linear(vectors.cpu().double(), bias.cpu().double())
+        scores = {penalty: held_out_scores(penalty) for penalty in PENALTIES}
+        hits = {p: (each.argmax(dim=1) == labels[held_out]).sum() for p, each in scores.items()}
+        best = max(PENALTIES, key=lambda penalty: int(hits[penalty]))
+        own = scores[best].gather(1, labels[held_out, None]).double()
+        vectors, bias = (each.cpu().double() for each in fit(features, labels, classes, best))
+        return Linear(vectors, bias, float(own.mean()), float(own.std()))
 
 
-def fit(features: Tensor, labels: Tensor, classes: int, penalty: float) -> Linear:
+def fit(features: Tensor, labels: Tensor, classes: int, penalty: float) -> tuple[Tensor, Tensor]:
     """Multinomial logistic regression by L-BFGS."""
     vectors = torch.zeros(classes, features.shape[1], device=features.device, requires_grad=True)
     bias = torch.zeros(classes, device=features.device, requires_grad=True)
@@ -76,4 +76,4 @@ def fit(features: Tensor, labels: Tensor, classes: int, penalty: float) -> Linea
         return loss
 
     optimizer.step(closure)
-    return Linear(SCALE * vectors.detach(), SCALE * bias.detach())
+    return SCALE * vectors.detach(), SCALE * bias.detach()

@@ -20,11 +20,17 @@ from retouch.errors import UserError
 from retouch.evaluate.image_features import image_features
 from retouch.evaluate.joint_accuracy import joint_accuracy
 from retouch.evaluate.predict import encode, predict
-from retouch.methods.after_task.class_vectors import LinearDiscriminant
+from retouch.methods.after_task.class_vectors import (
+    LinearDiscriminant,
+    NearestClassMean,
+    RidgeRegression,
+    Statistics,
+)
 from retouch.sparse import fingerprint
 from retouch.train import continue_run, open_run
 
-NAMES = ("ncm", "lda", "ridge")
+PARTS = {"ncm": NearestClassMean(), "lda": LinearDiscriminant(), "ridge": RidgeRegression()}
+NAMES = tuple(PARTS)
 TRAIN, TEST = images("train", 6, 8), images("test", 6, 4)
 
 
@@ -95,18 +101,71 @@ def test_scores_are_those_of_the_textbook_on_the_scale_of_prompts(name: str):
     order = [vectors_of(clip).names.index(each) for each in TRAIN.classes]
     scores = vectors_of(clip).scores(features(clip))[:, order].double()
     raw, rows = raw_scores(name, clip), np.arange(len(TRAIN))
+    hidden, projection = features(clip), vectors_of(clip).projection
+    if projection is not None:
+        hidden = torch.relu(hidden @ projection.double())
+    linear = PARTS[name].solve(statistics(hidden, torch.from_numpy(TRAIN.labels)))
+    nearest = (features(clip) @ word_features(clip).double().T).amax(dim=1)
+    of_words = nearest.std(correction=0)
     # What all classes of an image have in common is free.
-    of_class, others = raw[rows, TRAIN.labels].mean(), raw.sum(dim=1) - raw[rows, TRAIN.labels]
-    words = features(clip) @ word_features(clip).double().T
-    nearest, low = words.amax(dim=1), words.mean()
-    high = nearest.mean() + 2 * nearest.std(correction=0)
-    scale = (high - low) / (of_class - others.mean() / 5)
+    scale = of_words / linear.deviation
     centered = [each - each.mean(dim=1, keepdim=True) for each in (scores, scale * raw)]
     torch.testing.assert_close(centered[0], centered[1], rtol=1e-3, atol=1e-4)
-    # The true class scores above the nearest word of most images; the others, as any word.
-    true = scores[rows, TRAIN.labels]
-    assert float(true.mean()) == pytest.approx(float(high), abs=1e-5)
-    assert float((scores.sum(dim=1) - true).mean() / 5) == pytest.approx(float(low), abs=1e-5)
+    # Other images would score two standard deviations above the nearest word; these score higher.
+    own = (hidden @ linear.vectors.T + linear.bias)[rows, TRAIN.labels].mean()
+    expected = nearest.mean() + 2 * of_words + scale * (own - linear.mean)
+    assert own > linear.mean
+    assert float(scores[rows, TRAIN.labels].mean()) == pytest.approx(float(expected), abs=1e-4)
+
+
+def statistics(hidden: Tensor, labels: Tensor) -> Statistics:
+    counts = labels.bincount().double()
+    sums = torch.zeros(len(counts), hidden.shape[1], dtype=hidden.dtype)
+    return Statistics(counts, sums.index_add(0, labels, hidden), hidden.T @ hidden)
+
+
+@pytest.mark.parametrize("count", [2, 4, 8, 40])
+@pytest.mark.parametrize("name", NAMES)
+def test_how_images_that_were_not_learned_from_score_is_foreseen(name: str, count: int):
+    """From the sums alone; the training images themselves score higher, and more alike."""
+    rng = torch.Generator().manual_seed(count)
+    means = torch.randn(20, 48, generator=rng, dtype=torch.float64)
+    spread = torch.logspace(0, -1.5, 48, dtype=torch.float64)
+    projection = torch.randn(48, 300, generator=rng, dtype=torch.float64)
+
+    def drawn(images: int) -> tuple[Tensor, Tensor]:
+        labels = torch.arange(20).repeat_interleave(images)
+        noise = torch.randn(len(labels), 48, generator=rng, dtype=torch.float64)
+        x = torch.nn.functional.normalize(means[labels] * 0.5 + noise * spread, dim=1)
+        return (torch.relu(x @ projection) if name == "ridge" else x), labels
+
+    hidden, labels = drawn(count)
+    linear = PARTS[name].solve(statistics(hidden, labels))
+
+    def own(hidden: Tensor, labels: Tensor) -> Tensor:
+        return (hidden @ linear.vectors.T + linear.bias).gather(1, labels[:, None])[:, 0]
+
+    new = own(*drawn(100))
+    near = 0.7 if count == 2 else 0.45
+    assert linear.mean == pytest.approx(float(new.mean()), abs=near * float(new.std()))
+    # One covariance stands for all classes, and that of random features differs.
+    assert 0.45 < linear.deviation / float(new.std()) < 1.5
+    if count <= 8:
+        assert own(hidden, labels).mean() - new.mean() > abs(linear.mean - float(new.mean()))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_new_images_are_told_from_words_however_few_were_learned_from(name: str):
+    """The scale that a few images give is that of many."""
+    clip = taught(name, Stream.split(TRAIN, TEST, tasks=1))
+    few = taught(name, Stream.split(TRAIN.subset(np.arange(0, len(TRAIN), 4)), TEST, tasks=1))
+    own = [
+        vectors_of(each).scores(features(each, TEST)).double()[np.arange(len(TEST)), TEST.labels]
+        for each in (clip, few)
+    ]
+    nearest = (features(clip, TEST) @ word_features(clip).double().T).amax(dim=1)
+    for each in own:
+        assert (each > nearest).double().mean() > 0.6
 
 
 @pytest.mark.slow
