@@ -85,8 +85,7 @@ def load(
         if (_model_folder(name, hub, CLASS_VECTORS_FILE) / CLASS_VECTORS_FILE).exists():
             log.warning(
                 "%s: %s is not loaded, so classes are recognized by prompts alone; the folder's "
-                "README.md shows how to use both, and `retouch learn --from` adds classes to the "
-                "run that made them",
+                "README.md shows how to use both. To add classes, continue the run that made them",
                 name,
                 CLASS_VECTORS_FILE,
             )
