@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from frozen_features import looking_up
-from real_tower import NumberedControlData, arguments, benches, open_shared
+from real_tower import NumberedControlData, arguments, benches, data_options, open_shared
 from rich.console import Console
 from torch import Tensor
 
@@ -57,8 +57,8 @@ def main() -> None:
     if args.features is None:
         raise SystemExit("--features FOLDER: each image is encoded once, into files of this folder")
     suite = load_suite(args.suite).only([m for m in args.methods.split(",") if m])
-    options = {"control_images": args.control_images, "images_per_class": args.images_per_class}
-    clip, data = open_shared(args, NumberedControlData, features=args.features, **options)
+    options = {**data_options(args), "features": args.features}
+    clip, data = open_shared(args, NumberedControlData, **options)
     cells = [cell for bench in benches(args, suite, data) for cell in bench.cells]
     data.prepare(cells)
     with looking_up(clip, data.table):

@@ -63,10 +63,8 @@ class Timer:
                 return function(*args, **kwargs)
             finally:
                 _synchronize()
-                self.calls, self.seconds = (
-                    self.calls + 1,
-                    self.seconds + time.perf_counter() - began,
-                )
+                self.calls += 1
+                self.seconds += time.perf_counter() - began
 
         return timed
 

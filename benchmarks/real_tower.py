@@ -119,8 +119,7 @@ Data = TypeVar("Data", bound=ControlData)
 def main(argv: Sequence[str] | None = None, model: SharedModel | None = None) -> None:
     """Run the cells of a command line, on a model that is loaded already if there is one."""
     args = arguments(argv)
-    names = ("control_images", "images_per_class", "part_numbers")
-    options = {name: getattr(args, name) for name in names}
+    options = data_options(args)
     suite = load_suite(args.suite).only([m for m in args.methods.split(",") if m])
     if args.features:
         options["features"] = args.features
@@ -138,6 +137,12 @@ def main(argv: Sequence[str] | None = None, model: SharedModel | None = None) ->
     write_table(args.out, tabulate(suite, done))
     if suite.kind == "pareto":
         write_pareto(args.out, done)
+
+
+def data_options(args: argparse.Namespace) -> dict[str, Any]:
+    """What a command line says about the images and classes of `ControlData`."""
+    names = ("control_images", "images_per_class", "part_numbers")
+    return {name: getattr(args, name) for name in names}
 
 
 def open_shared(
