@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -32,6 +33,8 @@ from retouch.clip.text.zero_shot import classifier
 from retouch.data import Stream, in_memory
 from retouch.evaluate.image_features import image_features
 from retouch.methods import Method, Settings, recipe
+from retouch.methods.after_task.text_first import TextFirst
+from retouch.methods.class_statistics import ClassStatistics
 from retouch.train.environment import deterministic_algorithms
 from retouch.train.loop import backward, task_context
 
@@ -86,13 +89,19 @@ class Workload:
         if self.cuda:
             torch.cuda.synchronize()
 
-    def time(self, run: Callable[[], Any], repeats: int | None = None, steps: int = 1) -> float:
+    def time(
+        self,
+        run: Callable[[], Any],
+        repeats: int | None = None,
+        steps: int = 1,
+        warmups: int = 5,
+    ) -> float:
         """Milliseconds per call: the median of several measurements after a warm-up.
 
         Each measurement times several steps in a row, as in training, where the next step is
         launched before the GPU has finished this one.
         """
-        for _ in range(5):  # compiles, then captures
+        for _ in range(warmups):  # compiles, then captures
             run()
         measured = []
         for _ in range(repeats or self.args.times):
@@ -154,6 +163,34 @@ def our_step(
                 "peak": workload.peak,
                 "state": sum(tensor.numel() * tensor.element_size() for tensor in tensors),
             }
+
+
+def text_step(workload: Workload, captured: bool) -> float:
+    """Milliseconds of one of the steps that teach the text tower alone, as `text-first` does.
+
+    Args:
+        workload: The model and its images.
+        captured: Whether a step is replayed as a CUDA graph, as always on a GPU; if not, its
+            kernels, compiled all the same, are launched one by one.
+    """
+    clip, stream, settings = workload.clip(), workload.stream, workload.settings
+    clip.bf16 = settings.precision == "bf16"
+    workload.reset_peak_memory()
+    method = recipe("text-first")
+    teacher, statistics = method.after_task, ClassStatistics()
+    assert isinstance(teacher, TextFirst)
+    fast = clip.fast("inductor" if settings.compile else None, cuda_graphs=True)
+    with deterministic_algorithms(workload.device), fast:
+        if not captured:
+            clip._recorder = None
+        context = task_context(clip, stream, stream.tasks[1], method, settings)
+        teacher.start(clip, settings, None)
+        with teacher.prepared(context):  # compiles
+            assert teacher._before is not None
+            statistics.add(teacher._before, context.task_labels)
+            times = 3 if workload.cuda else 1
+            teach = partial(teacher._teach, context, statistics, 0)
+            return workload.time(teach, times, warmups=1) / teacher.steps
 
 
 def flops_of(workload: Workload, method: Method) -> float:
@@ -222,6 +259,10 @@ def measure_rows(workload: Workload, names: set[str]) -> list[Row]:
             memory = {"memory": kept["peak"], "other_memory": whole["peak"]}
             name = f"a step of spu+ in the upper {part}, against running frozen blocks"
             add(Row(name, kept["ms"], "ms", whole["ms"], goal="≥ 1.67 ×", **memory))
+    if "text" in names:
+        step, launched = (text_step(workload, captured) for captured in (True, False))
+        name = "a step of the text tower, against launching its kernels"
+        add(Row(name, step, "ms", launched))
     if "scoring" in names:
         step = our_step(workload, recipe("spu", random))["ms"]
         for images in (200, 600):  # a task of CUB-200 has 600, those of other data sets more
@@ -325,7 +366,7 @@ def main() -> None:
     options.add_argument("--shape", choices=SHAPES)
     options.add_argument("--batch", type=int, help="new images per step; as many are replayed")
     options.add_argument("--micro-batch", type=int)
-    options.add_argument("--rows", default="step,prefix,scoring,evaluation,memory,run")
+    options.add_argument("--rows", default="step,prefix,text,scoring,evaluation,memory,run")
     whole_run.add_options(options)
     options.add_argument("--times", type=int, default=10)
     options.add_argument("--fp32", action="store_true")
