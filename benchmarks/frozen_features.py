@@ -1,7 +1,7 @@
-"""Each image is encoded once for all cells, where methods never change the model (`--features`).
+"""Each image is encoded once for all cells, where the visual tower never changes (`--features`).
 
 From then on an image is a number, which the visual tower looks up, and a cell takes seconds on a
-CPU. Prompts are encoded once, too.
+CPU. Prompts are encoded once, too, as long as the model stays as it is.
 """
 
 from collections.abc import Iterator
@@ -56,6 +56,7 @@ def looking_up(clip: Clip, table: list[Tensor]) -> Iterator[None]:
     features = torch.cat(table).to(clip.device)
     digits = torch.tensor([1, 2**8, 2**16], device=clip.device)
     known: dict[bytes, Tensor] = {}
+    versions: list[int] = []
     encode_texts, plain = clip.encode_texts, clip.preprocess
 
     def numbered(pixels: Tensor) -> Tensor:
@@ -63,6 +64,12 @@ def looking_up(clip: Clip, table: list[Tensor]) -> Iterator[None]:
         return features[(numbers * digits).sum(dim=1)]
 
     def memoized(tokens: dict[str, Tensor]) -> Tensor:
+        if torch.is_grad_enabled():
+            return encode_texts(tokens)
+        now = [parameter._version for parameter in clip.model.parameters()]
+        if now != versions:  # each change of a parameter counts up its version
+            known.clear()
+            versions[:] = now
         key = b"".join(ids.cpu().numpy().tobytes() for ids in tokens.values())
         if key not in known:
             known[key] = encode_texts(tokens)

@@ -33,8 +33,8 @@ class DomainData(ControlData):
 
     def _open(self, dataset: str) -> Splits:
         assert self.data_root is not None
-        folders = [self.data_root / dataset, self.data_root / "domains" / dataset]
-        return read_data(next(folder for folder in folders if folder.is_dir()))
+        folder = self.data_root / dataset
+        return read_data(folder) if folder.is_dir() else super()._open(dataset)
 
     def control(self, name: str | None) -> Images | None:
         images = super().control(name)

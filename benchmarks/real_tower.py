@@ -15,7 +15,8 @@ Rows of full fine-tuning that differ only in an interpolation at the end are tra
 figure of what is finished. `--images-per-class 8` learns from eight images of each class, with the
 steps and the replay buffer that `retouch learn` chooses for so few. `--part-numbers` calls the
 classes A-1042 and the like, names that say nothing about them. With `--features FOLDER` each
-image is encoded once for all cells, which only classifiers of frozen features allow.
+image is encoded once for all cells, which only methods allow that never train the visual tower:
+classifiers of frozen features, and `text-first` with `after_task.max_error` at 1.
 `--stored results/real-tower-frontier/table.json` takes the cells of that table as finished, so that
 several machines can share the work one after the other.
 """
@@ -50,7 +51,7 @@ from retouch.bench.tables.write import write_pareto, write_table
 from retouch.clip import Clip
 from retouch.clip.hf.model import HuggingFaceClip
 from retouch.clip.preprocess import Preprocess
-from retouch.data import Images, Stream
+from retouch.data import Images, Splits, Stream, read_data
 from retouch.data.registry import find_benchmark
 from retouch.data.stores.image_store import Indices
 from retouch.methods import BalancedReplay
@@ -80,6 +81,11 @@ class ControlData(BenchData):
     control_images: int = 5
     images_per_class: int | None = None
     part_numbers: bool = False
+
+    def _open(self, dataset: str) -> Splits:
+        assert self.data_root is not None
+        domain = self.data_root / "domains" / dataset
+        return read_data(domain) if domain.is_dir() else super()._open(dataset)
 
     def stream(self, cell: Cell) -> Stream:
         stream = super().stream(cell)
@@ -177,7 +183,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     options.add_argument("--control-images", type=int, default=5, help="control images per class")
     options.add_argument("--images-per-class", type=int, help="learn from few images")
     options.add_argument("--part-numbers", action="store_true", help="classes called A-1042, …")
-    options.add_argument("--features", type=Path, help="encode each image once: only for heads")
+    options.add_argument("--features", type=Path, help="encode each image once")
     options.add_argument("--stored", type=Path, nargs="+", default=[], help="table.json of others")
     options.add_argument("--out", type=Path, default=Path("runs/real"))
     return options.parse_args(argv)
@@ -191,6 +197,7 @@ def benches(args: argparse.Namespace, suite: Suite, data: BenchData) -> list[Ben
         precision=None if args.fp32 else "bf16",
         compile=args.compile,
         lr=tuple(float(rate) for rate in args.lr.split(",") if rate),
+        machine={"reuse_frozen": False} if args.features else {},  # it has no blocks that run
     )
     result: list[Bench] = []
     trained: Trained = {}

@@ -28,6 +28,7 @@ from retouch.data.images import Images
 from retouch.data.pairs import Pairs
 from retouch.distributed import collectives
 from retouch.errors import UserError
+from retouch.methods.after_task.class_vectors import MARGIN
 from retouch.methods.after_task.merging import ShorterStep
 from retouch.methods.class_statistics import ClassStatistics, draw_features, drift_map
 from retouch.methods.settings import Settings
@@ -58,11 +59,14 @@ class _Targets(NamedTuple):
     """[D, D]: a root of the covariance that they share."""
     answers: Tensor
     """[samples · C]: the index of each drawn feature's prompt among the distinct ones."""
+    others: Tensor
+    """[W, D]: features of everyday words that name none of the classes; none without `lift`."""
 
 
 class _Words(NamedTuple):
     """Some of the everyday words."""
 
+    names: list[str]
     prompts: list[str]
     before: Tensor
     """[W, D]: their features by the pre-trained text tower."""
@@ -86,6 +90,10 @@ class TextFirst(ShorterStep):
     all known classes. The features of everyday words are held to what they were before the first
     task. Some neurons of the text tower's upper blocks are trained, those with the largest
     gradient.
+
+    That tells classes from each other, not from anything else that the model knows. With `lift`,
+    prompts are also raised until features are, on average, as much more similar to their class's
+    prompt than to the nearest everyday word as class vectors are made to be (`class_vectors`).
 
     Where linear discriminant analysis of the features before the steps tells the task's classes
     from all known ones, there are no steps: the visual tower stays as it is. This is measured by
@@ -121,6 +129,9 @@ class TextFirst(ShorterStep):
     """Weight of the squared distance that everyday words have moved; 0 leaves them out."""
     words_per_step: Annotated[int, Field(gt=0)] = 40
     """About how many of these words a step looks at."""
+    lift: Annotated[float, Field(ge=0)] = 0.0
+    """Weight of raising the prompts of classes above everyday words; 0 leaves them where they are.
+    More of the new classes are then recognized among many others."""
     max_error: Annotated[float, Field(ge=0, le=1)] = 0.02
     """Where the cross-validated error of its features is below this, the visual tower stays as it
     is; 0 always trains it."""
@@ -152,12 +163,13 @@ class TextFirst(ShorterStep):
                 "and this method teaches those; choose another method, such as spu+"
             )
         size = min(settings.micro_batch or _PROMPTS_AT_A_TIME, _PROMPTS_AT_A_TIME)
-        texts = fill_template(everyday_words.TEMPLATE, everyday_words.words())
-        shuffled = np.random.default_rng([settings.seed, RandomStream.WORDS]).permutation(texts)
-        groups = np.array_split(shuffled, ceil(len(texts) / self.words_per_step))
-        for group in groups if self.words else ():
-            prompts = group.tolist()
-            self._words.append(_Words(prompts, _Prompts(clip, prompts, size).features(clip)))
+        names = everyday_words.words()
+        shuffled = np.random.default_rng([settings.seed, RandomStream.WORDS]).permutation(names)
+        groups = np.array_split(shuffled, ceil(len(names) / self.words_per_step))
+        for group in groups if self.words or self.lift else ():
+            prompts = fill_template(everyday_words.TEMPLATE, group.tolist())
+            before = _Prompts(clip, prompts, size).features(clip)
+            self._words.append(_Words(group.tolist(), prompts, before))
 
     def trained_parameters(self, clip: Clip) -> Collection[str]:
         return SelectiveUpdate(tower="text", blocks=self.blocks).selectable(clip).keys()
@@ -249,13 +261,15 @@ class TextFirst(ShorterStep):
         clip, parameters = context.clip, self._parameters(context.clip)
         targets, text_batches = self._targets(context, statistics), self._text_batches
         step_lr = _schedule(self.lr, self.steps)
-        loss = _Loss((type(self), self.scale, self.words), partial(self._loss, clip))
+        lifts = self.lift > 0 and len(targets.others) > 0
+        loss = _Loss((type(self), self.scale, self.words, self.lift), partial(self._loss, clip))
 
         def backward(step: int, text_batches: Sequence[_TextBatch]) -> None:
             rng = context.rng(RandomStream.WORDS, when, step)
             features = draw_features(targets.mean, targets.root, self.samples, rng)
+            goal = [_own_similarity(features, targets.others)] if lifts else []
             for texts, words in text_batches:
-                inputs = [features, targets.answers, words]
+                inputs = [features, targets.answers, words, *goal]
                 texts.backward(clip, loss, inputs, len(text_batches))
 
         with trainable_only(clip.model, parameters), clip.unchanged():
@@ -293,7 +307,19 @@ class TextFirst(ShorterStep):
             torch.from_numpy(prompt[[known.index(label) for label in labels]])
             .repeat(self.samples)
             .to(device),
+            self._other_words(context),
         )
+
+    def _other_words(self, context: TaskContext) -> Tensor:
+        """The features of words that name no known class, by the pre-trained text tower."""
+        known = set(context.stream.names(context.known_classes))
+        shown = (group.classes.items() for group in context.stream.train.prompt_groups)
+        named = {text.casefold() for group in shown for name, text in group if name in known}
+        others = [
+            before[[word.casefold() not in named for word in group]]
+            for group, _, before in (self._words if self.lift else ())
+        ]
+        return torch.cat(others) if others else torch.empty(0, device=context.clip.device)
 
     def _texts_to_teach(self, context: TaskContext) -> list[_TextBatch]:
         """As few as there must be for every template, and every word, to be in one of them."""
@@ -301,7 +327,8 @@ class TextFirst(ShorterStep):
         _, first = np.unique(train.distinct_prompts(known)[1], return_index=True)
         templates = class_templates(train, [known[index] for index in first], self.templates)
         size = context.micro_batch.size or _PROMPTS_AT_A_TIME
-        words = self._words or [_Words([], torch.empty(0, device=clip.device))]
+        none = _Words([], [], torch.empty(0, device=clip.device))
+        words = self._words if self.words else [none]
         text_batches = []
         for number in range(max(len(templates), len(words))):
             group = words[number % len(words)]
@@ -310,17 +337,35 @@ class TextFirst(ShorterStep):
         return text_batches
 
     def _loss(
-        self, clip: Clip, texts: Tensor, features: Tensor, answers: Tensor, words: Tensor
+        self,
+        clip: Clip,
+        texts: Tensor,
+        features: Tensor,
+        answers: Tensor,
+        words: Tensor,
+        goal: Tensor | None = None,
     ) -> Tensor:
-        """Of choosing each feature's class among the prompts, and of words that have moved."""
+        """Of choosing each feature's class among the prompts, and of words that have moved.
+
+        With a goal, also of being less similar to the own class's prompt than that, on average.
+        """
         bias = None if clip.logit_bias is None else clip.logit_bias.detach()
         scale = self.scale if bias is None else clip.logit_scale.detach()
         prompts, moved = texts.split([len(texts) - len(words), len(words)])
-        logits = scale * features.to(texts.dtype) @ prompts.T
-        loss = classification(logits, answers, bias)
+        features = features.to(texts.dtype)
+        loss = classification(scale * features @ prompts.T, answers, bias)
         if len(words):
             loss = loss + self.words * (moved - words).square().sum(dim=1).mean()
+        if goal is not None:
+            own = (features * prompts.index_select(0, answers)).sum(dim=1).mean()
+            loss = loss + self.lift * (scale * (goal - own)).clamp(min=0).square()
         return loss
+
+
+def _own_similarity(features: Tensor, words: Tensor) -> Tensor:
+    """How similar features should be to their class's prompt, given everyday words."""
+    nearest = (features @ words.T).amax(dim=1)
+    return nearest.mean() + MARGIN * nearest.std(correction=0)
 
 
 class _Loss(NamedTuple):
