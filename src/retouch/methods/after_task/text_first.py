@@ -261,13 +261,13 @@ class TextFirst(ShorterStep):
         clip, parameters = context.clip, self._parameters(context.clip)
         targets, text_batches = self._targets(context, statistics), self._text_batches
         step_lr = _schedule(self.lr, self.steps)
-        lifts = self.lift > 0 and len(targets.others) > 0
         loss = _Loss((type(self), self.scale, self.words, self.lift), partial(self._loss, clip))
 
         def backward(step: int, text_batches: Sequence[_TextBatch]) -> None:
             rng = context.rng(RandomStream.WORDS, when, step)
             features = draw_features(targets.mean, targets.root, self.samples, rng)
-            goal = [_own_similarity(features, targets.others)] if lifts else []
+            others = targets.others
+            goal = [_own_similarity(features, others)] if len(others) else []
             for texts, words in text_batches:
                 inputs = [features, targets.answers, words, *goal]
                 texts.backward(clip, loss, inputs, len(text_batches))
