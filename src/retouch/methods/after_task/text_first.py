@@ -28,7 +28,6 @@ from retouch.data.images import Images
 from retouch.data.pairs import Pairs
 from retouch.distributed import collectives
 from retouch.errors import UserError
-from retouch.methods.after_task.class_vectors import MARGIN
 from retouch.methods.after_task.merging import ShorterStep
 from retouch.methods.class_statistics import ClassStatistics, draw_features, drift_map
 from retouch.methods.settings import Settings
@@ -46,6 +45,9 @@ _FOLDS = 5
 _STEPS_BETWEEN_CHECKS, _PATIENCE = 5, 2
 """How often the loss is read, for which a GPU has to be waited for, and how many times in a row it
 must be below `stop_loss` for the steps of a task to end."""
+_MARGIN = 1.0
+"""How many standard deviations features are to be more similar to their class's prompt than to the
+nearest everyday word."""
 _BEFORE, _AFTER = 0, 1
 """When the text tower is taught: before a task's steps, and after them."""
 
@@ -91,9 +93,9 @@ class TextFirst(ShorterStep):
     task. Some neurons of the text tower's upper blocks are trained, those with the largest
     gradient.
 
-    That tells classes from each other, not from anything else that the model knows. With `lift`,
-    prompts are also raised until features are, on average, as much more similar to their class's
-    prompt than to the nearest everyday word as class vectors are made to be (`class_vectors`).
+    That tells classes from each other, not from anything else that the model knows. So prompts are
+    also raised until features are, on average, one standard deviation more similar to their class's
+    prompt than to the nearest everyday word, and no further.
 
     Where linear discriminant analysis of the features before the steps tells the task's classes
     from all known ones, there are no steps: the visual tower stays as it is. This is measured by
@@ -118,10 +120,10 @@ class TextFirst(ShorterStep):
     """Share of the neurons that they train in each first MLP layer."""
     blocks: Annotated[float, Field(gt=0, le=1)] = 0.5
     """Share of the text tower's blocks, counted from its output, that they train."""
-    samples: Annotated[int, Field(gt=0)] = 8
+    samples: Annotated[int, Field(gt=0)] = 16
     """Features drawn of each class in a step."""
     scale: Annotated[float, Field(gt=0)] = 30.0
-    """What similarities are multiplied by. A model with a sigmoid loss keeps its own scale."""
+    """What similarities are multiplied by. A sigmoid loss keeps the model's own scale."""
     templates: Annotated[int, Field(ge=0)] = 3
     """How many of the evaluation's templates are taught besides the training prompt, one of them in
     a step."""
@@ -129,7 +131,7 @@ class TextFirst(ShorterStep):
     """Weight of the squared distance that everyday words have moved; 0 leaves them out."""
     words_per_step: Annotated[int, Field(gt=0)] = 40
     """About how many of these words a step looks at."""
-    lift: Annotated[float, Field(ge=0)] = 0.0
+    lift: Annotated[float, Field(ge=0)] = 1.0
     """Weight of raising the prompts of classes above everyday words; 0 leaves them where they are.
     More of the new classes are then recognized among many others."""
     max_error: Annotated[float, Field(ge=0, le=1)] = 0.02
@@ -358,14 +360,14 @@ class TextFirst(ShorterStep):
             loss = loss + self.words * (moved - words).square().sum(dim=1).mean()
         if goal is not None:
             own = (features * prompts.index_select(0, answers)).sum(dim=1).mean()
-            loss = loss + self.lift * (scale * (goal - own)).clamp(min=0).square()
+            loss = loss + self.lift * (self.scale * (goal - own)).clamp(min=0).square()
         return loss
 
 
 def _own_similarity(features: Tensor, words: Tensor) -> Tensor:
     """How similar features should be to their class's prompt, given everyday words."""
     nearest = (features @ words.T).amax(dim=1)
-    return nearest.mean() + MARGIN * nearest.std(correction=0)
+    return nearest.mean() + _MARGIN * nearest.std(correction=0)
 
 
 class _Loss(NamedTuple):
