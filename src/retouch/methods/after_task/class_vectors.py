@@ -41,7 +41,7 @@ _NO_DEVIATION = 1e-6
 """A smaller one, relative to the mean, is none: all images are alike."""
 _LEAST_LEFT = 1e-12
 """What is left of an image's influence on its own score is not taken to be less."""
-MARGIN = 2.0
+_MARGIN = 2.0
 """How far the score of a learned class is above the mean of the nearest words, in standard
 deviations: an image that is nearer to some word than most should still get its class."""
 
@@ -176,7 +176,7 @@ class ClassifierInClosedForm(AfterTask):
         of_words = sqrt(max(0.0, squares - nearest**2))
         varies = deviation > _NO_DEVIATION * max(1.0, abs(mean)) and of_words > _NO_DEVIATION
         scale = of_words / deviation if varies else 1.0
-        return scale * vectors, scale * (bias - mean) + nearest + MARGIN * of_words
+        return scale * vectors, scale * (bias - mean) + nearest + _MARGIN * of_words
 
     def state(self) -> dict[str, Tensor]:
         if not self._sums:
