@@ -132,8 +132,8 @@ class TextFirst(ShorterStep):
     words_per_step: Annotated[int, Field(gt=0)] = 40
     """About how many of these words a step looks at."""
     lift: Annotated[float, Field(ge=0)] = 1.0
-    """Weight of raising the prompts of classes above everyday words, so that more of the new classes
-    are recognized among many others; 0 leaves them where they are."""
+    """Weight of raising the prompts of classes above everyday words, so that more of the new
+    classes are recognized among many others; 0 leaves them where they are."""
     max_error: Annotated[float, Field(ge=0, le=1)] = 0.02
     """Where the cross-validated error of its features is below this, the visual tower stays as it
     is; 0 always trains it."""
@@ -366,7 +366,7 @@ class TextFirst(ShorterStep):
 
 def _own_similarity(features: Tensor, words: Tensor) -> Tensor:
     """How similar features should be to their class's prompt, given everyday words."""
-    nearest = (features @ words.T).amax(dim=1)
+    nearest = (features @ words.to(features.dtype).T).amax(dim=1)
     return nearest.mean() + _MARGIN * nearest.std(correction=0)
 
 
