@@ -131,7 +131,7 @@ class TextFirst(ShorterStep):
     """Weight of the squared distance that everyday words have moved; 0 leaves them out."""
     words_per_step: Annotated[int, Field(gt=0)] = 40
     """About how many of these words a step looks at."""
-    lift: Annotated[float, Field(ge=0)] = 1.0
+    lift: Annotated[float, Field(ge=0)] = 0.03
     """Weight of raising the prompts of classes above everyday words, so that more of the new
     classes are recognized among many others; 0 leaves them where they are."""
     max_error: Annotated[float, Field(ge=0, le=1)] = 0.02
@@ -360,7 +360,7 @@ class TextFirst(ShorterStep):
             loss = loss + self.words * (moved - words).square().sum(dim=1).mean()
         if goal is not None:
             own = (features * prompts.index_select(0, answers)).sum(dim=1).mean()
-            loss = loss + self.lift * (self.scale * (goal - own)).clamp(min=0).square()
+            loss = loss + self.lift * (self.scale * (goal - own)).clamp(min=0)
         return loss
 
 
