@@ -131,7 +131,7 @@ class TextFirst(ShorterStep):
     """Weight of the squared distance that everyday words have moved; 0 leaves them out."""
     words_per_step: Annotated[int, Field(gt=0)] = 40
     """About how many of these words a step looks at."""
-    lift: Annotated[float, Field(ge=0)] = 0.03
+    lift: Annotated[float, Field(ge=0)] = 0.05
     """Weight of raising the prompts of classes above everyday words, so that more of the new
     classes are recognized among many others; 0 leaves them where they are."""
     max_error: Annotated[float, Field(ge=0, le=1)] = 0.02
