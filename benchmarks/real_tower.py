@@ -237,15 +237,16 @@ def finished_cells(bench: Bench) -> list[CellResult]:
 
 def write_cells(args: argparse.Namespace, done: list[CellResult]) -> None:
     """Every cell as a line of `cells.jsonl`, for whoever wants to compare others with it."""
+    options = ("images_per_class", "part_numbers")
+    chosen = {name: value for name in options if (value := getattr(args, name))}
     lines = []
     for cell, results in ((one.cell, one.results) for one in done):
         names = {"name": cell.row.partition("@")[0], "method": cell.method, "change": cell.change}
         ran = {"lr": cell.settings["lr"], "dataset": cell.dataset, "seed": cell.seed}
-        few = {"images_per_class": args.images_per_class} if args.images_per_class else {}
         settings = {name: cell.settings[name] for name in ("batch", "epochs")}
         metrics = {name: round(value, 3) for name, value in results.metrics().items()}
         taken = {"metrics": metrics, "steps": results.steps}
-        lines.append(json.dumps({**names, **ran, **few, **settings, **taken}) + "\n")
+        lines.append(json.dumps({**names, **ran, **chosen, **settings, **taken}) + "\n")
     (args.out / "cells.jsonl").write_text("".join(lines))
 
 
