@@ -76,7 +76,7 @@ def test_a_run_evaluated_at_its_end_says_nothing_about_earlier_tasks(hf_run: Pat
         export(model, "hf", tmp_path / name)
         texts.append((tmp_path / name / "README.md").read_text())
     assert ["from its best, on average" in text for text in texts] == [True, False]
-    assert all("| new classes recognised |" in text for text in texts)
+    assert all("| new classes recognized |" in text for text in texts)
 
 
 @pytest.mark.slow

@@ -123,7 +123,7 @@ def test_a_task_beyond_the_bound_is_scaled_back_to_the_longest_step(caplog: Any)
 @pytest.mark.parametrize(
     ("full", "kept", "sentence"),
     [
-        (90.0, 80.0, ". It recognises 80.0 % of the classes so far instead of 90.0 %"),
+        (90.0, 80.0, ". It recognizes 80.0 % of the classes so far instead of 90.0 %"),
         (100.0, 99.96, ""),
         (None, 80.0, ""),
     ],

@@ -208,7 +208,7 @@ def test_a_killed_run_continues_with_the_same_statistics(tmp_path: Path):
 
 @pytest.mark.slow
 def test_it_helps_where_no_image_is_stored():
-    """Earlier classes are recognised better than without it, by the same method without replay."""
+    """Earlier classes are recognized better than without it, by the same method without replay."""
     stream, accuracy = three_tasks(), {}
     settings = Settings(epochs=8, batch=8, lr=5e-3, weight_decay=0.0)
     for weight in (0.0, 1.0):

@@ -13,7 +13,7 @@ from retouch.report.compare import comparison_sentences
         (
             SEVERAL,
             [
-                "spu learned most: 60.0 % of the new classes recognised, 12.0 % before.",
+                "spu learned most: 60.0 % of the new classes recognized, 12.0 % before.",
                 "Of those that train, spu forgot least of what the model could do before: "
                 "6.1 points; flyp forgot most: 14.9 points.",
             ],
@@ -24,13 +24,13 @@ from retouch.report.compare import comparison_sentences
                 fake_results("b", control=None),
                 fake_results("c", (9, 9, 9), None),
             ],
-            ["a and b learned most: 60.0 % of the new classes recognised, 12.0 % before."],
+            ["a and b learned most: 60.0 % of the new classes recognized, 12.0 % before."],
         ),
         (
             [fake_results("a", (12, 12, 12)), fake_results("b", (9, 9, 9))],
             [
                 "No run learned the new classes; the best is a: 12.0 % of the new classes "
-                "recognised, 12.0 % before.",
+                "recognized, 12.0 % before.",
                 "a and b forgot 6.1 points of what the model could do before.",
             ],
         ),
@@ -40,14 +40,14 @@ from retouch.report.compare import comparison_sentences
                 fake_results("b", control=(90, 90, 90, 91)),
             ],
             [
-                "a and b learned most: 60.0 % of the new classes recognised, 12.0 % before.",
+                "a and b learned most: 60.0 % of the new classes recognized, 12.0 % before.",
                 "a gained 2.0 points in what the model could do before; b gained 1.0 point.",
             ],
         ),
         (
             [FROZEN, fake_results(), fake_results("er", (99, 99))],
             [
-                "spu learned: 60.0 % of the new classes recognised, 12.0 % before.",
+                "spu learned: 60.0 % of the new classes recognized, 12.0 % before.",
                 "spu forgot 6.1 points of what the model could do before.",
             ],
         ),

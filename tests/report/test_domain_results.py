@@ -45,7 +45,7 @@ def test_the_matrix_has_a_column_per_data_set_and_colors_all_cells():
     shown = texts(run)
     assert shown[:3] == ["cars", "flowers", "digits"]
     assert {"before", "after cars", "after flowers", "after digits"} <= set(shown)
-    assert "Recognised of each data set, %" in shown
+    assert "Recognized of each data set, %" in shown
     boxes = [patch for patch in accuracy_matrix(run).axes[0].patches if patch.get_fill()]
     assert len([box for box in boxes if isinstance(box, Rectangle)]) == 12
     italics = [t for t in accuracy_matrix(run).axes[0].texts if t.get_style() == "italic"]
@@ -65,7 +65,7 @@ def test_a_data_set_of_several_tasks_is_learned_with_its_last():
 def test_the_matrix_of_tasks_is_as_before():
     shown = texts(fake_results())
     assert shown[:3] == ["task 1", "task 2", "task 3"]
-    assert "Recognised of each task, %" in shown
+    assert "Recognized of each task, %" in shown
 
 
 @pytest.mark.slow

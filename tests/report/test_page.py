@@ -259,7 +259,7 @@ def test_drift_on_the_page(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_what_was_not_measured_is_a_gap(tmp_path: Path) -> None:
     run = results_with_gaps()
-    assert learned_sentence(run) == "It learned 6 new classes: 13.0 % → 60.0 % recognised."
+    assert learned_sentence(run) == "It learned 6 new classes: 13.0 % → 60.0 % recognized."
     page = page_of(tmp_path, run, drawn=True)
     assert "nan" not in page.text
     assert rows([run])[0]["new classes"] == "60.0"

@@ -30,39 +30,39 @@ from retouch.report.sentences import (
     [
         (
             fake_results(),
-            "It learned 6 new classes: 12.0 % → 60.0 % recognised.",
+            "It learned 6 new classes: 12.0 % → 60.0 % recognized.",
             "Control accuracy 97.5 % → 91.4 %: 6.1 points lost.",
         ),
         (
             fake_results(accuracy=(12, 12, 11), control=(90, 90, 90, 90.4)),
-            "It did not learn the 6 new classes: 12.0 % → 11.0 % recognised.",
+            "It did not learn the 6 new classes: 12.0 % → 11.0 % recognized.",
             "Control accuracy 90.0 % → 90.4 %: 0.4 points gained.",
         ),
         (
             fake_results().model_copy(update={"fraction_kept": [1.0, 0.0, 0.5]}),
             "It learned 4 of 6 new classes, and kept nothing of the others: "
-            "12.0 % → 60.0 % recognised.",
+            "12.0 % → 60.0 % recognized.",
             "Control accuracy 97.5 % → 91.4 %: 6.1 points lost.",
         ),
         (
             FROZEN,
-            "It learned nothing, as no weight could move: 12.0 % → 12.0 % recognised.",
+            "It learned nothing, as no weight could move: 12.0 % → 12.0 % recognized.",
             "Control accuracy 97.5 % → 97.5 %: unchanged.",
         ),
         (
             fake_results("lda", moved=0).model_copy(update={"class_vectors": 6}),
             "It learned 6 new classes, by vectors that are kept beside the model, which is "
-            "unchanged: 12.0 % → 60.0 % recognised.",
+            "unchanged: 12.0 % → 60.0 % recognized.",
             "Control accuracy 97.5 % → 91.4 %: 6.1 points lost.",
         ),
         (
             fake_results(accuracy=(80, 70), control=None),
-            "So far it has seen 4 of 6 new classes: 70.0 % recognised.",
+            "So far it has seen 4 of 6 new classes: 70.0 % recognized.",
             "What it could do before was not measured: the run had no control set.",
         ),
         (
             fake_results(accuracy=()),
-            "Nothing learned yet: 12.0 % of the 6 new classes recognised.",
+            "Nothing learned yet: 12.0 % of the 6 new classes recognized.",
             "Control accuracy 97.5 % before the first task.",
         ),
         (
@@ -79,15 +79,15 @@ def test_one_run_in_sentences(run: Results, learned: str, control: str) -> None:
 def test_a_continued_run_reports_its_own_tasks_first() -> None:
     """What it taught, what it did to earlier classes and to control; then the total."""
     assert run_sentences(continued_results()) == [
-        "In this run it did not learn the 2 new classes: 20.0 % → 20.0 % recognised.",
+        "In this run it did not learn the 2 new classes: 20.0 % → 20.0 % recognized.",
         "The 4 classes learned before: 77.5 % → 70.0 %, now choosing among 6 classes instead of 4.",
         "Control accuracy in this run 75.0 % → 74.6 %: 0.4 points lost.",
-        "In total, since before the first task: 6 new classes, 19.0 % → 50.8 % recognised; "
+        "In total, since before the first task: 6 new classes, 19.0 % → 50.8 % recognized; "
         "control accuracy 76.0 % → 74.6 %.",
     ]
     better = continued_results(after=(80.0, 60.0))
     assert learned_sentence(better) == (
-        "In this run it learned 2 new classes: 20.0 % → 60.0 % recognised."
+        "In this run it learned 2 new classes: 20.0 % → 60.0 % recognized."
     )
     again = continued_results(own=[SIGNS[0], SIGNS[5]], after=(80.0, 60.0))
     assert learned_sentence(again).startswith(
@@ -100,12 +100,12 @@ def test_a_continued_run_reports_its_own_tasks_first() -> None:
     )
     assert total_sentence(forgotten).startswith(
         "In total, since before the first task: 6 new classes, of which 2 were measured: "
-        "10.0 % → 20.0 % recognised"
+        "10.0 % → 20.0 % recognized"
     )
     unfinished = continued_results()
     unfinished.rows.pop()
     assert run_sentences(unfinished)[0] == (
-        "This run has not learned anything yet: 20.0 % of its 2 new classes recognised."
+        "This run has not learned anything yet: 20.0 % of its 2 new classes recognized."
     )
     assert not learned_earlier_sentence(fake_results())
     assert not total_sentence(fake_results())
@@ -119,7 +119,7 @@ def test_a_continued_run_reports_its_own_tasks_first() -> None:
             90.0,
             80.0,
             "In this run it got no better at the 2 classes it had been taught before: "
-            "90.0 % → 80.0 % recognised.",
+            "90.0 % → 80.0 % recognized.",
         ),
     ],
 )
@@ -186,7 +186,7 @@ def test_a_run_that_is_evaluated_at_its_end() -> None:
     assert run_sentences(run) == run_sentences(fake_results())
     del run.rows[-1]
     assert run_sentences(run) == [
-        "It has seen 4 of 6 new classes; how many it recognises was not measured yet.",
+        "It has seen 4 of 6 new classes; how many it recognizes was not measured yet.",
         "Control accuracy was 97.5 % before; it was not measured again.",
     ]
 
@@ -198,7 +198,7 @@ def test_a_continued_run_that_is_evaluated_at_its_end() -> None:
         row.tasks.append(10.0)
     run.rows[-1].tasks = [None, None, None]
     assert learned_sentence(run) == (
-        "In this run it has seen 2 of 3 classes; how many it recognises was not measured yet."
+        "In this run it has seen 2 of 3 classes; how many it recognizes was not measured yet."
     )
     assert learned_earlier_sentence(run) == (
         "The 4 classes learned before: not measured again yet."

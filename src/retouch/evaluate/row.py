@@ -44,7 +44,7 @@ class ControlPart(Document):
 
     @classmethod
     def of(cls, hits: NDArray[np.bool_]) -> "ControlPart":
-        """The accuracy, given which images were recognised."""
+        """The accuracy, given which images were recognized."""
         return cls(images=len(hits), accuracy=100 * float(hits.mean()))
 
 

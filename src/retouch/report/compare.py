@@ -43,12 +43,12 @@ def _learned_most(runs: dict[str, Results]) -> str:
     accuracy = {name: run.metrics()["accuracy"] for name, run in runs.items()}
     best_name = max(accuracy, key=lambda name: accuracy[name])
     best, start = accuracy[best_name], runs[best_name].frozen_accuracy
-    recognised = f"{percent(best)} of the new classes recognised, {percent(start)} before"
+    recognized = f"{percent(best)} of the new classes recognized, {percent(start)} before"
     names = _names_with(accuracy, best)
     if round(best, 1) <= round(start, 1):
-        return f"No run learned the new classes; the best is {names}: {recognised}."
+        return f"No run learned the new classes; the best is {names}: {recognized}."
     verb = "learned" if len(runs) == 1 else "learned most"
-    return f"{names} {verb}: {recognised}."
+    return f"{names} {verb}: {recognized}."
 
 
 def _forgot_least(drops: dict[str, float]) -> str:

@@ -82,12 +82,12 @@ def learned_sentence(run: Results) -> str:
     if not run.rows:
         return f"The run has not begun; it will learn {new_classes}."
     if not run.done and start is not None:
-        return f"Nothing learned yet: {percent(start)} of the {new_classes} recognised."
+        return f"Nothing learned yet: {percent(start)} of the {new_classes} recognized."
     seen = f"{class_count(run, run.done)} of {new_classes}"
     if now is None or start is None:
         return f"It has seen {seen}; {_not_measured(run, range(run.done))}."
     if not run.finished:
-        return f"So far it has seen {seen}: {percent(now)} recognised."
+        return f"So far it has seen {seen}: {percent(now)} recognized."
     return _learned(run, range(len(run.tasks)), new_classes, start, now)
 
 
@@ -95,7 +95,7 @@ def _learned_in_this_run(run: Results, this_run: Continuation) -> str:
     which = _classes_of_this_run(this_run)
     if run.done == run.learned_before:
         before = this_run.before
-        known = "" if before is None else f": {percent(before)} of its {which} recognised"
+        known = "" if before is None else f": {percent(before)} of its {which} recognized"
         return f"This run has not learned anything yet{known}."
     tasks = range(run.learned_before, run.done)
     seen = which
@@ -104,17 +104,17 @@ def _learned_in_this_run(run: Results, this_run: Continuation) -> str:
     if this_run.before is None or this_run.now is None:
         return f"In this run it has seen {seen}; {_not_measured(run, tasks)}."
     if not run.finished:
-        return f"So far in this run it has seen {seen}: {percent(this_run.now)} recognised."
+        return f"So far in this run it has seen {seen}: {percent(this_run.now)} recognized."
     again = len(this_run.taught_before) == len(this_run.classes)
     sentence = _learned(run, tasks, which, this_run.before, this_run.now, again)
     return f"In this run {sentence[0].lower()}{sentence[1:]}"
 
 
 def _not_measured(run: Results, tasks: range) -> str:
-    """Why it is not known how many classes of these tasks are recognised."""
+    """Why it is not known how many classes of these tasks are recognized."""
     if any(task in tasks for task in run.evaluated_tasks):
-        return "how many it recognises was not measured yet"
-    return "there are no test images to measure how many it recognises"
+        return "how many it recognizes was not measured yet"
+    return "there are no test images to measure how many it recognizes"
 
 
 def _classes_of_this_run(this_run: Continuation) -> str:
@@ -131,7 +131,7 @@ def _learned(
     run: Results, tasks: range, which: str, start: float, now: float, known: bool = False
 ) -> str:
     """Whether the classes of finished tasks were learned; `known`: all were taught before."""
-    change = f"{percent(start)} → {percent(now)} recognised."
+    change = f"{percent(start)} → {percent(now)} recognized."
     if not could_learn(run):
         return f"It learned nothing, as no weight could move: {change}"
     if round(now, 1) == round(start, 1) and (round(start, 1) == 100 or known):
@@ -231,7 +231,7 @@ def total_sentence(run: Results) -> str:
     measured = len(class_names(run, run.evaluated_tasks))
     verb = "was" if measured == 1 else "were"
     classes += f", of which {measured} {verb} measured:" if measured < class_count(run) else ","
-    change = f"{percent(start)} → {percent(values['accuracy'])} recognised"
+    change = f"{percent(start)} → {percent(values['accuracy'])} recognized"
     sentence = f"In total, since before the first task: {classes} {change}"
     if "control" in values:
         control = f"{percent(values['control_before'])} → {percent(values['control'])}"

@@ -419,7 +419,7 @@ class _SparseGradients(AbstractContextManager[None]):
 
 
 def _selected(update: SelectiveUpdate, trainer: Any) -> Selection:
-    """Localise, score and select."""
+    """Localize, score and select."""
     parameters = trainable_of(trainer.model, update.where)
     narrow = {p.dtype for p in parameters.values()} & {torch.bfloat16, torch.float16}
     if narrow:

@@ -258,7 +258,7 @@ def _draw_ring(axes: Axes, best: Point | None, sizes: dict[float, float]) -> Non
 
 
 def _label_axes(figure: Figure, panels: Sequence[Axes], has_control: bool) -> None:
-    figure.text(0, 1, "↑ recognised of the new classes, %", weight="bold", va="top")
+    figure.text(0, 1, "↑ recognized of the new classes, %", weight="bold", va="top")
     of_what = "of what it could do before" if has_control else "of the new classes (no control set)"
     for axes in panels[-2:]:
         axes.set_xlabel(f"← points it forgot {of_what}", loc="left", labelpad=6)

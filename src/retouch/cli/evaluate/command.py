@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @command(EvaluateConfig)
 def evaluate(config: EvaluateConfig) -> None:
-    """What does it recognise? By class, with what it mistakes for what.
+    """What does it recognize? By class, with what it mistakes for what.
 
     For a run, the model before and the model now are shown side by side. If DATA has a test part,
     only that counts. With --control, "among all" is the accuracy if every image may be called any

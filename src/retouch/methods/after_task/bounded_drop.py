@@ -168,4 +168,4 @@ def _cost(full_accuracy: float | None, accuracy: float | None) -> str:
     now, instead = f"{accuracy:.1f} %", f"{full_accuracy:.1f} %"
     if now == instead:
         return ""
-    return f". It recognises {now} of the classes so far instead of {instead}"
+    return f". It recognizes {now} of the classes so far instead of {instead}"

@@ -1,4 +1,4 @@
-"""Selective Parameter Update (SPU, Zhang et al. 2024): localise, score, select, train.
+"""Selective Parameter Update (SPU, Zhang et al. 2024): localize, score, select, train.
 
 This follows the paper's equations; `spu_released` follows the authors' released code.
 """
@@ -116,7 +116,7 @@ class SelectiveUpdate(Update):
         return {name: p for name, p in located.items() if is_selectable(name)}
 
     def select(self, context: TaskContext) -> Selection:
-        """Localise, score and select (Section 4 of the paper)."""
+        """Localize, score and select (Section 4 of the paper)."""
         if self.score not in SCORERS:
             raise UserError(f"score={self.score!r} is unknown; choose from {', '.join(SCORERS)}")
         model = context.clip.model

@@ -72,7 +72,7 @@ def _task_matrix(run: Results) -> _Matrix:
     ]
     accuracies = [(run.rows[t].tasks + [None] * tasks)[:tasks] for t in moments]
     return _Matrix(
-        "Recognised of each task, %",
+        "Recognized of each task, %",
         [f"task {i + 1}" for i in range(tasks)],
         [f"after task {t}" if t else "before" for t in moments],
         accuracies,
@@ -93,7 +93,7 @@ def _domain_matrix(run: Results) -> _Matrix:
     after = [f"after {name}" for name in names] if one_each else []
     after = after or [f"after task {t + 1}" for t in range(len(of_task))]
     return _Matrix(
-        "Recognised of each data set, %",
+        "Recognized of each data set, %",
         names,
         [after[t - 1] if t else "before" for t, _ in rows],
         [row for _, row in rows],

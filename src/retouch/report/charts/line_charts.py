@@ -63,7 +63,7 @@ class Panel(NamedTuple):
     begin: int
 
 
-LEARNED = Panel("Recognised of the classes seen so far, %", _learned, 1)
+LEARNED = Panel("Recognized of the classes seen so far, %", _learned, 1)
 CONTROL = Panel("Control accuracy, %", _control, 0)
 
 

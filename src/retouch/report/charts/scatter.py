@@ -41,7 +41,7 @@ def learned_and_forgot(runs: Sequence[Results]) -> Figure:
     with plot_style():
         height = min(5.2, 3.7 + 0.15 * max(0, len(series) - 6))
         figure = Figure(figsize=(PANEL_WIDTH, height))
-        axes = framed_axes(figure, "↑ recognised of the new classes, %")
+        axes = framed_axes(figure, "↑ recognized of the new classes, %")
         before = x_metric == "control_drop"
         of_what = "of what it could do before" if before else "of the new classes"
         axes.set_xlabel(f"← points it forgot {of_what}", loc="left", labelpad=7)
