@@ -118,9 +118,7 @@ def reference_loss(clip: Clip, part: TextFirst, context: TaskContext, step: int)
     """Cross-entropy of drawn features among the prompts of a template, and moved words.
 
     With `lift`, the mean similarity with the own prompt is also raised to that with the nearest
-    word and one standard deviation.
-    The first loss, which selects neurons, is the mean over all parts of the words and the templates
-    with them. A step has one of these.
+    word and one standard deviation. A step has one template and one part of the words.
     """
     train, known = context.stream.train, context.known_classes
     statistics = ClassStatistics()
@@ -135,27 +133,24 @@ def reference_loss(clip: Clip, part: TextFirst, context: TaskContext, step: int)
     assert len(parts) > len(TEMPLATES)
     nearest = (drawn @ word_features(untaught_clip()).T).amax(dim=1).numpy()
     goal = float(nearest.mean() + nearest.std())
-    lessons = range(len(parts)) if step == 0 else [(step - 1) % len(parts)]
-    losses = []
-    for number in lessons:
-        template = TEMPLATES[number % len(TEMPLATES)]
-        prompts = [template.replace("{}", train.classes[label]) for label in known]
-        texts = texts_with_gradient(clip, prompts)
-        losses.append(cross_entropy(30 * drawn @ texts.T, target))
-        below = goal - (drawn.view(16, *texts.shape) * texts).sum(dim=2).mean()
-        assert below > 0 or step
-        if below > 0:
-            losses[-1] = losses[-1] + part.lift * 30 * below
-        before = classifier(untaught_clip(), parts[number], ["{}"])
-        moved = texts_with_gradient(clip, parts[number].tolist()) - before
-        losses[-1] = losses[-1] + 5 * moved.square().sum(dim=1).mean()
-    return sum(losses) / len(losses)
+    number = step % len(parts)
+    template = TEMPLATES[number % len(TEMPLATES)]
+    prompts = [template.replace("{}", train.classes[label]) for label in known]
+    texts = texts_with_gradient(clip, prompts)
+    loss = cross_entropy(30 * drawn @ texts.T, target)
+    below = goal - (drawn.view(16, *texts.shape) * texts).sum(dim=2).mean()
+    assert below > 0 or step
+    if below > 0:
+        loss = loss + part.lift * 30 * below
+    before = classifier(untaught_clip(), parts[number], ["{}"])
+    moved = texts_with_gradient(clip, parts[number].tolist()) - before
+    return loss + 5 * moved.square().sum(dim=1).mean()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("lift", [0.0, 1.0])
 def test_the_text_tower_is_taught_step_by_step_as_written_out(lift: float):
-    """A fifth of the neurons by gradient, then Adam with a cosine; all else stays as it is."""
+    """Adam with a cosine in the second half of the steps; all else stays as it is."""
     stream = Stream.split(images("train", 6, 12), images("test", 6, 4), tasks=3, order=0)
     stream.train.templates = TEMPLATES
     clip, steps = tiny_clip(), 12
@@ -171,21 +166,16 @@ def test_the_text_tower_is_taught_step_by_step_as_written_out(lift: float):
     by_hand = tiny_clip()
     weight = by_hand.model.get_parameter(TEXT)
 
-    def gradient(step: int) -> Tensor:
-        return torch.autograd.grad(reference_loss(by_hand, part, context, step), weight)[0]
-
-    rows = gradient(0).abs().sum(dim=1).topk(int(0.2 * len(weight))).indices
-    first, second = torch.zeros_like(weight[rows]), torch.zeros_like(weight[rows])
+    first, second = torch.zeros_like(weight), torch.zeros_like(weight)
     for step in range(steps):
-        grad = gradient(step + 1)[rows]
+        (grad,) = torch.autograd.grad(reference_loss(by_hand, part, context, step), weight)
         first, second = 0.9 * first + 0.1 * grad, 0.999 * second + 0.001 * grad**2
         mean, square = first / (1 - 0.9 ** (step + 1)), second / (1 - 0.999 ** (step + 1))
-        lr = 1e-3 * min(1, (step + 1) / 10) * (1 + cos(pi * step / steps)) / 2
+        decay = 1 if step < steps / 2 else (1 + cos(2 * pi * (step / steps - 0.5))) / 2
         with torch.no_grad():
-            weight[rows] -= lr * mean / (square.sqrt() + 1e-8)
-    changed = (taught != parameter(TEXT)).any(dim=1).nonzero()[:, 0]
-    assert changed.tolist() == sorted(rows.tolist())
-    torch.testing.assert_close(taught, weight.detach(), atol=2e-5, rtol=0)
+            weight -= 2e-3 * min(1, (step + 1) / 10) * decay * mean / (square.sqrt() + 1e-8)
+    torch.testing.assert_close(taught, weight.detach(), atol=4e-5, rtol=0)
+    assert (weight - parameter(TEXT)).abs().mean() > 4e-3, "it has moved by much more than that"
 
 
 @pytest.mark.usefixtures("fake_graphs")
@@ -238,7 +228,7 @@ def test_the_preview_counts_what_the_words_may_change(stream: Stream):
     clip = tiny_clip()
     before = fingerprint(clip.model)
     selection = retouch.preview(clip, stream, quick("text-first"), settings=QUICK)
-    assert selection[TEXT].count == 64 * 32, "which neurons the words choose later is not known"
+    assert selection[TEXT].count == 64 * 32, "words train whole layers"
     visual = TEXT.replace("text", "vision")
     assert selection[visual].count == 12 * 32, "a fifth of its neurons"
     assert set(selection) == {TEXT, visual}
@@ -253,7 +243,7 @@ def test_prompts_in_parts_have_the_same_gradient(size: int):
         split = _Prompts(clip, prompts, each)
         torch.testing.assert_close(split.features(clip), classifier(clip, prompts, ["{}"]))
         loss = _Loss("moved", lambda f, goal: (f @ f.T - goal @ f.T).square().sum())
-        split.backward(clip, loss, [goal], 1)
+        split.backward(clip, loss, [goal])
         gradients.append(clip.model.get_parameter(TEXT).grad)
         clip.model.zero_grad()
     torch.testing.assert_close(*gradients, atol=1e-5, rtol=1e-4)

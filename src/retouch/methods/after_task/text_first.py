@@ -35,7 +35,7 @@ from retouch.methods.task_context import TaskContext
 from retouch.methods.task_update import TaskUpdate
 from retouch.methods.updates.selective import SelectiveUpdate
 from retouch.random_streams import RandomStream
-from retouch.sparse import SparseAdamW, linear_layers, neuron_axis, select, trainable_only
+from retouch.sparse import trainable_only
 
 _PROMPTS_AT_A_TIME = 1024
 _CPU_BATCH = 64
@@ -90,8 +90,8 @@ class TextFirst(ShorterStep):
     is then. For every class learned so far, the mean of its visual features is stored, and one
     covariance for all: features are drawn from these Gaussians, and classified among the prompts of
     all known classes. The features of everyday words are held to what they were before the first
-    task. Some neurons of the text tower's upper blocks are trained, those with the largest
-    gradient.
+    task. The first MLP layers of the text tower's upper blocks are trained, whole: as long as
+    everyday words are held, selecting some of their neurons keeps no more, and learns less.
 
     That tells classes from each other, not from anything else that the model knows. So prompts are
     also raised until features are, on average, one standard deviation more similar to their class's
@@ -114,10 +114,8 @@ class TextFirst(ShorterStep):
 
     steps: Annotated[int, Field(ge=0)] = 100
     """Steps of the text tower before a task's steps, and as many after them."""
-    lr: Annotated[float, Field(gt=0)] = 1e-3
+    lr: Annotated[float, Field(gt=0)] = 2e-3
     """Their peak learning rate, with Adam."""
-    rate: Annotated[float, Field(gt=0, le=1)] = 0.20
-    """Share of the neurons that they train in each first MLP layer."""
     blocks: Annotated[float, Field(gt=0, le=1)] = 0.5
     """Share of the text tower's blocks, counted from its output, that they train."""
     samples: Annotated[int, Field(gt=0)] = 16
@@ -227,9 +225,8 @@ class TextFirst(ShorterStep):
         self._before, self._below, self._text_batches = None, 0, []
 
     def extra_prompts(self, known: int) -> int:
-        words = len(everyday_words.words()) if self.words else 0
-        scored = (1 + self.templates) * known + words
-        return 2 * (scored + self.steps * (known + min(words, self.words_per_step)))
+        words = min(len(everyday_words.words()), self.words_per_step) if self.words else 0
+        return 2 * self.steps * (known + words)
 
     def state(self) -> dict[str, Tensor]:
         state = self._statistics.state()
@@ -255,47 +252,27 @@ class TextFirst(ShorterStep):
         return collectives.any_rank(error < self.max_error)  # the same on all
 
     def _teach(self, context: TaskContext, statistics: ClassStatistics, when: int) -> None:
-        """Train neurons of the text tower; only the gradient of this task decides which.
-
-        They are selected by the loss on all templates and words. A step has one template and some
-        of the words, in turn.
-        """
+        """Train the text tower's upper blocks. A step has one template and some words, in turn."""
         clip, parameters = context.clip, self._parameters(context.clip)
         targets, text_batches = self._targets(context, statistics), self._text_batches
         step_lr = _schedule(self.lr, self.steps)
         loss = _Loss((type(self), self.scale, self.words, self.lift), partial(self._loss, clip))
 
-        def backward(step: int, text_batches: Sequence[_TextBatch]) -> None:
-            rng = context.rng(RandomStream.WORDS, when, step)
-            features = draw_features(targets.mean, targets.root, self.samples, rng)
-            others = targets.others
-            goal = [_own_similarity(features, others)] if len(others) else []
-            for texts, words in text_batches:
-                inputs = [features, targets.answers, words, *goal]
-                texts.backward(clip, loss, inputs, len(text_batches))
-
         with trainable_only(clip.model, parameters), clip.unchanged():
-            backward(0, text_batches)
-            scores = {n: p.grad.abs() for n, p in parameters.items() if p.grad is not None}
-            clip.model.zero_grad()
-            axes = {name: neuron_axis(clip.model, name) for name in parameters}
-            selection = select(scores, self.rate, "neuron", axes=axes)
-            layers = None if clip.captures else linear_layers(clip.model, selection)
-            fused = clip.device.type == "cuda"
-            optimizer = SparseAdamW(
-                parameters, selection, self.lr, weight_decay=0.0, layers=layers, fused=fused
-            )
-            try:
-                what = f"Teaching the text tower task {context.task.number + 1}"
-                steps = ([step] for step in range(self.steps))
-                for (step,) in context.progress(steps, what, self.steps):
-                    backward(step + 1, [text_batches[step % len(text_batches)]])
-                    for group in optimizer.param_groups:
-                        group["lr"] = step_lr(step)
-                    optimizer.step()
-                    optimizer.zero_grad()
-            finally:
-                optimizer.close()
+            optimizer = torch.optim.Adam(parameters.values(), fused=True)
+            what = f"Teaching the text tower task {context.task.number + 1}"
+            steps = ([step] for step in range(self.steps))
+            for (step,) in context.progress(steps, what, self.steps):
+                rng = context.rng(RandomStream.WORDS, when, step)
+                features = draw_features(targets.mean, targets.root, self.samples, rng)
+                others = targets.others
+                goal = [_own_similarity(features, others)] if len(others) else []
+                texts, words = text_batches[step % len(text_batches)]
+                texts.backward(clip, loss, [features, targets.answers, words, *goal])
+                for group in optimizer.param_groups:
+                    group["lr"] = step_lr(step)
+                optimizer.step()
+                optimizer.zero_grad()
         collectives.broadcast(parameters.values())
 
     def _targets(self, context: TaskContext, statistics: ClassStatistics) -> _Targets:
@@ -415,16 +392,15 @@ class _Prompts:
             self._prepared = clip.frozen_texts, clip.text_pass(self._batches[0], (self, 0))
         return self._prepared[1]
 
-    def backward(self, clip: Clip, loss: _Loss, inputs: Sequence[Tensor], count: int) -> None:
+    def backward(self, clip: Clip, loss: _Loss, inputs: Sequence[Tensor]) -> None:
         """Add the gradient of a loss of all features; only so many are in memory at a time.
 
         A single batch and its loss are one pass, which a GPU replays as a whole.
 
         Args:
             clip: The model.
-            loss: The loss, of which this is one of `count`, and their mean is minimized.
+            loss: The loss.
             inputs: What it takes besides the features.
-            count: See `loss`.
         """
         if len(self._batches) == 1:
 
@@ -432,13 +408,13 @@ class _Prompts:
                 return loss.of(encoded.index_select(0, rows), *inputs)
 
             whole = self._only_pass(clip).then(loss.name, of_rows, [self._rows, *inputs])
-            (clip.run(whole) / count).backward()
+            clip.run(whole).backward()
             return
         if self._fits:
-            (loss.of(self._encode_all(clip), *inputs) / count).backward()
+            loss.of(self._encode_all(clip), *inputs).backward()
             return
         features = self.features(clip).requires_grad_()
-        (gradient,) = torch.autograd.grad(loss.of(features, *inputs) / count, features)
+        (gradient,) = torch.autograd.grad(loss.of(features, *inputs), features)
         for number, part in enumerate(gradient[self._order].split(self._sizes)):
             (self._encode(clip, number) * part).sum().backward()
 
@@ -465,9 +441,10 @@ def class_templates(train: Images, labels: Sequence[int], templates: int) -> lis
 
 
 def _schedule(lr: float, steps: int) -> Callable[[int], float]:
-    """The learning rate of a step: a few steps of warm-up on half a cosine."""
+    """The learning rate of a step: a warm-up, then the peak, and half a cosine from half way on."""
 
     def of_step(step: int) -> float:
-        return lr * min(1.0, (step + 1) / _WARMUP_STEPS) * (1 + cos(pi * step / steps)) / 2
+        decay = (1 + cos(pi * max(0.0, 2 * step / steps - 1))) / 2
+        return lr * min(1.0, (step + 1) / _WARMUP_STEPS) * decay
 
     return of_step
