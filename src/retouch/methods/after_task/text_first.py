@@ -120,18 +120,17 @@ class TextFirst(ShorterStep):
     """Share of the text tower's blocks, counted from its output, that they train."""
     samples: Annotated[int, Field(gt=0)] = 16
     """Features drawn of each class in a step."""
-    scale: Annotated[float, Field(gt=0)] = 30.0
-    """What similarities are multiplied by. A sigmoid loss keeps the model's own scale."""
     templates: Annotated[int, Field(ge=0)] = 3
     """How many of the evaluation's templates are taught besides the training prompt, one of them in
     a step."""
-    words: Annotated[float, Field(ge=0)] = 5.0
-    """Weight of the squared distance that everyday words have moved; 0 leaves them out."""
+    words: Annotated[float, Field(ge=0)] = 0.16
+    """Weight of the squared distance that everyday words have moved, times the model's logit scale;
+    0 leaves them out."""
     words_per_step: Annotated[int, Field(gt=0)] = 40
     """About how many of these words a step looks at."""
     lift: Annotated[float, Field(ge=0)] = 0.05
-    """Weight of raising the prompts of classes above everyday words, so that more of the new
-    classes are recognized among many others; 0 leaves them where they are."""
+    """Weight of raising the prompts of classes above everyday words, times the logit scale, so that
+    more of the new classes are recognized among many others; 0 leaves them where they are."""
     max_error: Annotated[float, Field(ge=0, le=1)] = 0.02
     """Where the cross-validated error of its features is below this, the visual tower stays as it
     is; 0 always trains it."""
@@ -256,7 +255,7 @@ class TextFirst(ShorterStep):
         clip, parameters = context.clip, self._parameters(context.clip)
         targets, text_batches = self._targets(context, statistics), self._text_batches
         step_lr = _schedule(self.lr, self.steps)
-        loss = _Loss((type(self), self.scale, self.words, self.lift), partial(self._loss, clip))
+        loss = _Loss((type(self), self.words, self.lift), partial(self._loss, clip))
 
         with trainable_only(clip.model, parameters), clip.unchanged():
             optimizer = torch.optim.Adam(parameters.values(), fused=True)
@@ -329,15 +328,15 @@ class TextFirst(ShorterStep):
         With a goal, also of being less similar to the own class's prompt than that, on average.
         """
         bias = None if clip.logit_bias is None else clip.logit_bias.detach()
-        scale = self.scale if bias is None else clip.logit_scale.detach()
+        scale = clip.logit_scale.detach()
         prompts, moved = texts.split([len(texts) - len(words), len(words)])
         features = features.to(texts.dtype)
         loss = classification(scale * features @ prompts.T, answers, bias)
         if len(words):
-            loss = loss + self.words * (moved - words).square().sum(dim=1).mean()
+            loss = loss + self.words * scale * (moved - words).square().sum(dim=1).mean()
         if goal is not None:
             own = (features * prompts.index_select(0, answers)).sum(dim=1).mean()
-            loss = loss + self.lift * (self.scale * (goal - own)).clamp(min=0)
+            loss = loss + self.lift * scale * (goal - own).clamp(min=0)
         return loss
 
 
