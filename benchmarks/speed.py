@@ -171,8 +171,7 @@ def text_step(workload: Workload, captured: bool) -> float:
     Args:
         workload: The model and its images.
         captured: Whether a step is replayed as a CUDA graph, as always on a GPU; if not, its
-            kernels, compiled all the same, are launched one by one, and of the gradient only the
-            selected rows are computed.
+            kernels, compiled all the same, are launched one by one.
     """
     clip, stream, settings = workload.clip(), workload.stream, workload.settings
     clip.bf16 = settings.precision == "bf16"
