@@ -10,8 +10,9 @@ A line of `queue.txt` holds the arguments of one command but `--shared`, `--devi
 
 The model is loaded once, and neighbouring lines that both compile, or both do not, share what was
 compiled and captured. Each has a folder of its own under `--out`, numbered by its line; the same
-command goes on where it was stopped. A line that fails does not stop the others. What is named by
-`--time` is timed, with the device synchronized before and after each call.
+command goes on where it was stopped. A line that fails does not stop the others, and lines may be
+added to the file as long as others are running. What is named by `--time` is timed, with the device
+synchronized before and after each call.
 """
 
 import argparse
@@ -21,7 +22,7 @@ import shlex
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -83,11 +84,10 @@ def main() -> None:
     options.add_argument("--time", nargs="+", default=[], help="module:Class.method")
     options.add_argument("--out", type=Path, default=Path("runs/queue"))
     args = options.parse_args()
-    lines = read(args.queue)
     timers = [Timer(name) for name in args.time]
     model = SharedModel(real_tower.load(args.shared / "models" / real_tower.NAME, args.device))
     failed, console = 0, Console(soft_wrap=True, highlight=False, markup=False)
-    for compiles, group in groupby(lines, lambda line: line.compiles):
+    for compiles, group in groupby(lines(args.queue), lambda line: line.compiles):
         with model().fast("inductor" if compiles else None, cuda_graphs=True):
             for line in group:
                 more = ["--shared", str(args.shared), "--device", args.device]
@@ -106,11 +106,13 @@ def main() -> None:
     sys.exit(1 if failed else 0)
 
 
-def read(queue: Path) -> list[Line]:
-    """The commands of a file, with the numbers of their lines."""
-    numbered = enumerate(queue.read_text().splitlines(), start=1)
-    lines = [Line(number, shlex.split(text, comments=True)) for number, text in numbered]
-    return [line for line in lines if line.argv]
+def lines(queue: Path) -> Iterator[Line]:
+    """The commands of a file, with the numbers of their lines; it is read again after each."""
+    number = 0
+    while number < len(texts := queue.read_text().splitlines()):
+        number += 1
+        if argv := shlex.split(texts[number - 1], comments=True):
+            yield Line(number, argv)
 
 
 def _synchronize() -> None:

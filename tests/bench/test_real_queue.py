@@ -23,6 +23,8 @@ def test_lines_share_a_model_and_one_that_fails_does_not_stop_the_others(
         clip = model()
         ran.append((argv, model, clip.compiled))
         real_queue.time.sleep(0.01)
+        if "b.yaml" in argv:
+            queue.write_text(queue.read_text() + "added.yaml\n")
         if "bad.yaml" in argv:
             raise SystemExit("no cell was finished")
         assert float(clip.logit_scale.detach()) == scale, "the pre-trained weights"
@@ -44,12 +46,12 @@ def test_lines_share_a_model_and_one_that_fails_does_not_stop_the_others(
     with pytest.raises(SystemExit) as ended:
         real_queue.main()
     assert ended.value.code == 1
-    assert [argv[0] for argv, _, _ in ran] == ["a.yaml", "bad.yaml", "b.yaml"]
+    assert [argv[0] for argv, _, _ in ran] == ["a.yaml", "bad.yaml", "b.yaml", "added.yaml"]
     assert len({id(model) for _, model, _ in ran}) == 1
-    assert [compiled for _, _, compiled in ran] == [False, True, True]
+    assert [compiled for _, _, compiled in ran] == [False, True, True, False]
     ends = [argv[-2:] for argv, _, _ in ran]
-    assert ends == [["--out", str(tmp_path / "out" / number)] for number in ("1", "4", "5")]
+    assert ends == [["--out", str(tmp_path / "out" / number)] for number in ("1", "4", "5", "6")]
     printed = capsys.readouterr().out
-    assert printed.count("=== ") == printed.count("--- ") == 3
-    assert printed.count("0 calls  retouch.clip.model:Clip.to") == 3
-    assert printed.count("1 calls  real_tower:main") == 3
+    assert printed.count("=== ") == printed.count("--- ") == 4
+    assert printed.count("0 calls  retouch.clip.model:Clip.to") == 4
+    assert printed.count("1 calls  real_tower:main") == 4
