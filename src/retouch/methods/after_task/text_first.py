@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from retouch.clip import Clip
 from retouch.clip.encode import encode_rank_images
 from retouch.clip.fast.graph_capture import ForwardPass
-from retouch.clip.frozen.texts import FrozenTexts
+from retouch.clip.frozen.texts import BatchKey, FrozenTexts
 from retouch.clip.losses import classification
 from retouch.clip.text import everyday_words
 from retouch.clip.text.zero_shot import by_length, fill_template
@@ -66,9 +66,8 @@ class _Targets(NamedTuple):
 
 
 class _Words(NamedTuple):
-    """Some of the everyday words."""
+    """Some of the everyday words, or pairs of them."""
 
-    names: list[str]
     prompts: list[str]
     before: Tensor
     """[W, D]: their features by the pre-trained text tower."""
@@ -114,13 +113,13 @@ class TextFirst(ShorterStep):
 
     steps: Annotated[int, Field(ge=0)] = 100
     """Steps of the text tower before a task's steps, and as many after them."""
-    lr: Annotated[float, Field(gt=0)] = 2e-3
+    lr: Annotated[float, Field(gt=0)] = 1e-3
     """Their peak learning rate, with Adam."""
     blocks: Annotated[float, Field(gt=0, le=1)] = 0.5
     """Share of the text tower's blocks, counted from its output, that they train."""
     samples: Annotated[int, Field(gt=0)] = 16
     """Features drawn of each class in a step."""
-    templates: Annotated[int, Field(ge=0)] = 3
+    templates: Annotated[int, Field(ge=0)] = 7
     """How many of the evaluation's templates are taught besides the training prompt, one of them in
     a step."""
     words: Annotated[float, Field(ge=0)] = 0.16
@@ -143,6 +142,8 @@ class TextFirst(ShorterStep):
 
     _statistics: ClassStatistics = PrivateAttr(default_factory=ClassStatistics)
     _words: list[_Words] = PrivateAttr(default_factory=list)
+    _everyday: Tensor = PrivateAttr(default_factory=lambda: torch.empty(0))
+    """[W, D]: features of everyday words by the pre-trained text tower."""
     _before: Tensor | None = PrivateAttr(None)
     """Features before the task's steps of the images that `_positions` returns."""
     _text_batches: list[_TextBatch] = PrivateAttr(default_factory=list)
@@ -162,13 +163,15 @@ class TextFirst(ShorterStep):
                 "and this method teaches those; choose another method, such as spu+"
             )
         size = min(settings.micro_batch or _PROMPTS_AT_A_TIME, _PROMPTS_AT_A_TIME)
-        names = everyday_words.words()
-        shuffled = np.random.default_rng([settings.seed, RandomStream.WORDS]).permutation(names)
-        groups = np.array_split(shuffled, ceil(len(names) / self.words_per_step))
-        for group in groups if self.words or self.lift else ():
-            prompts = fill_template(everyday_words.TEMPLATE, group.tolist())
+        rng = np.random.default_rng([settings.seed, RandomStream.WORDS])
+        if self.words or self.lift:
+            prompts = self._prompts_to_hold(rng)
             before = _Prompts(clip, prompts, size).features(clip)
-            self._words.append(_Words(group.tolist(), prompts, before))
+            self._everyday = before[: len(everyday_words.words())]
+            count = ceil(len(prompts) / self.words_per_step)
+            for group in np.array_split(rng.permutation(len(prompts)), count):
+                texts = [prompts[index] for index in group]
+                self._words.append(_Words(texts, before[torch.from_numpy(group)]))
 
     def trained_parameters(self, clip: Clip) -> Collection[str]:
         return SelectiveUpdate(tower="text", blocks=self.blocks).selectable(clip).keys()
@@ -288,16 +291,22 @@ class TextFirst(ShorterStep):
             self._other_words(context),
         )
 
+    def _prompts_to_hold(self, rng: np.random.Generator) -> list[str]:
+        """Those of everyday words, then pairs of them, so that each step has others."""
+        words = everyday_words.words()
+        missing = max(0, self.steps * self.words_per_step - len(words)) if self.words else 0
+        pairs = [f"{one} and {other}" for one, other in rng.choice(words, (missing, 2))]
+        return fill_template(everyday_words.TEMPLATE, [*words, *pairs])
+
     def _other_words(self, context: TaskContext) -> Tensor:
         """The features of words that name no known class, by the pre-trained text tower."""
         known = set(context.stream.names(context.known_classes))
         shown = (group.classes.items() for group in context.stream.train.prompt_groups)
         named = {text.casefold() for group in shown for name, text in group if name in known}
-        others = [
-            before[[word.casefold() not in named for word in group]]
-            for group, _, before in (self._words if self.lift else ())
-        ]
-        return torch.cat(others) if others else torch.empty(0, device=context.clip.device)
+        if not self.lift:
+            return torch.empty(0, device=context.clip.device)
+        words = everyday_words.words()
+        return self._everyday[[word.casefold() not in named for word in words]]
 
     def _texts_to_teach(self, context: TaskContext) -> list[_TextBatch]:
         """As few as there must be for every template, and every word, to be in one of them."""
@@ -305,7 +314,7 @@ class TextFirst(ShorterStep):
         _, first = np.unique(train.distinct_prompts(known)[1], return_index=True)
         templates = class_templates(train, [known[index] for index in first], self.templates)
         size = context.micro_batch.size or _PROMPTS_AT_A_TIME
-        none = _Words([], [], torch.empty(0, device=clip.device))
+        none = _Words([], torch.empty(0, device=clip.device))
         words = self._words if self.words else [none]
         text_batches = []
         for number in range(max(len(templates), len(words))):
@@ -374,7 +383,11 @@ class _Prompts:
         self._prepared: tuple[FrozenTexts | None, ForwardPass] | None = None
 
     def _encode(self, clip: Clip, number: int) -> Tensor:
-        return clip.text_features(self._batches[number], (self, number))
+        return clip.text_features(self._batches[number], self._key(clip, number))
+
+    def _key(self, clip: Clip, number: int) -> BatchKey | None:
+        """A pass that is captured is fastest as a whole; elsewhere lower blocks are reused."""
+        return None if clip.captures else (self, number)
 
     def _encode_all(self, clip: Clip) -> Tensor:
         batches = [self._encode(clip, number) for number in range(len(self._batches))]
@@ -388,7 +401,7 @@ class _Prompts:
     def _only_pass(self, clip: Clip) -> ForwardPass:
         """That of a single batch; it stays valid as long as the same blocks are frozen."""
         if self._prepared is None or self._prepared[0] is not clip.frozen_texts:
-            self._prepared = clip.frozen_texts, clip.text_pass(self._batches[0], (self, 0))
+            self._prepared = clip.frozen_texts, clip.text_pass(self._batches[0], self._key(clip, 0))
         return self._prepared[1]
 
     def backward(self, clip: Clip, loss: _Loss, inputs: Sequence[Tensor]) -> None:
