@@ -167,7 +167,8 @@ def test_drift_is_weaker_evidence() -> None:
     run.rows[-1].drift = Drift(moved=0.0123, neighbours=91.6)
     assert drift_sentence(run) == (
         "Everyday words: 91.6 % are still nearest to the same word; they moved by 0.012 "
-        "(1 − cosine) on average. Weaker evidence than a control set, as it covers text only."
+        "(1 − cosine) on average. Weaker evidence than a control set: it covers only texts, of "
+        "words that the method may hold where they were."
     )
     run.rows[-1].drift = Drift(moved=0.0, neighbours=100.0)
     assert drift_sentence(run).startswith("Everyday words mean the same to it as before. ")

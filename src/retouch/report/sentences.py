@@ -244,7 +244,10 @@ def drift_sentence(run: Results) -> str:
     drift = run.rows[-1].drift if run.done else None
     if drift is None:
         return ""
-    weaker = "Weaker evidence than a control set, as it covers text only."
+    weaker = (
+        "Weaker evidence than a control set: it covers only texts, of words that the method may "
+        "hold where they were."
+    )
     if not drift.moved:
         return f"Everyday words mean the same to it as before. {weaker}"
     same = f"{percent(drift.neighbours)} are still nearest to the same word"

@@ -88,9 +88,10 @@ class TextFirst(ShorterStep):
     The text tower is taught before a task's steps and again after them, with the visual tower as it
     is then. For every class learned so far, the mean of its visual features is stored, and one
     covariance for all: features are drawn from these Gaussians, and classified among the prompts of
-    all known classes. The features of everyday words are held to what they were before the first
-    task. The first MLP layers of the text tower's upper blocks are trained, whole: as long as
-    everyday words are held, selecting some of their neurons keeps no more, and learns less.
+    all known classes. The features of everyday words, and of pairs of them, are held to what they
+    were before the first task, others in each step: whole layers can learn by heart what they see
+    often, and would let the rest drift. The first MLP layers of the text tower's upper blocks are
+    trained, whole: selecting some of their neurons keeps no more, and learns less.
 
     That tells classes from each other, not from anything else that the model knows. So prompts are
     also raised until features are, on average, one standard deviation more similar to their class's
@@ -126,7 +127,8 @@ class TextFirst(ShorterStep):
     """Weight of the squared distance that everyday words have moved, times the model's logit scale;
     0 leaves them out."""
     words_per_step: Annotated[int, Field(gt=0)] = 40
-    """About how many of these words a step looks at."""
+    """How many of these words, or pairs of them, a step looks at; there are enough for each step to
+    have others."""
     lift: Annotated[float, Field(ge=0)] = 0.05
     """Weight of raising the prompts of classes above everyday words, times the logit scale, so that
     more of the new classes are recognized among many others; 0 leaves them where they are."""
@@ -292,7 +294,7 @@ class TextFirst(ShorterStep):
         )
 
     def _prompts_to_hold(self, rng: np.random.Generator) -> list[str]:
-        """Those of everyday words, then pairs of them, so that each step has others."""
+        """Those of everyday words, then of random pairs of them, as many as the steps look at."""
         words = everyday_words.words()
         missing = max(0, self.steps * self.words_per_step - len(words)) if self.words else 0
         pairs = [f"{one} and {other}" for one, other in rng.choice(words, (missing, 2))]
@@ -300,13 +302,12 @@ class TextFirst(ShorterStep):
 
     def _other_words(self, context: TaskContext) -> Tensor:
         """The features of words that name no known class, by the pre-trained text tower."""
+        if not self.lift:
+            return torch.empty(0, device=context.clip.device)
         known = set(context.stream.names(context.known_classes))
         shown = (group.classes.items() for group in context.stream.train.prompt_groups)
         named = {text.casefold() for group in shown for name, text in group if name in known}
-        if not self.lift:
-            return torch.empty(0, device=context.clip.device)
-        words = everyday_words.words()
-        return self._everyday[[word.casefold() not in named for word in words]]
+        return self._everyday[[word.casefold() not in named for word in everyday_words.words()]]
 
     def _texts_to_teach(self, context: TaskContext) -> list[_TextBatch]:
         """As few as there must be for every template, and every word, to be in one of them."""
