@@ -133,12 +133,38 @@ def leave_out(what: str | None) -> None:
 
 
 def save_model(shape: str, folder: Path) -> None:
-    """A model with random weights, as transformers writes it."""
+    """A model with random weights and CLIP's own vocabulary, as transformers writes it."""
     import torch
     from shapes import model_of
 
-    if shape != "builtin":
-        model_of(shape, torch.device("cpu")).save(folder)
+    if shape == "builtin":
+        return
+    model = model_of(shape, torch.device("cpu"))
+    if not shape.startswith("siglip"):
+        model.tokenizer = clip_tokenizer()
+    model.save(folder)
+
+
+def clip_tokenizer() -> Any:
+    """That of OpenAI's CLIP, from the vocabulary that open_clip brings.
+
+    The built-in model's knows few words, and cuts others into many tokens.
+    """
+    from transformers import CLIPTokenizer
+
+    from retouch.torchvision_compat import patch_torchvision
+
+    patch_torchvision()
+    from open_clip import SimpleTokenizer
+
+    bpe = SimpleTokenizer()
+    special = {"<start_of_text>": "<|startoftext|>", "<end_of_text>": "<|endoftext|>"}
+    vocab = {special.get(token, token): number for token, number in bpe.encoder.items()}
+    merges = [" ".join(pair) for pair in bpe.bpe_ranks]
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "vocab.json").write_text(json.dumps(vocab))
+        (Path(folder) / "merges.txt").write_text("\n".join(["#version: 0.2", *merges]))
+        return CLIPTokenizer.from_pretrained(folder, model_max_length=77)
 
 
 def run(
