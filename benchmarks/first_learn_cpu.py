@@ -142,6 +142,7 @@ def save_model(shape: str, folder: Path) -> None:
     model = model_of(shape, torch.device("cpu"))
     if not shape.startswith("siglip"):
         model.tokenizer = clip_tokenizer()
+        model.model.config.text_config.eos_token_id = model.tokenizer.eos_token_id  # it pools there
     model.save(folder)
 
 
