@@ -171,7 +171,8 @@ class TextFirst(ShorterStep):
             before = _Prompts(clip, prompts, size).features(clip)
             self._everyday = before[: len(everyday_words.words())]
             count = ceil(len(prompts) / self.words_per_step)
-            for group in np.array_split(rng.permutation(len(prompts)), count):
+            groups = np.array_split(rng.permutation(len(prompts)), count)
+            for group in groups if self.words else ():
                 texts = [prompts[index] for index in group]
                 self._words.append(_Words(texts, before[torch.from_numpy(group)]))
 
@@ -229,8 +230,7 @@ class TextFirst(ShorterStep):
         self._before, self._below, self._text_batches = None, 0, []
 
     def extra_prompts(self, known: int) -> int:
-        words = min(len(everyday_words.words()), self.words_per_step) if self.words else 0
-        return 2 * self.steps * (known + words)
+        return 2 * self.steps * (known + (self.words_per_step if self.words else 0))
 
     def state(self) -> dict[str, Tensor]:
         state = self._statistics.state()
@@ -315,8 +315,7 @@ class TextFirst(ShorterStep):
         _, first = np.unique(train.distinct_prompts(known)[1], return_index=True)
         templates = class_templates(train, [known[index] for index in first], self.templates)
         size = context.micro_batch.size or _PROMPTS_AT_A_TIME
-        none = _Words([], torch.empty(0, device=clip.device))
-        words = self._words if self.words else [none]
+        words = self._words or [_Words([], torch.empty(0, device=clip.device))]
         text_batches = []
         for number in range(max(len(templates), len(words))):
             group = words[number % len(words)]
